@@ -1,0 +1,70 @@
+"""The `hanse` command: one file a command group, loaded only when it is called.
+
+A group's module offers `register(app)`, which hangs its commands on the application. `hanse federator` on an edge
+box must not pay for (or even have) what `hanse pipeline` imports, so `main` loads the one module that the first
+argument names, and all that can be imported for `--help`.
+"""
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from hanse import __version__
+from hanse.errors import HanseError, LocalError
+
+# Command word to the module that registers it.
+COMMANDS: dict[str, str] = {}
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"hanse {__version__}")
+        raise typer.Exit
+
+
+def build(words: Sequence[str]) -> typer.Typer:
+    """The application with the commands that `words`, the command line, can reach."""
+    app = typer.Typer(
+        name="hanse",
+        help="A self-managed federation of MQTT brokers.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+    )
+
+    @app.callback()
+    def root(
+        *,
+        version: bool = typer.Option(
+            False, "--version", callback=_print_version, is_eager=True, help="Print the version and stop."
+        ),
+    ) -> None:
+        """A self-managed federation of MQTT brokers."""
+
+    wanted = COMMANDS.get(words[0]) if words else None
+    for module in [wanted] if wanted else sorted(set(COMMANDS.values())):
+        try:
+            importlib.import_module(module).register(app)
+        except ModuleNotFoundError as error:
+            if wanted and not (error.name or "").startswith("hanse"):
+                extra = f"`hanse {words[0]}` needs the package {error.name}, which is not installed here"
+                raise LocalError(
+                    f"{extra}; install the extra that brings it, see docs/operating.md."
+                ) from error
+            if wanted:
+                raise
+    return app
+
+
+def main() -> None:
+    """The console script: a broken rule of the operator's is one sentence and exit code 2."""
+    words = [word for word in sys.argv[1:] if not word.startswith("-")]
+    try:
+        build(words)()
+    except LocalError as error:
+        typer.echo(f"hanse: {error}", err=True)
+        sys.exit(2)
+    except HanseError as error:
+        typer.echo(f"hanse: {error}", err=True)
+        sys.exit(1)

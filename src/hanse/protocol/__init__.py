@@ -1,0 +1,1 @@
+"""The federation protocol as a pure state machine."""
