@@ -12,7 +12,7 @@ check: setup
 	$(bin)/ruff format --check .
 	$(bin)/ruff check .
 	$(bin)/mypy
-	$(bin)/lint-imports --no-timing
+	$(bin)/lint-imports --no-logo
 
 format: setup
 	$(bin)/ruff format .

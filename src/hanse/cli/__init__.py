@@ -49,9 +49,7 @@ def build(words: Sequence[str]) -> typer.Typer:
         except ModuleNotFoundError as error:
             if wanted and not (error.name or "").startswith("hanse"):
                 extra = f"`hanse {words[0]}` needs the package {error.name}, which is not installed here"
-                raise LocalError(
-                    f"{extra}; install the extra that brings it, see docs/operating.md."
-                ) from error
+                raise LocalError(f"{extra}; install the extra that brings it, see docs/operating.md.") from error
             if wanted:
                 raise
     return app
