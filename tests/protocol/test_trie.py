@@ -92,9 +92,7 @@ def test_an_index_is_iterated_in_sorted_order() -> None:
     assert list(index_of("b", "+/a", "a", "#")) == ["#", "+/a", "a", "b"]
 
 
-@pytest.mark.parametrize(
-    "filter_", ["", "a/#/b", "a+", "a\0", "\ud800", "/" * LEVELS_MAX, "$share/g", "$share/g/a"]
-)
+@pytest.mark.parametrize("filter_", ["", "a/#/b", "a+", "a\0", "\ud800", "/" * LEVELS_MAX, "$share/g", "$share/g/a"])
 def test_what_is_no_plain_valid_filter_is_refused_and_leaves_the_index_as_it_was(filter_: str) -> None:
     index = index_of("a/+")
     with pytest.raises(RemoteError):

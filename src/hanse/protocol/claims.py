@@ -1,0 +1,100 @@
+"""Which groups each core claims: one versioned set a core, told to everybody as deltas.
+
+The rules (docs/protocol.md R12):
+
+- Only the core changes its set; each change is one version. A delta fits if it begins where we are.
+- Whoever is behind asks: it gets the changes it lacks while they are remembered, else the whole set in parts.
+- The old set holds until a new epoch's set is whole, so a core that restarts does not lose its groups meanwhile.
+"""
+
+from hanse.protocol.messages import ClaimChange, ClaimDelta, ClaimPart
+
+
+class ClaimSet:
+    """One core's claims as known here (or our own)."""
+
+    __slots__ = ("_log", "_log_max", "_snapshot", "_snapshot_version", "core", "epoch", "groups", "version")
+
+    def __init__(self, core: int, epoch: int, log_max: int) -> None:
+        self.core = core
+        self.epoch = epoch
+        self.version = 0
+        self.groups: dict[str, ClaimChange] = {}
+        # The newest changes, between one and two times `log_max` of them.
+        self._log: list[ClaimChange] = []
+        self._log_max = log_max
+        # The whole set as of one version, kept while neighbours fetch it part by part.
+        self._snapshot: tuple[ClaimChange, ...] = ()
+        self._snapshot_version = -1
+
+    def change(self, change: ClaimChange) -> None:
+        """The next version: one claim made, altered or withdrawn."""
+        self.version += 1
+        self._log.append(change)
+        if len(self._log) > 2 * self._log_max:
+            del self._log[: self._log_max]
+        if change.rank is None:
+            self.groups.pop(change.group, None)
+        else:
+            self.groups[change.group] = change
+
+    def reset_epoch(self, epoch: int) -> None:
+        """Our own set begins a new epoch; what it holds stays."""
+        self.epoch = epoch
+        self.version += 1
+        self._log.clear()
+
+    def replace(self, epoch: int, version: int, claims: tuple[ClaimChange, ...]) -> set[str]:
+        """Take over a whole set; the groups that differ."""
+        groups = {claim.group: claim for claim in claims}
+        before = self.groups
+        differing = {group for group in before.keys() | groups.keys() if before.get(group) != groups.get(group)}
+        self.groups, self.epoch, self.version = groups, epoch, version
+        self._log.clear()
+        return differing
+
+    def delta_since(self, version: int, changes_max: int) -> ClaimDelta | None:
+        """The changes after `version`, or None where they are no longer remembered or there are none."""
+        behind = self.version - version
+        if not 0 < behind <= len(self._log):
+            return None
+        first = len(self._log) - behind
+        return ClaimDelta(self.core, self.epoch, version, tuple(self._log[first : first + changes_max]))
+
+    def part(self, snapshot_version: int, offset: int, claims_max: int) -> ClaimPart:
+        """The part at `offset` of the snapshot that the asker began with, or the first part of a new one."""
+        if snapshot_version < 0 or snapshot_version != self._snapshot_version or offset > len(self._snapshot):
+            if snapshot_version != self.version:
+                offset = 0
+            self._snapshot = tuple(self.groups[group] for group in sorted(self.groups))
+            self._snapshot_version = self.version
+        claims = self._snapshot[offset : offset + claims_max]
+        total = len(self._snapshot)
+        part = ClaimPart(self.core, self.epoch, self._snapshot_version, offset, total, claims)
+        if offset + len(claims) == total:
+            self._snapshot, self._snapshot_version = (), -1
+        return part
+
+
+class Fetch:
+    """A claim set that is being fetched from a neighbour, part by part."""
+
+    __slots__ = ("asked_at", "claims", "epoch", "neighbour", "version")
+
+    def __init__(self, neighbour: int, epoch: int, asked_at: float) -> None:
+        self.neighbour = neighbour
+        self.epoch = epoch
+        self.asked_at = asked_at
+        # The snapshot's version, -1 until its first part has come.
+        self.version = -1
+        self.claims: list[ClaimChange] = []
+
+    def accept(self, part: ClaimPart) -> bool:
+        """Add the next part; True when the set is whole."""
+        if part.offset == 0:
+            self.version, self.epoch = part.version, part.epoch
+            self.claims = []
+        if (part.version, part.epoch, part.offset) != (self.version, self.epoch, len(self.claims)):
+            return False
+        self.claims.extend(part.claims)
+        return len(self.claims) == part.total

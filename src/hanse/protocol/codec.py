@@ -1,0 +1,393 @@
+"""The bytes of the messages, exactly as docs/protocol.md lays them out. Version 1.
+
+The rules:
+
+- A decoder accepts exactly what an encoder makes: every strict prefix, every trailing byte, every unknown type,
+  flag or section is refused with `RemoteError`.
+- Nothing is allocated on a peer's word: a count is checked against the bytes that are left.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from hanse.errors import RemoteError
+from hanse.protocol import topics
+from hanse.protocol.messages import (
+    Announcement,
+    ClaimChange,
+    ClaimDelta,
+    ClaimPart,
+    ClaimRequest,
+    ControlFrame,
+    HandOver,
+    Run,
+    SetAck,
+    SetDelta,
+    SetStep,
+    Solicit,
+)
+from hanse.protocol.packets import check_body
+from hanse.protocol.settings import EPOCH_MAX, FEDERATOR_ID_MAX, RANK_MAX, SEQUENCE_MAX
+
+VERSION = 1
+CONTROL = 1
+DATA = 2
+HOPS_MAX = 255
+RUNS_MAX = 65_535
+GROUPS_PER_RUN_MAX = 65_535
+
+_FULL, _LEAVING = 1, 2
+_FOLLOWS = 4  # a run that begins where the one before it ended, of the same origin and epoch
+
+_Item = TypeVar("_Item")
+
+
+def _varint(value: int) -> bytes:
+    if value < 0x80:
+        return bytes((value,))
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _text(value: str) -> bytes:
+    raw = value.encode()
+    return _varint(len(raw)) + raw
+
+
+class _Reader:
+    """A cursor over bytes from outside. Every read checks what is left before it takes anything."""
+
+    __slots__ = ("_at", "_data", "_end")
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+        self._end = len(data)
+
+    @property
+    def left(self) -> int:
+        return self._end - self._at
+
+    def byte(self) -> int:
+        if self._at >= self._end:
+            raise RemoteError(f"The frame ends at byte {self._end}, where more was expected; it is cut short.")
+        value = self._data[self._at]
+        self._at += 1
+        return value
+
+    def varint(self, largest: int, what: str) -> int:
+        value = shift = 0
+        while True:
+            byte = self.byte()
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                break
+            if shift > 63:
+                raise RemoteError(f"The {what} before byte {self._at} is longer than nine bytes; it is malformed.")
+        if byte == 0 and shift > 7:
+            raise RemoteError(f"The {what} before byte {self._at} is not in its shortest form; it is malformed.")
+        if value > largest:
+            raise RemoteError(f"The {what} before byte {self._at} is {value}; it must be at most {largest}.")
+        return value
+
+    def count(self, what: str) -> int:
+        """A number of items, each of at least one byte."""
+        return self.varint(self.left, f"number of {what}")
+
+    def raw(self, size: int, what: str) -> bytes:
+        if size > self.left:
+            raise RemoteError(f"The {what} at byte {self._at} has {size} bytes, but {self.left} are left.")
+        value = self._data[self._at : self._at + size]
+        self._at += size
+        return value
+
+    def text(self, what: str) -> str:
+        raw = self.raw(self.varint(topics.TOPIC_BYTES_MAX, f"length of the {what}"), what)
+        try:
+            return raw.decode()
+        except UnicodeDecodeError as error:
+            raise RemoteError(f"The {what} before byte {self._at} is not UTF-8; it is malformed.") from error
+
+    def group(self) -> str:
+        group = self.text("group")
+        topics.check_filter(group)
+        return group
+
+    def federator(self) -> int:
+        return self.varint(FEDERATOR_ID_MAX, "federator id")
+
+    def epoch(self) -> int:
+        return self.varint(EPOCH_MAX, "epoch")
+
+    def sequence(self, what: str = "sequence number") -> int:
+        return self.varint(SEQUENCE_MAX, what)
+
+    def many(self, what: str, read: "Callable[[_Reader], _Item]") -> tuple[_Item, ...]:
+        return tuple(read(self) for _ in range(self.count(what)))
+
+    def finish(self) -> None:
+        if self.left:
+            raise RemoteError(f"The frame has {self.left} bytes after its end at byte {self._at}.")
+
+
+def kind_of(data: bytes) -> int:
+    """CONTROL or DATA; RemoteError for anything else."""
+    reader = _Reader(data)
+    version = reader.byte()
+    if version != VERSION:
+        raise RemoteError(f"The frame has version {version}; this federator speaks version {VERSION}.")
+    kind = reader.byte()
+    if kind not in (CONTROL, DATA):
+        raise RemoteError(f"The frame has type {kind}; known are {CONTROL} (control) and {DATA} (data).")
+    return kind
+
+
+def _body_of(data: bytes, kind: int) -> _Reader:
+    seen = kind_of(data)
+    if seen != kind:
+        raise RemoteError(f"The frame has type {seen} where {kind} was expected.")
+    reader = _Reader(data)
+    reader.raw(2, "header")
+    return reader
+
+
+# --- control -------------------------------------------------------------------------------------------------------
+
+
+def _put_announcement(item: Announcement) -> bytes:
+    return b"".join(
+        (
+            _varint(item.core),
+            _varint(item.epoch),
+            _varint(item.sequence),
+            _varint(item.distance),
+            _varint(item.claims_version),
+            _text(item.group),
+        )
+    )
+
+
+def _get_announcement(reader: _Reader) -> Announcement:
+    core, epoch, sequence = reader.federator(), reader.epoch(), reader.sequence()
+    distance = reader.varint(0xFFFF, "distance")
+    return Announcement(core, epoch, sequence, distance, reader.sequence("claims version"), reader.text("group"))
+
+
+def _put_change(item: ClaimChange) -> bytes:
+    rank = 0 if item.rank is None else item.rank + 1
+    return _text(item.group) + _varint(rank) + _text(item.grouping)
+
+
+def _get_change(reader: _Reader) -> ClaimChange:
+    group = reader.group()
+    rank = reader.varint(RANK_MAX + 1, "rank")
+    return ClaimChange(group, rank - 1 if rank else None, reader.text("grouping"))
+
+
+def _put_delta(item: ClaimDelta) -> bytes:
+    head = _varint(item.core) + _varint(item.epoch) + _varint(item.start) + _varint(len(item.changes))
+    return head + b"".join(map(_put_change, item.changes))
+
+
+def _get_delta(reader: _Reader) -> ClaimDelta:
+    core, epoch, start = reader.federator(), reader.epoch(), reader.sequence("claims version")
+    return ClaimDelta(core, epoch, start, reader.many("claim changes", _get_change))
+
+
+def _put_request(item: ClaimRequest) -> bytes:
+    return b"".join(map(_varint, (item.core, item.epoch, item.version, item.snapshot_version + 1, item.offset)))
+
+
+def _get_request(reader: _Reader) -> ClaimRequest:
+    core, epoch, version = reader.federator(), reader.epoch(), reader.sequence("claims version")
+    return ClaimRequest(core, epoch, version, reader.sequence("snapshot version") - 1, reader.sequence("offset"))
+
+
+def _put_part(item: ClaimPart) -> bytes:
+    head = b"".join(map(_varint, (item.core, item.epoch, item.version, item.offset, item.total, len(item.claims))))
+    return head + b"".join(map(_put_change, item.claims))
+
+
+def _get_part(reader: _Reader) -> ClaimPart:
+    core, epoch, version = reader.federator(), reader.epoch(), reader.sequence("claims version")
+    offset, total = reader.sequence("offset"), reader.sequence("total")
+    return ClaimPart(core, epoch, version, offset, total, reader.many("claims", _get_change))
+
+
+def _put_solicit(item: Solicit) -> bytes:
+    return _varint(item.core) + _varint(item.epoch) + _varint(item.sequence)
+
+
+def _get_solicit(reader: _Reader) -> Solicit:
+    return Solicit(reader.federator(), reader.epoch(), reader.sequence())
+
+
+def _put_hand_over(item: HandOver) -> bytes:
+    return _varint(item.core) + _text(item.group)
+
+
+def _get_hand_over(reader: _Reader) -> HandOver:
+    return HandOver(reader.federator(), reader.group())
+
+
+def _put_step(item: SetStep) -> bytes:
+    return _varint(item.core << 1 | item.is_added) + _text(item.group)
+
+
+def _get_step(reader: _Reader) -> SetStep:
+    head = reader.varint(FEDERATOR_ID_MAX << 1 | 1, "federator id")
+    return SetStep(bool(head & 1), head >> 1, reader.group())
+
+
+def _put_set(item: SetDelta) -> bytes:
+    head = b"".join(map(_varint, (item.generation, item.start, item.complete_at, len(item.steps))))
+    return head + b"".join(map(_put_step, item.steps))
+
+
+def _get_set(reader: _Reader) -> SetDelta:
+    generation, start = reader.sequence("generation"), reader.sequence("position")
+    return SetDelta(generation, start, reader.sequence("position"), reader.many("steps", _get_step))
+
+
+def _put_ack(item: SetAck) -> bytes:
+    return _varint(item.generation) + _varint(item.position)
+
+
+def _get_ack(reader: _Reader) -> SetAck:
+    return SetAck(reader.sequence("generation"), reader.sequence("position"))
+
+
+def encode_control(frame: ControlFrame) -> bytes:
+    """The bytes of a control frame. Sections come in the order of their numbers; empty ones are left out."""
+    flags = frame.is_full * _FULL | frame.is_leaving * _LEAVING
+    numbers = (frame.sender, frame.epoch, frame.number, frame.echo_epoch, frame.echo_number)
+    out = [bytes((VERSION, CONTROL)), *map(_varint, numbers), bytes((flags,))]
+    out += (_put_ack(frame.memberships_ack), _put_ack(frame.connections_ack))
+    memberships = () if frame.memberships is None else (frame.memberships,)
+    connections = () if frame.connections is None else (frame.connections,)
+
+    def section(number: int, items: Sequence[_Item], put: Callable[[_Item], bytes]) -> None:
+        if items:
+            out.append(bytes((number,)) + _varint(len(items)))
+            out.extend(map(put, items))
+
+    section(1, frame.announcements, _put_announcement)
+    section(2, frame.claim_deltas, _put_delta)
+    section(3, frame.claim_requests, _put_request)
+    section(4, frame.claim_parts, _put_part)
+    section(5, frame.solicits, _put_solicit)
+    section(6, frame.hand_overs, _put_hand_over)
+    section(7, memberships, _put_set)
+    section(8, connections, _put_set)
+    return b"".join(out)
+
+
+_SECTIONS: dict[int, tuple[str, Callable[[_Reader], object]]] = {
+    1: ("announcements", _get_announcement),
+    2: ("claim_deltas", _get_delta),
+    3: ("claim_requests", _get_request),
+    4: ("claim_parts", _get_part),
+    5: ("solicits", _get_solicit),
+    6: ("hand_overs", _get_hand_over),
+    7: ("memberships", _get_set),
+    8: ("connections", _get_set),
+}
+
+
+def decode_control(data: bytes) -> ControlFrame:
+    """A control frame from its bytes; RemoteError for anything that no encoder makes."""
+    reader = _body_of(data, CONTROL)
+    sender, epoch, number = reader.federator(), reader.epoch(), reader.sequence("frame number")
+    echo_epoch, echo_number = reader.epoch(), reader.sequence("frame number")
+    flags = reader.byte()
+    if flags > _FULL | _LEAVING:
+        raise RemoteError(f"The control frame of federator {sender} has flags {flags:#x}; known are 0x1 and 0x2.")
+    acks = _get_ack(reader), _get_ack(reader)
+    parts: dict[str, object] = {}
+    last = 0
+    while reader.left:
+        section = reader.byte()
+        if section not in _SECTIONS or section <= last:
+            raise RemoteError(
+                f"The control frame of federator {sender} has section {section} after {last}; "
+                f"sections are 1 to {len(_SECTIONS)}, in rising order."
+            )
+        last = section
+        name, get = _SECTIONS[section]
+        items = reader.many(name, get)
+        if not items or (section >= 7 and len(items) > 1):
+            raise RemoteError(f"The control frame of federator {sender} has {len(items)} items in section {section}.")
+        parts[name] = items[0] if section >= 7 else items
+    return ControlFrame(
+        sender,
+        epoch,
+        number,
+        echo_epoch,
+        echo_number,
+        bool(flags & _FULL),
+        bool(flags & _LEAVING),
+        memberships_ack=acks[0],
+        connections_ack=acks[1],
+        **parts,  # type: ignore[arg-type]  # the table above pairs each name with its reader
+    )
+
+
+# --- data ----------------------------------------------------------------------------------------------------------
+
+
+def encode_data(runs: Sequence[Run]) -> bytes:
+    """The bytes of a data frame: the groups it names, then the runs."""
+    table: dict[str, int] = {}
+    out: list[bytes] = []
+    append = out.append
+    follows_origin, follows_epoch, follows_first = -1, -1, -1
+    for origin, epoch, first, count, qos, hops, groups, body in runs:
+        references = [table.setdefault(group, len(table)) for group in groups]
+        size = len(body)
+        if origin == follows_origin and first == follows_first and epoch == follows_epoch:
+            append(bytes((qos | _FOLLOWS, hops)))
+        else:
+            append(bytes((qos, hops)) + _varint(origin) + _varint(epoch) + _varint(first))
+        if count < 128 and len(references) == 1 and references[0] < 128 and size < 128:
+            append(bytes((count, 1, references[0], size)))
+        else:
+            append(_varint(count) + _varint(len(references)) + b"".join(map(_varint, references)) + _varint(size))
+        append(body)
+        follows_origin, follows_epoch, follows_first = origin, epoch, first + count
+    head = bytes((VERSION, DATA)) + _varint(len(table)) + b"".join(map(_text, table)) + _varint(len(runs))
+    return head + b"".join(out)
+
+
+def decode_data(data: bytes) -> list[Run]:
+    """The runs of a data frame; RemoteError for anything that no encoder makes."""
+    reader = _body_of(data, DATA)
+    table = reader.many("groups", _Reader.group)
+    runs: list[Run] = []
+    origin = epoch = first = -1
+    for _ in range(reader.varint(RUNS_MAX, "number of runs")):
+        flags, hops = reader.byte(), reader.byte()
+        qos = flags & 3
+        if flags > 7 or qos == 3:
+            raise RemoteError(f"A run has flags {flags:#x}; the QoS must be 0 to 2, and nothing but 0x4 beside it.")
+        if not flags & _FOLLOWS:
+            origin, epoch, first = reader.federator(), reader.epoch(), reader.sequence()
+        elif origin < 0:
+            raise RemoteError("The first run of a data frame says that it follows another; there is none.")
+        count = reader.sequence("number of publications")
+        references = reader.many("groups", lambda reader: reader.varint(FEDERATOR_ID_MAX, "group reference"))
+        if not references or max(references) >= len(table):
+            raise RemoteError(f"A run names group {max(references, default=-1)}, but the frame lists {len(table)}.")
+        body = reader.raw(reader.varint(reader.left, "length of a run"), "run")
+        if not 0 < count <= len(body):
+            raise RemoteError(f"A run says it holds {count} publications in {len(body)} bytes.")
+        check_body(body, count)
+        groups = tuple([table[reference] for reference in references])
+        runs.append(Run(origin, epoch, first, count, qos, hops, groups, body))
+        first += count
+    reader.finish()
+    return runs

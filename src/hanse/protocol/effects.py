@@ -1,0 +1,80 @@
+"""What a federator wants done. `Machine.step` returns a list of these, to be carried out in order."""
+
+from dataclasses import dataclass
+
+from hanse.protocol.messages import ControlFrame, Run
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send a control frame over the link to `neighbour`."""
+
+    neighbour: int
+    frame: ControlFrame
+
+
+@dataclass(frozen=True, slots=True)
+class SendRuns:
+    """Send runs that had been parked, as one data frame, over the link to `neighbour`."""
+
+    neighbour: int
+    runs: tuple[Run, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SubscribeHost:
+    """Subscribe to a group at the host broker: someone elsewhere wants it."""
+
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnsubscribeHost:
+    """Nobody elsewhere wants the group any longer."""
+
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoreEpoch:
+    """Write the epoch to disk before any later effect is carried out."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class CloseLink:
+    """End the link to `neighbour`: it broke a rule that makes it useless or dangerous."""
+
+    neighbour: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Emit:
+    """Something worth telling people: goes to telemetry and logs. `name` is one of `effects.EMITTED`."""
+
+    name: str
+    group: str = ""
+    core: int = -1
+    neighbour: int = -1
+    detail: str = ""
+
+
+# Every name that `Emit` can carry, and what it means.
+EMITTED = {
+    "core_elected": "this federator claims the group",
+    "core_withdrawn": "this federator no longer claims the group",
+    "core_lost": "no way to the core has been found for an announcement interval",
+    "parents_changed": "the parents towards the core are now `detail`",
+    "member_joined": "the neighbour joined the group's mesh under the core",
+    "member_left": "the neighbour left the group's mesh under the core",
+    "neighbour_lost": "the neighbour has not been heard, or has not heard us, for K announcement intervals",
+    "neighbour_left": "the neighbour said that it leaves",
+    "epoch_raised": "a neighbour had heard a later epoch of this federator; it is now `detail`",
+    "identity_conflict": "someone else uses this federator's id, or a neighbour's id is used twice",
+    "grouping_differs": "the management group's core advertises the grouping `detail`, not ours",
+    "limit_reached": "a limit refused something: `detail`",
+}
+
+Effect = Send | SendRuns | SubscribeHost | UnsubscribeHost | StoreEpoch | CloseLink | Emit

@@ -1,0 +1,71 @@
+"""What can happen to a federator. `Machine.step(now, event)` takes one of these."""
+
+from dataclasses import dataclass
+
+from hanse.protocol.messages import ControlFrame
+
+
+@dataclass(frozen=True, slots=True)
+class LinkUp:
+    """A link to a neighbour stands: frames can go both ways."""
+
+    neighbour: int
+
+
+@dataclass(frozen=True, slots=True)
+class LinkDown:
+    """A link is lost. `is_removed`: the overlay no longer has it, so nothing is kept for the neighbour."""
+
+    neighbour: int
+    is_removed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A control frame came over the link to `neighbour`."""
+
+    neighbour: int
+    frame: ControlFrame
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribed:
+    """The host broker's clients are now interested in a filter."""
+
+    filter: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unsubscribed:
+    """The host broker's clients are no longer interested in a filter."""
+
+    filter: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """The manager gives this federator a rank in the election of a group's core."""
+
+    group: str
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class Appointed:
+    """The manager wants this federator to anchor a group even without local interest, or no longer."""
+
+    group: str
+    is_appointed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """`Machine.deadline` has come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """The federator is about to stop: say so to everybody."""
+
+
+Event = LinkUp | LinkDown | Received | Subscribed | Unsubscribed | Ranked | Appointed | Tick | Leave

@@ -1,0 +1,313 @@
+"""The data path: from runs of publications to frames per neighbour and local deliveries, in batches.
+
+The control side owns who is a neighbour in which mesh; this side reads it through `Table` and caches what it reads:
+topic to plan for what the host broker hands in, groups to plan for what a link hands in. `invalidate` empties the
+caches whenever the control side changed anything that a plan depends on.
+
+The rules (docs/protocol.md R25 to R31):
+
+- No event, effect or log line per message; a transit hop passes bytes on.
+- Never back to the sender; a later copy only for groups that are new to it; delivered locally once.
+- A publication that has no way now is parked, within limits, and every drop is counted.
+
+Plain tuples, dictionaries and local variables throughout: bench/bench_route.py measures it.
+"""
+
+from collections import Counter, deque
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from hanse.protocol.messages import Publication, Run
+from hanse.protocol.packets import split, topic_of
+from hanse.protocol.seen import Done, SeenIds
+from hanse.protocol.settings import Settings
+
+PLANS_MAX = 65_536
+
+
+class Table(Protocol):
+    """What the control side tells the data path."""
+
+    def match(self, topic: str) -> tuple[str, ...]:
+        """The groups that a topic belongs to, of all that anybody claims."""
+
+    def is_known(self, group: str) -> bool:
+        """Whether this federator has heard of the group at all."""
+
+    def is_local(self, group: str) -> bool:
+        """Whether the host broker's clients are interested in the group."""
+
+    def is_member(self, group: str) -> bool:
+        """Whether this federator is in the group's mesh."""
+
+    def hops(self, group: str) -> tuple[tuple[int, ...], bool]:
+        """The neighbours that a publication of the group goes to, and whether it must wait for a way."""
+
+    def hop_limit(self) -> int:
+        """The number of hops beyond which a publication is dropped (R29)."""
+
+
+class Routed(NamedTuple):
+    """What one batch became."""
+
+    frames: dict[int, list[Run]]
+    deliveries: list[Run]
+
+
+class Plan(NamedTuple):
+    """Where the publications of some groups go from here."""
+
+    groups: tuple[str, ...]
+    hops: tuple[tuple[int, tuple[str, ...]], ...]
+    is_local: bool
+    blocked: tuple[str, ...]
+    done: Done
+    has_unknown: bool
+
+
+class _Parked(NamedTuple):
+    expires_at: float
+    source: int
+    run: Run
+
+
+HOST = -1
+
+
+class Forwarding:
+    """The data path of one federator."""
+
+    def __init__(self, identity: int, epoch: int, settings: Settings, table: Table, counters: Counter[str]) -> None:
+        self.identity = identity
+        self.epoch = epoch
+        self.next_id = 0
+        self._settings = settings
+        self._table = table
+        self._counters = counters
+        self._seen = SeenIds(settings.seen_s, settings.seen_ids_max)
+        self._topic_plans: dict[str, Plan] = {}
+        self._link_plans: dict[tuple[int, tuple[str, ...]], Plan] = {}
+        self._parked: deque[_Parked] = deque()
+        self._parked_bytes = 0
+        self._hop_limit = 4
+
+    # --- what the control side does ---------------------------------------------------------------------------
+
+    def invalidate(self) -> None:
+        """The control side changed: no plan holds any longer."""
+        self._topic_plans.clear()
+        self._link_plans.clear()
+        self._hop_limit = self._table.hop_limit()
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Ids start anew under a new epoch (R1)."""
+        self.epoch = epoch
+        self.next_id = 0
+
+    def forget(self, now: float) -> None:
+        """Once a round: drop what is too old to be remembered or to wait."""
+        self._seen.forget(now)
+        while self._parked and self._parked[0].expires_at <= now:
+            self._drop_parked("parked_expired")
+
+    def retry_parked(self) -> dict[int, list[Run]]:
+        """Frames for what was parked and now has a way, in the order in which it was parked (R30)."""
+        frames: dict[int, list[Run]] = {}
+        waiting, self._parked = self._parked, deque()
+        self._parked_bytes = 0
+        for parked in waiting:
+            plan = self._plan(parked.run.groups, parked.source)
+            self._spread(plan, parked.run, frames)
+            if plan.blocked:
+                self._keep(parked._replace(run=parked.run._replace(groups=plan.blocked)))
+        return frames
+
+    @property
+    def parked_bytes(self) -> int:
+        """How much waits for a way."""
+        return self._parked_bytes
+
+    # --- publications from the host broker ----------------------------------------------------------------------
+
+    def publish(self, now: float, publications: Sequence[Publication]) -> Routed:
+        """Route what clients published at the host broker: match, number, and spread (R25, R26)."""
+        frames: dict[int, list[Run]] = {}
+        plans = self._topic_plans
+        plan: Plan | None = None
+        qos = -1
+        packets: list[bytes] = []
+        for topic, packet_qos, packet in publications:
+            new_plan = plans.get(topic)
+            if new_plan is None:
+                new_plan = self._plan_topic(topic)
+            if new_plan is plan and packet_qos == qos:
+                packets.append(packet)
+                continue
+            if packets and plan is not None:
+                self._number(now, plan, qos, packets, frames)
+            plan, qos, packets = new_plan, packet_qos, [packet]
+        if packets and plan is not None:
+            self._number(now, plan, qos, packets, frames)
+        self._counters["published"] += len(publications)
+        return Routed(frames, [])
+
+    def _number(self, now: float, plan: Plan, qos: int, packets: list[bytes], frames: dict[int, list[Run]]) -> None:
+        count = len(packets)
+        if not plan.hops and not plan.blocked:
+            self._counters["not_wanted"] += count
+            return
+        body = packets[0] if count == 1 else b"".join(packets)
+        run = Run(self.identity, self.epoch, self.next_id, count, qos, 1, plan.groups, body)
+        self.next_id += count
+        for neighbour, groups in plan.hops:
+            mine = run if groups is plan.groups else run._replace(groups=groups)
+            runs = frames.get(neighbour)
+            if runs is None:
+                frames[neighbour] = [mine]
+            else:
+                runs.append(mine)
+        if plan.blocked:
+            self._park(now, HOST, run._replace(groups=plan.blocked))
+
+    def _plan_topic(self, topic: str) -> Plan:
+        plan = self._plan(self._table.match(topic), HOST)
+        if len(self._topic_plans) >= PLANS_MAX:
+            self._topic_plans.clear()
+        self._topic_plans[topic] = plan
+        return plan
+
+    # --- runs from a neighbour ----------------------------------------------------------------------------------
+
+    def forward(self, now: float, neighbour: int, runs: Sequence[Run]) -> Routed:
+        """Route what a link handed in: suppress what was here before, deliver, and pass on (R26 to R29)."""
+        frames: dict[int, list[Run]] = {}
+        deliveries: list[Run] = []
+        counters = self._counters
+        for run in runs:
+            origin, epoch, first, count, _, hops, groups, _ = run
+            counters["received"] += count
+            if origin == self.identity:
+                counters["duplicates"] += count
+                continue
+            if hops > self._hop_limit:
+                counters["dropped_hops"] += count
+                continue
+            window = self._seen.window(origin, epoch)
+            if window is None:
+                counters["refused_old"] += count
+                continue
+            plan = self._link_plans.get((neighbour, groups))
+            if plan is None:
+                plan = self._plan_link(neighbour, groups)
+            if plan.has_unknown:
+                self._forward_by_topic(now, neighbour, run, frames, deliveries)
+            elif window.record_if_new(now, first, count, plan.done):
+                self._pass_on(now, neighbour, plan, run, frames)
+                if plan.is_local:
+                    deliveries.append(run)
+            else:
+                self._forward_pieces(now, neighbour, groups, run, frames, deliveries)
+        return Routed(frames, deliveries)
+
+    def _forward_by_topic(
+        self, now: float, neighbour: int, run: Run, frames: dict[int, list[Run]], deliveries: list[Run]
+    ) -> None:
+        """A group of the run is unknown here: each topic is matched anew (R28)."""
+        named = [group for group in run.groups if self._table.is_known(group)]
+        for offset, (start, end) in enumerate(split(run.body)):
+            packet = run.body[start:end]
+            groups = tuple(sorted({*named, *self._table.match(topic_of(packet))}))
+            if not groups:
+                self._counters["dropped_unknown_group"] += 1
+                continue
+            single = run._replace(first=run.first + offset, length=1, body=packet)
+            self._forward_pieces(now, neighbour, groups, single, frames, deliveries)
+
+    def _forward_pieces(
+        self,
+        now: float,
+        neighbour: int,
+        groups: tuple[str, ...],
+        run: Run,
+        frames: dict[int, list[Run]],
+        deliveries: list[Run],
+    ) -> None:
+        """Some of the run has been here before: treat each stretch by what was done with it (R27)."""
+        window = self._seen.window(run.origin, run.epoch)
+        assert window is not None, "forward() has just had it"
+        spans = split(run.body)
+        for first, count, done in list(window.pieces(run.first, run.length)):
+            if done is None:
+                self._counters["refused_old"] += count
+                continue
+            served, was_delivered = done
+            fresh = tuple([group for group in groups if group not in served])
+            if not fresh:
+                self._counters["duplicates"] += count
+                continue
+            plan = self._plan_link(neighbour, fresh)
+            low, high = first - run.first, first - run.first + count - 1
+            piece = run._replace(first=first, length=count, groups=fresh, body=run.body[spans[low][0] : spans[high][1]])
+            self._pass_on(now, neighbour, plan, piece, frames)
+            if plan.is_local and not was_delivered:
+                deliveries.append(piece)
+            window.record(now, first, count, (served | plan.done[0], was_delivered or plan.is_local))
+
+    def _pass_on(self, now: float, neighbour: int, plan: Plan, run: Run, frames: dict[int, list[Run]]) -> None:
+        if plan.hops:
+            self._spread(plan, run._replace(hops=run.hops + 1), frames)
+        if plan.blocked:
+            self._park(now, neighbour, run._replace(hops=run.hops + 1, groups=plan.blocked))
+
+    def _spread(self, plan: Plan, run: Run, frames: dict[int, list[Run]]) -> None:
+        for neighbour, groups in plan.hops:
+            frames.setdefault(neighbour, []).append(run if groups == run.groups else run._replace(groups=groups))
+
+    def _plan_link(self, neighbour: int, groups: tuple[str, ...]) -> Plan:
+        key = (neighbour, groups)
+        plan = self._link_plans.get(key)
+        if plan is None:
+            if len(self._link_plans) >= PLANS_MAX:
+                self._link_plans.clear()
+            plan = self._link_plans[key] = self._plan(groups, neighbour)
+        return plan
+
+    # --- plans and parking ----------------------------------------------------------------------------------------
+
+    def _plan(self, groups: tuple[str, ...], source: int) -> Plan:
+        table = self._table
+        by_neighbour: dict[int, list[str]] = {}
+        blocked = []
+        for group in groups:
+            neighbours, is_blocked = table.hops(group)
+            for neighbour in neighbours:
+                if neighbour != source:
+                    by_neighbour.setdefault(neighbour, []).append(group)
+            # An outsider whose only way leads back to the sender waits too: the ways are changing.
+            if is_blocked or (neighbours == (source,) and not table.is_member(group)):
+                blocked.append(group)
+        hops = []
+        for neighbour in sorted(by_neighbour):
+            served = tuple(by_neighbour[neighbour])
+            hops.append((neighbour, groups if served == groups else served))
+        is_local = any(map(table.is_local, groups))
+        has_unknown = not all(map(table.is_known, groups))
+        return Plan(groups, tuple(hops), is_local, tuple(blocked), (frozenset(groups), is_local), has_unknown)
+
+    def _park(self, now: float, source: int, run: Run) -> None:
+        """Keep a run until there is a way, within the limits; the oldest goes first (R30)."""
+        settings = self._settings
+        wait_s = (settings.expiry_factor + 2) * settings.announcement_interval_s
+        self._counters["parked"] += run.length
+        self._keep(_Parked(now + wait_s, source, run))
+        while self._parked_bytes > settings.parked_bytes_max:
+            self._drop_parked("dropped_parked_full")
+
+    def _keep(self, parked: _Parked) -> None:
+        self._parked.append(parked)
+        self._parked_bytes += len(parked.run.body)
+
+    def _drop_parked(self, reason: str) -> None:
+        parked = self._parked.popleft()
+        self._parked_bytes -= len(parked.run.body)
+        self._counters[reason] += parked.run.length

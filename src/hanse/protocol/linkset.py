@@ -1,0 +1,140 @@
+"""A set of keys that one end of a link owns and the other end mirrors, over frames that may be lost.
+
+Two of these run each way on every link: *memberships* (child to parent) and *connections* (parent to child: which of
+those memberships reach their core). The rules:
+
+- The owner numbers its steps. Frames carry the steps that are not yet acknowledged; an acknowledgement is a position,
+  so nothing is kept for what has arrived.
+- Whoever has lost the other's state starts a new *generation*: the whole set as steps, `complete_at` of them. Until
+  that many have been applied the mirror keeps showing the old set (R24).
+"""
+
+from hanse.protocol.messages import Key, SetAck, SetDelta, SetStep
+
+
+class OwnedSet:
+    """The owner's end: what is in the set, and the steps that the mirror has not acknowledged."""
+
+    __slots__ = ("_base", "_complete_at", "_generation", "_log", "_sent", "keys")
+
+    def __init__(self) -> None:
+        self.keys: set[Key] = set()
+        self._generation = 1
+        self._base = 0
+        self._sent = 0
+        self._complete_at = 0
+        self._log: list[SetStep] = []
+
+    def add(self, key: Key) -> bool:
+        """Put `key` in; False if it was there."""
+        if key in self.keys:
+            return False
+        self.keys.add(key)
+        self._log.append(SetStep(True, *key))
+        return True
+
+    def discard(self, key: Key) -> bool:
+        """Take `key` out; False if it was not there."""
+        if key not in self.keys:
+            return False
+        self.keys.remove(key)
+        self._log.append(SetStep(False, *key))
+        return True
+
+    def restart(self) -> None:
+        """Begin a new generation: the mirror has lost what it knew."""
+        self._generation += 1
+        self._base = self._sent = 0
+        self._log = [SetStep(True, *key) for key in sorted(self.keys)]
+        self._complete_at = len(self._log)
+
+    def acknowledge(self, ack: SetAck) -> None:
+        """The mirror has applied everything up to a position; other generations' words are stale."""
+        if ack.generation != self._generation or not self._base < ack.position <= self._base + len(self._log):
+            return
+        del self._log[: ack.position - self._base]
+        self._base = ack.position
+        self._sent = max(self._sent, self._base)
+
+    @property
+    def has_unsent(self) -> bool:
+        """Steps wait that no frame has carried yet."""
+        return self._sent < self._base + len(self._log)
+
+    @property
+    def has_unacknowledged(self) -> bool:
+        """Steps were sent, or wait to be, that the mirror has not confirmed."""
+        return bool(self._log)
+
+    def rewind(self) -> None:
+        """Send again, from the first step that is not acknowledged."""
+        self._sent = self._base
+
+    def delta(self, steps_max: int) -> SetDelta | None:
+        """The next unsent steps, at most `steps_max`, or None."""
+        offset = self._sent - self._base
+        steps = self._log[offset : offset + steps_max]
+        if not steps:
+            return None
+        start, self._sent = self._sent, self._sent + len(steps)
+        return SetDelta(self._generation, start, self._complete_at, tuple(steps))
+
+
+class MirroredSet:
+    """The mirror's end: what the owner is known to have in its set."""
+
+    __slots__ = ("_building", "_epoch", "_generation", "_position", "keys")
+
+    def __init__(self) -> None:
+        self.keys: set[Key] = set()
+        self._epoch = 0
+        self._generation = 0
+        self._position = 0
+        self._building: set[Key] | None = None
+
+    @property
+    def ack(self) -> SetAck:
+        """How far the owner's steps have been applied."""
+        return SetAck(self._generation, self._position)
+
+    def apply(self, epoch: int, delta: SetDelta) -> tuple[list[Key], list[Key]]:
+        """Apply a delta of the owner's `epoch`; the keys that came and went, in order of the wire."""
+        if (epoch, delta.generation) < (self._epoch, self._generation):
+            return [], []
+        if (epoch, delta.generation) > (self._epoch, self._generation):
+            self._epoch, self._generation, self._position = epoch, delta.generation, 0
+            self._building = set()
+        if delta.start > self._position:
+            return [], []  # a frame in between was lost; the owner sends it again
+        before = self.keys
+        steps = delta.steps[self._position - delta.start :]
+        self._position += len(steps)
+        if self._building is not None:
+            _replay(self._building, steps)
+            if self._position < delta.complete_at:
+                return [], []
+            self.keys, self._building = self._building, None
+            return sorted(self.keys - before), sorted(before - self.keys)
+        return _replay(self.keys, steps)
+
+    def clear(self) -> list[Key]:
+        """Forget everything, also where in the owner's steps we are; the keys that went."""
+        gone = sorted(self.keys)
+        self.keys = set()
+        self._epoch = self._generation = self._position = 0
+        self._building = None
+        return gone
+
+
+def _replay(keys: set[Key], steps: tuple[SetStep, ...]) -> tuple[list[Key], list[Key]]:
+    """Apply steps to `keys`; what is in that was not, and what is no longer in."""
+    touched = {(step.core, step.group): (step.core, step.group) in keys for step in steps}
+    for step in steps:
+        key = (step.core, step.group)
+        if step.is_added:
+            keys.add(key)
+        else:
+            keys.discard(key)
+    added = [key for key, was_in in touched.items() if not was_in and key in keys]
+    removed = [key for key, was_in in touched.items() if was_in and key not in keys]
+    return added, removed

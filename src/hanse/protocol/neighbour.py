@@ -1,0 +1,115 @@
+"""What a federator keeps about one neighbour: the link's state, the sets it carries, and what waits to be sent."""
+
+from hanse.protocol.linkset import MirroredSet, OwnedSet
+from hanse.protocol.messages import ClaimPart, ClaimRequest, HandOver, Solicit
+
+
+class Neighbour:
+    """One neighbour. It outlives its link: what was lost without a word is *absent*, not gone (R22)."""
+
+    __slots__ = (
+        "absent_since",
+        "claim_parts",
+        "claim_requests",
+        "claim_resends",
+        "connected",
+        "connecting",
+        "echoed_at",
+        "echoed_number",
+        "epoch",
+        "hand_overs",
+        "has_spoken",
+        "has_stale_steps",
+        "heard_at",
+        "identity",
+        "is_up",
+        "is_usable",
+        "joined",
+        "joining",
+        "needs_full",
+        "number",
+        "solicits",
+        "told",
+        "up_at",
+    )
+
+    def __init__(self, identity: int) -> None:
+        self.identity = identity
+        self.is_up = False
+        # Heard, and hearing us, within K announcement intervals (R4).
+        self.is_usable = False
+        # Its first frame since the link came up has been handled.
+        self.has_spoken = False
+        self.epoch = 0
+        self.number = 0
+        self.up_at = self.heard_at = self.echoed_at = 0.0
+        self.echoed_number = 0
+        self.absent_since: float | None = None
+
+        # The neighbour's memberships with us, and ours with it.
+        self.joined = MirroredSet()
+        self.joining = OwnedSet()
+        # Which of ours it says reach their core, and which of its memberships we say do.
+        self.connected = MirroredSet()
+        self.connecting = OwnedSet()
+        # Steps that were already unacknowledged a round ago are sent again.
+        self.has_stale_steps = False
+
+        # Core to (epoch, version): the claims that the neighbour has, as far as we know.
+        self.told: dict[int, tuple[int, int]] = {}
+
+        # What the next frame carries.
+        self.needs_full = False
+        self.claim_requests: list[ClaimRequest] = []
+        self.claim_parts: list[ClaimPart] = []
+        # Core to the version from which it asked for changes again.
+        self.claim_resends: dict[int, int] = {}
+        self.solicits: dict[int, Solicit] = {}
+        self.hand_overs: list[HandOver] = []
+
+    def come_up(self, now: float) -> None:
+        """The link stands; until it has had time to speak, the neighbour counts as hearing and heard."""
+        self.is_up = self.is_usable = self.needs_full = True
+        self.has_spoken = False
+        self.absent_since = None
+        self.up_at = self.heard_at = self.echoed_at = now
+        self.joining.rewind()
+        self.connecting.rewind()
+
+    def go_down(self, now: float) -> None:
+        """The link is gone, and with it what was about to be said."""
+        self.is_up = self.is_usable = self.has_spoken = self.needs_full = False
+        self.absent_since = now
+        self.drop_pending()
+
+    def told_version(self, core: int, epoch: int) -> int:
+        """The version of a core's claims that this neighbour is known or believed to have."""
+        told_epoch, version = self.told.get(core, (0, 0))
+        return version if told_epoch == epoch else 0
+
+    def note_told(self, core: int, epoch: int, version: int) -> None:
+        """The neighbour named this version, or was sent it."""
+        if (epoch, version) > self.told.get(core, (0, 0)):
+            self.told[core] = (epoch, version)
+
+    def drop_pending(self) -> None:
+        """Forget what the next frame would have carried."""
+        self.claim_requests.clear()
+        self.claim_parts.clear()
+        self.claim_resends.clear()
+        self.solicits.clear()
+        self.hand_overs.clear()
+
+    @property
+    def has_pending(self) -> bool:
+        """Something waits that is for this neighbour alone."""
+        return bool(
+            self.needs_full
+            or self.joining.has_unsent
+            or self.connecting.has_unsent
+            or self.claim_requests
+            or self.claim_parts
+            or self.claim_resends
+            or self.solicits
+            or self.hand_overs
+        )

@@ -1,0 +1,109 @@
+"""The way to one core: what each neighbour says of it, which of them are parents, and what we may say in turn.
+
+The rules (docs/protocol.md R13 to R18):
+
+- The nearest neighbours are the parents, never the first that spoke this round (R16).
+- A neighbour counts only while its sequence numbers advance: nobody but the core can make a new one, so distances
+  that merely feed on each other die out within K rounds (R14).
+- A neighbour counts only if it is *feasible*: it has a newer sequence number than any we have passed on, or it is
+  nearer than we have been at that number. A neighbour whose way leads through us is never feasible, as in Babel and
+  DUAL, so a lost way cannot count up to infinity (R15).
+"""
+
+from collections.abc import Callable
+
+from hanse.protocol.messages import UNREACHABLE
+
+# Feasible distances are remembered for this many sequence numbers back: a parent whose announcements take a longer
+# way lags behind by a few rounds and must stay feasible.
+STEPS_BACK = 64
+
+# An entry is [sequence, distance, when the sequence last advanced]; a list, because half a million of them are
+# refreshed in a simulated round.
+SEQUENCE, DISTANCE, ADVANCED_AT = 0, 1, 2
+Entry = list[float]
+
+
+class Route:
+    """What one federator knows of the way to one core, in one epoch of that core."""
+
+    __slots__ = (
+        "announced",
+        "core",
+        "distance",
+        "entries",
+        "epoch",
+        "lost_at",
+        "parents",
+        "sequence",
+        "steps",
+        "waiting",
+        "wanted",
+    )
+
+    def __init__(self, core: int, epoch: int) -> None:
+        self.core = core
+        self.epoch = epoch
+        self.entries: dict[int, Entry] = {}
+        self.parents: tuple[int, ...] = ()
+        self.distance = UNREACHABLE
+        # The newest sequence number among the nearest neighbours: what we announce beside our distance.
+        self.sequence = 0
+        # (from sequence number, smallest distance announced since): the feasible distance as a step function.
+        self.steps: list[tuple[int, int]] = []
+        # The newest sequence number that we have announced.
+        self.announced = -1
+        # When the last parent was lost, None while there is one or there never was.
+        self.lost_at: float | None = None
+        # Neighbours that asked for a sequence number that we did not have, and that number.
+        self.waiting: set[int] = set()
+        self.wanted = 0
+
+    def is_feasible(self, sequence: float, distance: float) -> bool:
+        """Whether a neighbour that says this cannot have its way through us (R15)."""
+        if sequence > self.announced:
+            return True
+        feasible_distance = self.steps[0][1]
+        for since, smallest in self.steps:
+            if since > sequence:
+                break
+            feasible_distance = smallest
+        return distance < feasible_distance
+
+    def choose(self, is_usable: Callable[[int], bool], redundancy: int) -> bool:
+        """Choose the parents anew; True if the distance or the parents changed (R16)."""
+        nearest = UNREACHABLE
+        parents: list[int] = []
+        sequence = 0
+        for neighbour, entry in self.entries.items():
+            distance = int(entry[DISTANCE])
+            if distance > nearest or distance == UNREACHABLE or not is_usable(neighbour):
+                continue
+            if not self.is_feasible(entry[SEQUENCE], distance):
+                continue
+            if distance < nearest:
+                nearest, parents, sequence = distance, [], 0
+            parents.append(neighbour)
+            sequence = max(sequence, int(entry[SEQUENCE]))
+        distance = nearest + 1 if parents else UNREACHABLE
+        chosen = tuple(sorted(parents)[:redundancy])
+        is_changed = distance != self.distance or chosen != self.parents
+        self.distance, self.parents = distance, chosen
+        if parents:
+            self.sequence = sequence
+        return is_changed
+
+    def note_announced(self) -> None:
+        """We are about to announce our distance: it bounds whom we may choose from now on (R15)."""
+        steps, sequence, distance = self.steps, self.sequence, self.distance
+        if not steps:
+            steps.append((sequence, distance))
+        elif sequence > self.announced:
+            if distance != steps[-1][1]:
+                steps.append((sequence, distance))
+        elif distance < steps[-1][1]:
+            # Nearer at a number that we have announced before: rare, so every step gives way at once.
+            self.steps = steps = [(since, min(smallest, distance)) for since, smallest in steps]
+        self.announced = max(self.announced, sequence)
+        while len(steps) > 1 and steps[1][0] <= self.announced - STEPS_BACK:
+            del steps[0]

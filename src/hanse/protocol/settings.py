@@ -1,0 +1,85 @@
+"""Every number that bounds or paces the protocol, in one place.
+
+`docs/protocol.md` has the same table with the reasons; a test compares the two.
+"""
+
+from dataclasses import dataclass, field
+
+from hanse.errors import LocalError
+from hanse.protocol.grouping import Grouping
+
+FEDERATOR_ID_MAX = 2**32 - 1
+EPOCH_MAX = 2**48 - 1
+SEQUENCE_MAX = 2**62 - 1
+RANK_DEFAULT = 100
+RANK_MAX = 1_000
+
+MANAGEMENT_GROUP = "$hanse/management"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What an operator may set. Durations are seconds, sizes bytes."""
+
+    # A: shorter finds losses sooner and costs one frame a link and round. Babel's default hello interval is 4 s.
+    announcement_interval_s: float = 1.0
+    # K: rounds that may be missed before an entry is dropped. OSPF's dead interval is 4 hellos, Babel's 3.5.
+    expiry_factor: int = 3
+    # Parents a member keeps on shortest paths to a core; 1 saves traffic, more survive more losses without a gap.
+    redundancy: int = 2
+    # After a triggered frame, later changes for that neighbour wait this long and travel together.
+    coalescing_s: float = 0.005
+    # How long the memberships of a neighbour that was lost without a word are kept.
+    absence_s: float = 3600.0
+    # Publications that wait for a way to their core, and for how long.
+    parked_bytes_max: int = 1 << 20
+    # Ids seen are remembered at least this long; a copy that comes later is refused.
+    seen_s: float = 60.0
+    seen_ids_max: int = 1 << 24
+
+    groups_max: int = 1_000_000
+    cores_max: int = 100_000
+    neighbours_max: int = 256
+    message_bytes_max: int = 16 << 20
+    # A control frame carries at most this much of a set or of claims; the rest follows on request.
+    items_per_frame_max: int = 1_000
+    # Changes of a claim set that are remembered for neighbours that missed some; more and they fetch the whole set.
+    claim_log_max: int = 4_096
+
+    grouping: Grouping = field(default_factory=lambda: Grouping.parse("filter"))
+    # "smallest" or "largest" (rank, id) wins: the 2020 paper leaves the choice.
+    election: str = "smallest"
+    # An outsider sends to "all_parents" (2022) or "one_parent" (2020).
+    outsider: str = "all_parents"
+    # One announcement "per_core", or "per_group" as in the papers.
+    announcements: str = "per_core"
+
+    def __post_init__(self) -> None:
+        _one_of("election", self.election, ("smallest", "largest"))
+        _one_of("outsider", self.outsider, ("all_parents", "one_parent"))
+        _one_of("announcements", self.announcements, ("per_core", "per_group"))
+        for name, smallest in (
+            ("announcement_interval_s", 0.001),
+            ("expiry_factor", 2),
+            ("redundancy", 1),
+            ("coalescing_s", 0.0),
+            ("absence_s", 0.0),
+            ("groups_max", 1),
+            ("cores_max", 1),
+            ("neighbours_max", 1),
+            ("items_per_frame_max", 1),
+            ("claim_log_max", 1),
+        ):
+            value = getattr(self, name)
+            if value < smallest:
+                raise LocalError(f"{name} is {value}; it must be at least {smallest}.")
+
+    @property
+    def expiry_s(self) -> float:
+        """K times A: what has not been refreshed for this long is gone."""
+        return self.expiry_factor * self.announcement_interval_s
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise LocalError(f"{name} is {value!r}; it must be one of {', '.join(allowed)}.")
