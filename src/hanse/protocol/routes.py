@@ -86,8 +86,7 @@ class Route:
             if distance < nearest:
                 nearest, parents, sequence = distance, [], 0
             parents.append(neighbour)
-            if entry[SEQUENCE] > sequence:
-                sequence = entry[SEQUENCE]
+            sequence = max(sequence, entry[SEQUENCE])
         distance = nearest + 1 if parents else UNREACHABLE
         chosen = tuple(sorted(parents)[:redundancy])
         is_changed = distance != self.distance or chosen != self.parents
