@@ -60,6 +60,7 @@ class Mosquitto:
             "log_type all",
             # As root it would drop to the user `mosquitto`, who may not write its database here.
             *(["user root"] if os.geteuid() == 0 else []),
+            f"persistence_location {self.directory}/",
             *lines,
         ]
         self._process: subprocess.Popen[bytes] | None = None
@@ -116,9 +117,17 @@ class Mosquitto:
         self.start()
 
     def save(self) -> None:
-        """Make it write its database now (SIGUSR1)."""
+        """Make it write its database now (SIGUSR1), and wait until it has. Needs the line `persistence true`."""
         assert self._process is not None, "the broker has not been started"
+        database = self.directory / "mosquitto.db"
+        before = database.stat().st_mtime_ns if database.exists() else 0
         self._process.send_signal(signal.SIGUSR1)
+        deadline = time.monotonic() + DEADLINE_S
+        # It writes beside and renames, so what is there is whole.
+        while not database.exists() or database.stat().st_mtime_ns == before:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"mosquitto saved no database within {DEADLINE_S} s:\n{self.log}")
+            time.sleep(0.02)
 
     def _end(self, how: signal.Signals) -> None:
         if self._process is not None:

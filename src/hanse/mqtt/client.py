@@ -66,6 +66,7 @@ class ClientSettings:
         url: where the broker is; user name and password may stand in it.
         client_id: who we are.
         clean_start: whether the first connection makes the broker forget an old session. A reconnect never does.
+            Mosquitto 2.0.11 saves no session to disk whose CONNECT asked for a clean start.
         session_expiry_s: how long the broker keeps the session (and what arrives for it) while we are away.
         receive_max: how many unacknowledged publications of QoS 1 and 2 the broker may send.
         connect_timeout_s: for the whole of an attempt: name, TCP, TLS, CONNACK.
@@ -371,7 +372,8 @@ class Client:
                 f"TLS with {self.address} failed: {error.reason or error}; is it a TLS port?"
             ) from error
         except OSError as error:
-            raise Unavailable(f"{self.address} cannot be reached: {error.strerror or error}.") from error
+            tls = " (is it a TLS port?)" if self._tls is not None else ""
+            raise Unavailable(f"{self.address} cannot be reached: {error.strerror or error}{tls}.") from error
         except asyncio.CancelledError:
             attempt.give_up()
             raise
