@@ -15,7 +15,9 @@ from hanse import __version__
 from hanse.errors import HanseError, LocalError
 
 # Command word to the module that registers it.
-COMMANDS: dict[str, str] = {}
+COMMANDS: dict[str, str] = {
+    "interest": "hanse.cli.interest",
+}
 
 
 def _print_version(wanted: bool) -> None:
