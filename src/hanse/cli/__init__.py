@@ -16,7 +16,11 @@ from hanse.errors import HanseError, LocalError
 
 # Command word to the module that registers it.
 COMMANDS: dict[str, str] = {
+    "down": "hanse.cli.pub_sub",
     "interest": "hanse.cli.interest",
+    "link-emulator": "hanse.cli.link_emulator",
+    "pub": "hanse.cli.pub_sub",
+    "sub": "hanse.cli.pub_sub",
 }
 
 
