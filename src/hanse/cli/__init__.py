@@ -19,6 +19,7 @@ COMMANDS: dict[str, str] = {
     "down": "hanse.cli.pub_sub",
     "interest": "hanse.cli.interest",
     "link-emulator": "hanse.cli.link_emulator",
+    "load": "hanse.cli.load",
     "pub": "hanse.cli.pub_sub",
     "sub": "hanse.cli.pub_sub",
 }
