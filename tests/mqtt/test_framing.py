@@ -72,17 +72,17 @@ def test_a_length_of_five_bytes_or_with_padding_is_malformed(length: bytes) -> N
 
 def test_a_server_takes_nothing_before_connect() -> None:
     for first in range(256):
-        splitter = Splitter(1000, connect_bytes_max=100)
+        splitter = Splitter(1000, first_kind=1, first_bytes_max=100)
         drain(splitter, bytes((first,)))
         assert (splitter.refusal is None) == (first >> 4 == 1), first
 
 
 def test_a_connect_has_a_smaller_limit_than_what_follows() -> None:
-    splitter = Splitter(1000, connect_bytes_max=100)
+    splitter = Splitter(1000, first_kind=1, first_bytes_max=100)
     long = b"\x30" + varint(500) + b"x" * 500
     assert drain(splitter, CONNECT + long) == [CONNECT, long]
     assert splitter.refusal is None
-    splitter = Splitter(1000, connect_bytes_max=100)
+    splitter = Splitter(1000, first_kind=1, first_bytes_max=100)
     assert drain(splitter, b"\x10" + varint(500)) == []
     assert splitter.refusal is not None
     assert splitter.refusal.reason_code == 0x95

@@ -443,7 +443,7 @@ class _Attempt:
     def make(self) -> Connection:
         """The protocol for the transport."""
         settings = self._client.settings
-        splitter = Splitter(settings.packet_bytes_max)
+        splitter = Splitter(settings.packet_bytes_max, first_kind=codec.CONNACK)
         self.connection = Connection(self, splitter, self._client.counters, says_disconnect=False)
         return self.connection
 
@@ -474,12 +474,8 @@ class _Attempt:
         """CONNACK first, then the session's traffic."""
         if not self._is_accepted:
             start, end = offsets[0]
-            if data[start] >> 4 != codec.CONNACK:
-                raise protocol_error(
-                    f"the first packet of a broker has type {data[start] >> 4}; CONNACK was expected"
-                )
             connack = codec.decode(data[start:end])
-            assert isinstance(connack, ConnAckPacket)
+            assert isinstance(connack, ConnAckPacket), "the splitter lets nothing else come first"
             if int(connack.reason_code):
                 self._refused(connack)
                 return
