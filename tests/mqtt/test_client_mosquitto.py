@@ -6,6 +6,7 @@ from typing import Any
 
 import paho.mqtt.client as paho
 import pytest
+import uvloop
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
@@ -82,7 +83,7 @@ def play(story: Callable[[Mosquitto], Coroutine[Any, Any, None]], broker: Mosqui
             while LIVE:
                 await LIVE.pop().stop()
 
-    asyncio.run(with_an_end())
+    uvloop.run(with_an_end())
 
 
 async def subscribed(client: Client, *items: Subscription) -> None:
