@@ -57,7 +57,7 @@ class Splitter:
             return b"", []
 
     def _split(self, data: bytes) -> list[tuple[int, int]]:
-        # Measured with 64-byte payloads, 1,000 packets a read: 0.11 us a packet on the project's two-core machine.
+        # Measured with 64-byte payloads, 1,000 packets a read: 0.14 us a packet on the project's two-core machine.
         found: list[tuple[int, int]] = []
         append = found.append
         size = len(data)
@@ -74,6 +74,8 @@ class Splitter:
             length = data[i + 1]
             if length < 128:
                 end = i + 2 + length
+            elif i + 2 < size and 0 < data[i + 2] < 128:
+                end = i + 3 + (length & 0x7F | data[i + 2] << 7)
             else:
                 end = self._long_end(data, i, size)
                 if end <= 0:  # the header itself is not complete, or not right
