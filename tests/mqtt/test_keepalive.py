@@ -21,6 +21,15 @@ def test_any_byte_answers_a_ping() -> None:
     assert keep_alive.check(8, 7.9, 4) == "ping", "the broker must hear from us too"
 
 
+def test_an_answer_within_one_tick_of_the_clock_is_an_answer() -> None:
+    keep_alive = KeepAlive(8, 0.0, pings=True)
+    assert keep_alive.check(4, 0, 0) == "ping"
+    assert keep_alive.check(6, 4, 4) == "fine"
+    assert keep_alive.check(8, 4, 4) == "ping"
+    assert keep_alive.check(10, 4, 8) == "fine"
+    assert keep_alive.check(12, 4, 8) == "dead"
+
+
 def test_a_server_waits_one_and_a_half_intervals() -> None:
     keep_alive = KeepAlive(8, 0.0, pings=False)
     for now in (2, 4, 6, 8, 10, 12):

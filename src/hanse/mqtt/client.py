@@ -207,11 +207,12 @@ class Client:
 
     async def stop(self, *, with_will: bool = False) -> None:
         """DISCONNECT and end. `with_will` makes the broker publish the will."""
-        attempt, self._attempt = self._attempt, None
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+        # Only now: the last turn of the task may have been let in.
+        attempt, self._attempt = self._attempt, None
         if attempt is not None:
             attempt.leave(WITH_WILL if with_will else NORMAL)
             await attempt.closed.wait()
