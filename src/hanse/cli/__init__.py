@@ -16,6 +16,7 @@ from hanse.errors import HanseError, LocalError
 
 # Command word to the module that registers it.
 COMMANDS: dict[str, str] = {
+    "bench": "hanse.cli.bench",
     "down": "hanse.cli.pub_sub",
     "federator": "hanse.cli.federator",
     "interest": "hanse.cli.interest",
@@ -23,6 +24,7 @@ COMMANDS: dict[str, str] = {
     "load": "hanse.cli.load",
     "pub": "hanse.cli.pub_sub",
     "sub": "hanse.cli.pub_sub",
+    "up": "hanse.cli.up",
 }
 
 
