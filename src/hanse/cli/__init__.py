@@ -15,7 +15,10 @@ from hanse import __version__
 from hanse.errors import HanseError, LocalError
 
 # Command word to the module that registers it.
-COMMANDS: dict[str, str] = {}
+COMMANDS: dict[str, str] = {
+    "manager": "hanse.cli.manager",
+    "token": "hanse.cli.token",
+}
 
 
 def _print_version(wanted: bool) -> None:
