@@ -21,6 +21,7 @@ from hanse.topology.tokens import ROLES, make_token
 T = TypeVar("T")
 
 LABEL_MAX = 100
+LIST_WIDTH = 220  # whatever the terminal has: a line a token, so that the list can be searched
 
 
 def register(app: typer.Typer) -> None:
@@ -65,7 +66,7 @@ def register(app: typer.Typer) -> None:
             uses = "many" if one.uses_left is None else str(one.uses_left)
             expires = "never" if one.expires_s is None else _when(one.expires_s)
             table.add_row(one.id, one.role, one.label, _when(one.created_s), expires, uses, state)
-        Console(width=None, soft_wrap=True).print(table)
+        Console(width=LIST_WIDTH).print(table)
 
     @tokens.command()
     @with_settings(StoreSettings, "manager")

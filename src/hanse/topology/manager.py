@@ -450,7 +450,7 @@ class Manager:
         is_late = self.counters.loop_lag_s > timeout_s / 2
         verdict = self._health.judge(seen, is_late=is_late)
         self.counters.probe_failures += sum(one.outcome is not Outcome.WELL for one in seen)
-        checked = [one.id for one in seen if one.outcome is Outcome.WELL]
+        checked = [one.id for one in seen]
         async with self._lock:
             self.topology = changes.measured(self.topology, verdict.latency_ms, checked, _now())
             written = [one for node in checked if (one := self.topology.federators.get(node)) is not None]
