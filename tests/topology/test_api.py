@@ -212,7 +212,7 @@ def test_a_change_elsewhere_does_not_wake_a_poll(tmp_path: Path) -> None:
         ("POST", "/api/v1/federators/x/report", b'{"ip": "tcp://b:1", "epoch": 1}', 422),
         ("POST", "/api/v1/federators/5/report", b'{"ip": "tcp://b:1", "epoch": -1}', 422),
         ("POST", "/api/v1/federators/5/report", b'{"ip": "tcp://b:1", "epoch": 9007199254740992}', 422),
-        ("POST", "/api/v1/federators/5/report", b'{"ip": "tcp://b:1", "epoch": 9007199254740991}', 422),
+        ("POST", "/api/v1/federators/5/report", b'{"ip": "tcp://b:1", "epoch": 9007199254740991}', 409),
         ("GET", "/api/v1/federators/5", b"", 404),
         ("GET", "/api/v1/federators/..%2f..%2fetc", b"", 404),
         ("GET", "/api/v1/federators/4294967296", b"", 422),

@@ -5,18 +5,32 @@ A field that is not listed is refused: a typing error must not be taken for sile
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from hanse.topology.addresses import ADDRESS_LENGTH_MAX
+from hanse.topology.addresses import ADDRESS_LENGTH_MAX, ADDRESS_PATTERN
 from hanse.topology.groups import GROUPS_A_REPORT_MAX
 from hanse.topology.model import ID_MAX, LinkKind, Probe, State
 
 NEIGHBORS_MAX = 256
 EPOCH_MAX = 2**53 - 1  # what JSON readers keep exactly
 
-Id = Annotated[int, Field(ge=0, le=ID_MAX)]
-Epoch = Annotated[int, Field(ge=0, le=EPOCH_MAX)]
-Address = Annotated[str, Field(max_length=ADDRESS_LENGTH_MAX, examples=["tcp://127.0.0.1:1883"])]
+
+def _whole(value: object) -> object:
+    """To JSON Schema 7.0 is a whole number; to a strict reader it is not."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Id = Annotated[int, Field(ge=0, le=ID_MAX), BeforeValidator(_whole)]
+Epoch = Annotated[int, Field(ge=0, le=EPOCH_MAX), BeforeValidator(_whole)]
+# The pattern is for readers of the document; `parse_address` checks, and says what is expected in words.
+Address = Annotated[
+    str,
+    Field(
+        max_length=ADDRESS_LENGTH_MAX,
+        examples=["tcp://127.0.0.1:1883"],
+        json_schema_extra={"pattern": ADDRESS_PATTERN},
+    ),
+]
 Ids = Annotated[list[Id], Field(max_length=NEIGHBORS_MAX)]
 
 
