@@ -23,6 +23,7 @@ log = logging.getLogger("hanse.manager")
 
 FILES_PER_FEDERATOR = 2  # one connection to its broker, one poll of its own
 GRACE_S = 5
+LISTEN_QUEUE = 2048
 
 
 async def open_store(settings: StoreSettings) -> Store:
@@ -128,6 +129,8 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
+        # From here on whoever comes waits in the queue, until the application is ready to answer.
+        listener.listen(LISTEN_QUEUE)
     except OSError as error:
         listener.close()
         raise LocalError(f"--listen {host}:{port}: {error.strerror}; choose another port or address.") from error
