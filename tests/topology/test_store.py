@@ -1,4 +1,5 @@
 import asyncio
+import shutil
 import sqlite3
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -6,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from tests.topology import ferretdb
 
 from hanse.errors import LocalError, Unavailable
 from hanse.topology.changes import Peer, Rules, join, lose, measured
@@ -265,12 +267,8 @@ def test_a_mongodb_that_does_not_answer_is_unavailable() -> None:
 @pytest.mark.slow
 @pytest.mark.processes
 def test_ferretdb_can_be_built_where_it_is_missing() -> None:
-    import shutil
-
-    from conftest import _ferretdb  # type: ignore[import-not-found]
-
-    if _ferretdb.find() is None:
+    if ferretdb.find() is None:
         if shutil.which("go") is None:
             pytest.skip("no `go` on the path to build FerretDB with")
-        _ferretdb.build()
-    assert _ferretdb.find() is not None
+        ferretdb.build()
+    assert ferretdb.find() is not None

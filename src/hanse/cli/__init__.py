@@ -22,8 +22,10 @@ COMMANDS: dict[str, str] = {
     "interest": "hanse.cli.interest",
     "link-emulator": "hanse.cli.link_emulator",
     "load": "hanse.cli.load",
+    "manager": "hanse.cli.manager",
     "pub": "hanse.cli.pub_sub",
     "sub": "hanse.cli.pub_sub",
+    "token": "hanse.cli.token",
     "up": "hanse.cli.up",
 }
 

@@ -183,7 +183,7 @@ def adopt(
     """Rule 3: believes a report where the manager knows less. `peer.id` is who reports."""
     assert peer.id is not None
     if epoch > now.timestamp() + EPOCH_AHEAD_MAX:
-        raise RemoteError(
+        raise Conflict(
             f"The report's epoch is {epoch}, far ahead of the clock; expected one that a manager gave out."
         )
     node, known = peer.id, before.federators.get(peer.id)
