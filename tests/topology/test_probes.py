@@ -82,6 +82,7 @@ def test_nobody_at_the_address_is_a_failure_and_others_are_not_touched_by_it() -
         async def body(prober: MqttProber, _: list[int]) -> None:
             seen = await prober.probe([target(0, broker.port), target(1, free_port())], TIMEOUT_S)
             assert [one.outcome for one in seen] == [Outcome.WELL, Outcome.FAILED]
+            assert seen[1].is_definite
 
         with_prober(body)
 
@@ -94,6 +95,7 @@ def test_a_listener_that_says_nothing_is_a_failure_when_the_time_is_over() -> No
         async def body(prober: MqttProber, _: list[int]) -> None:
             (seen,) = await prober.probe([target(0, listener.getsockname()[1])], 0.3)
             assert seen.outcome is Outcome.FAILED
+            assert not seen.is_definite
 
         with_prober(body)
 

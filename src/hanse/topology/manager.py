@@ -416,6 +416,9 @@ class Manager:
                 await self.check_health(is_whole=is_whole)
             except HanseError as error:
                 log.warning("health round: %s", error)
+            except Exception:  # the edge of the shell: one bad round must not end the watch over all
+                self.counters.round_errors += 1
+                log.exception("health round")
 
     async def check_health(self, *, is_whole: bool = True) -> None:
         """One round: probe, look again at the suspects, judge, and change the topology accordingly."""

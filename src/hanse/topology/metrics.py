@@ -33,6 +33,7 @@ class Counters:
     reports: int = 0
     takeovers: int = 0
     store_errors: int = 0
+    round_errors: int = 0
     round_s: float = 0.0
     repair_s: float = 0.0
     loop_lag_s: float = 0.0
@@ -95,6 +96,7 @@ def families(manager: "Manager") -> list[tuple[str, str, str, list[Sample]]]:
         ("reports", "Reports of federators."),
         ("takeovers", "Times that this manager began to lead."),
         ("store_errors", "Failures of the store."),
+        ("round_errors", "Health rounds that ended in an error of the manager's own."),
     ]
     found: list[tuple[str, str, str, list[Sample]]] = [
         (

@@ -85,6 +85,7 @@ class MqttProber:
 
     async def _probe(self, target: Target, timeout_s: float) -> Observation:
         returned: list[float] = []
+        begin_s = time.monotonic()
         try:
             # The deadline stands around all of it, the wait for a turn to dial included.
             async with asyncio.timeout(timeout_s):
@@ -97,7 +98,9 @@ class MqttProber:
             return Observation(target.id, Outcome.FAILED)
         except (HanseError, OSError):
             self._drop(target.id)
-            return Observation(target.id, Outcome.FAILED)
+            # What ends well before the deadline was refused or broken, not slow.
+            is_definite = time.monotonic() - begin_s < timeout_s * 0.8
+            return Observation(target.id, Outcome.FAILED, is_definite=is_definite)
         return Observation(target.id, Outcome.WELL, returned[0])
 
     async def publish(self, target: Target, topic: str, payload: bytes, timeout_s: float) -> bool:
