@@ -1,5 +1,6 @@
 import sys
 import types
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -85,9 +86,10 @@ def test_the_seeds_names_are_aliases() -> None:
             "CORE_ANN_INTERVAL": "2s",
             "BEACON_INTERVAL": "5s",
             "FED_REDUNDANCY": "1",
+            "HANSE_INSECURE": "true",
         }
     )
-    assert given.manager == "http://topology-manager:8080"
+    assert given.manager == ("http://topology-manager:8080",)
     assert given.advertised_listener == "tcp://mqtt-fed:1883"
     assert (given.announcement_interval_s, given.beacon_interval_s, given.redundancy) == (2.0, 5.0, 1)
 
@@ -102,7 +104,7 @@ def test_a_flag_wins_over_the_environment_over_the_file(tmp_path: Path) -> None:
 
 
 def test_what_the_manager_hands_out_is_used_where_nothing_else_is_set() -> None:
-    given = read(flags={"manager": "http://m:1"}, handed_out={"id": 9, "redundancy": 4, "health_interval": "5s"})
+    given = read(flags={"manager": "https://m:1"}, handed_out={"id": 9, "redundancy": 4, "health_interval": "5s"})
     assert (given.id, given.redundancy) == (9, 4)
 
 
@@ -118,6 +120,10 @@ def test_what_the_manager_hands_out_is_used_where_nothing_else_is_set() -> None:
         ({"neighbour": ["99999999999=mqtt://127.0.0.1:1"]}, ["--neighbour", "ID=URL"]),
         ({"neighbour": [f"mqtt://127.0.0.1:{port}" for port in range(1, 259)]}, ["at most 256"]),
         ({"manager": "mqtt://x"}, ["--manager", "http://HOST:PORT"]),
+        ({"manager": "http://u:hunter2@x"}, ["--manager", "more than a host"]),
+        ({"manager": ["http://a:99999"]}, ["--manager", "cannot be read"]),
+        ({"join_token": "hunter2 hunter2"}, ["--join-token", "the given value", "without spaces"]),
+        ({"probe": "mirror"}, ["--probe", "federator, broker, self"]),
         ({"link": "carrier-pigeon"}, ["--link", "one of direct, broker"]),
         ({"link_listen": "mqtt://"}, ["--link-listen", "names no host"]),
         ({"link_listen": "mqtt://u@127.0.0.1:0"}, ["--link-listen", "a listener has none"]),
@@ -177,6 +183,13 @@ def test_a_wrong_value_is_refused_with_its_name_and_what_is_allowed(flags: dict[
         ({"neighbour": ("mqtt://192.0.2.1:1",)}, "in the clear"),
         ({"link": "broker", "link_listen": "mqtt://127.0.0.1:0"}, "needs no listener"),
         ({"link": "broker", "neighbour": ("mqtt://127.0.0.1:1",)}, "write ID=mqtt://127.0.0.1:1"),
+        ({"manager": ("http://192.0.2.1:8080",)}, "write https://, or allow it with --insecure"),
+        ({"manager": ("https://m", "http://m")}, "The manager http://m:80 is on another machine"),
+        ({"manager": ("http://127.0.0.1:1",), "neighbour": ("mqtt://127.0.0.1:1",)}, "leave one out"),
+        (
+            {"manager": ("http://127.0.0.1:1",), "link_listen": "mqtt://0.0.0.0:0", "insecure": True},
+            "give link_advertised",
+        ),
         ({"interest": ("beacon", "beacon")}, "name each adapter once"),
         ({"interest": ("mosquitto-log", "mosquitto-file:/x")}, "choose one of them"),
         ({"interest": ("static",)}, "add --static-filter"),
@@ -200,6 +213,9 @@ def test_settings_that_do_not_fit_together_get_one_clear_sentence(settings: dict
         {"neighbour": ("mqtts://192.0.2.1:1",)},
         # The papers' way goes through brokers, whose safety is theirs.
         {"link": "broker", "neighbour": ("2=mqtt://192.0.2.1:1883",)},
+        {"manager": ("http://127.0.0.1:1", "http://[::1]:1", "http://localhost:1")},
+        {"manager": ("https://manager.example:8443/hanse",), "id": None},
+        {"manager": ("http://192.0.2.1:8080",), "insecure": True},
         {"interest": ("mosquitto-log", "beacon", "announce")},
         {"metrics": "off"},
     ],
@@ -306,8 +322,11 @@ def test_a_wrong_command_line_exits_with_2_and_a_sentence(
 def test_the_agents_end_is_the_commands_end(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[FederatorSettings] = []
 
-    async def run(settings: FederatorSettings) -> int:
+    handed_out: list[FederatorSettings] = []
+
+    async def run(settings: FederatorSettings, read_again: Callable[[dict[str, object]], FederatorSettings]) -> int:
         started.append(settings)
+        handed_out.append(read_again({"redundancy": 7, "expiry_factor": 9, "from_a_newer_manager": 1}))
         return 3
 
     monkeypatch.setattr(hanse.federator, "agent", types.SimpleNamespace(run=run), raising=False)
@@ -315,3 +334,4 @@ def test_the_agents_end_is_the_commands_end(monkeypatch: pytest.MonkeyPatch) -> 
     result = CliRunner().invoke(app(), words, env={"HANSE_REDUNDANCY": "4"})
     assert result.exit_code == 3, result.output
     assert started == [FederatorSettings(id=4, redundancy=4, neighbour=("mqtt://127.0.0.1:1", "mqtt://127.0.0.1:2"))]
+    assert (handed_out[0].redundancy, handed_out[0].expiry_factor) == (4, 9), "what the operator says wins"

@@ -1,5 +1,7 @@
 """`hanse federator`: the agent beside a broker."""
 
+from collections.abc import Callable, Mapping
+
 import typer
 
 from hanse.cli.flags import with_settings
@@ -10,12 +12,12 @@ def register(app: typer.Typer) -> None:
     """Hang `hanse federator` on the application."""
 
     @app.command()
-    @with_settings(FederatorSettings, "federator")
-    def federator(settings: FederatorSettings) -> None:
+    @with_settings(FederatorSettings, "federator", takes_handed_out=True)
+    def federator(settings: FederatorSettings, read_again: Callable[[Mapping[str, object]], FederatorSettings]) -> None:
         """Run a federator beside a broker until SIGTERM, which makes it leave the meshes first."""
         # Only here: `--help` and a wrong setting must not wait for the event loop and the codec.
         import uvloop  # noqa: PLC0415
 
         from hanse.federator import agent  # noqa: PLC0415
 
-        raise typer.Exit(uvloop.run(agent.run(settings)))
+        raise typer.Exit(uvloop.run(agent.run(settings, read_again)))

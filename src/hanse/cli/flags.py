@@ -6,7 +6,7 @@ the same words whether it came from a flag, a variable or the file.
 
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -17,10 +17,13 @@ from hanse.settings import Setting, format_duration, read_settings, settings_of
 T = TypeVar("T")
 
 
-def with_settings(cls: type[T], section: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def with_settings(
+    cls: type[T], section: str, *, takes_handed_out: bool = False
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Gives a command all settings of `cls` as flags, and `--config`; it is called with the settings first.
 
-    Other parameters of the command stay as they are, and must be keyword-only.
+    With `takes_handed_out` a function comes second: it reads the settings anew from the same sources, with what
+    somebody handed out below them. Other parameters of the command stay as they are, and must be keyword-only.
     """
     known = settings_of(cls)
 
@@ -34,8 +37,13 @@ def with_settings(cls: type[T], section: str) -> Callable[[Callable[..., None]],
         def run(**arguments: Any) -> None:  # noqa: ANN401 - typer hands over what the signature below declares
             config = arguments.pop("config")
             flags = {one.name: arguments.pop(one.name) for one in known}
-            settings = read_settings(cls, section=section, flags=flags, environment=os.environ, file=config)
-            command(settings, **arguments)
+
+            def read(handed_out: Mapping[str, object]) -> T:
+                return read_settings(
+                    cls, section=section, flags=flags, environment=os.environ, file=config, handed_out=handed_out
+                )
+
+            command(read({}), *((read,) if takes_handed_out else ()), **arguments)
 
         config = inspect.Parameter(
             "config",

@@ -2,20 +2,25 @@
 
 import asyncio
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from hanse.errors import Unavailable
+from hanse.errors import LocalError, RemoteError, Unavailable
+from hanse.local import overlay as shapes
 from hanse.local import state as state_file
 from hanse.local.agents import agent_command, is_converged
 from hanse.local.http import get_json
+from hanse.local.managed import LocalManager
 from hanse.local.supervise import Federation, FederationSettings
+from hanse.settings import parse_duration_s
 
 _REFRESH_S = 1.0
+_BROKERS = 5
+_BrokerUrls = Annotated[list[str], typer.Option("--broker-url", help="A broker that runs already; repeatable.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -25,61 +30,144 @@ def register(app: typer.Typer) -> None:
 
 def up(
     *,
-    brokers: Annotated[int, typer.Option(min=1, max=100, help="How many brokers.")] = 5,
+    brokers: Annotated[
+        int | None, typer.Option(min=0, max=100, help="How many brokers to start; 5, or none beside --broker-url.")
+    ] = None,
+    broker_url: _BrokerUrls = [],  # noqa: B006 - typer copies it
     base_port: Annotated[int, typer.Option(min=1, max=65_000, help="Broker k listens on this port + k.")] = 18_830,
     directory: Annotated[Path, typer.Option("--dir", help="Where brokers and agents keep their files.")] = Path(
         ".hanse"
     ),
     state: Annotated[Path, typer.Option(help="The file that says what runs where.")] = state_file.DEFAULT_PATH,
-    overlay: Annotated[str, typer.Option(help="ring, line, full, star or grid:RxC.")] = "ring",
+    overlay: Annotated[
+        str, typer.Option(help="managed, or the start: ring, line, full, star or grid:RxC.")
+    ] = shapes.MANAGED,
+    manager: Annotated[
+        bool, typer.Option(help="With a topology manager, which repairs the overlay; without, it stays as given.")
+    ] = True,
+    health_interval: Annotated[
+        str | None, typer.Option(help="Between two health rounds of the manager; 5s if not given.")
+    ] = None,
     link: Annotated[str, typer.Option(help="direct, or broker: the papers' way.")] = "direct",
     restart: Annotated[bool, typer.Option(help="Start again what dies.")] = True,
 ) -> None:
-    """Run brokers and federators on this machine until Ctrl-C."""
+    """Run brokers, federators and their topology manager on this machine until Ctrl-C."""
     settings = FederationSettings(
-        brokers=brokers,
+        brokers=brokers if brokers is not None else 0 if broker_url else _BROKERS,
+        broker_urls=tuple(broker_url),
         directory=directory.absolute(),
         base_port=base_port,
-        overlay=overlay,
+        overlay=overlay if manager or overlay != shapes.MANAGED else "ring",
         state_path=state,
         restarts=restart,
     )
-    federation = Federation(settings, lambda site: agent_command(site, link), is_converged)
+    managed = _manager(settings, health_interval) if manager else None
+    federation = _federation(settings, managed, link)
     console = Console()
-    console.print(f"starting {brokers} brokers and federators below {directory} …")
+    console.print(f"starting {len(federation.sites)} federators and what they need below {directory} …")
 
     async def show(running: Federation) -> None:
-        first = running.sites[0].broker_port
-        last = running.sites[-1].broker_port
+        first, last = running.sites[0], running.sites[-1]
         console.print(f"converged; the state is in {state}. Try, in two other terminals:")
-        console.print(f"  mosquitto_sub -p {last} -t 'hello/#'")
-        console.print(f"  mosquitto_pub -p {first} -t hello/world -m hi")
+        console.print(f"  mosquitto_sub -p {last.broker_port} -t 'hello/#'")
+        console.print(f"  mosquitto_pub -p {first.broker_port} -t hello/world -m hi")
+        if managed is not None:
+            console.print(f"the manager is at {managed.url}/api/v1/topology")
         if not console.is_terminal:
             return
         with Live(console=console, auto_refresh=False) as live:
             while True:
-                live.update(await _table(running), refresh=True)
+                live.update(await _table(running, managed), refresh=True)
                 await asyncio.sleep(_REFRESH_S)
 
     asyncio.run(federation.run(show))
 
 
-async def _table(federation: Federation) -> Table:
-    table = Table("id", "broker", "neighbours", "groups", "core of", "published", "forwarded", "delivered")
+def _manager(settings: FederationSettings, health_interval: str | None) -> LocalManager:
+    if health_interval is not None:
+        try:
+            parse_duration_s(health_interval)
+        except ValueError as error:
+            raise LocalError(f"--health-interval: {health_interval!r} is not allowed; expected {error}.") from error
+    return LocalManager(settings.directory, settings.overlay, health_interval)
+
+
+def _federation(settings: FederationSettings, managed: LocalManager | None, link: str) -> Federation:
+    if managed is None:
+        return Federation(settings, lambda site: agent_command(site, link), is_converged)
+    federation = Federation(
+        settings,
+        lambda site: agent_command(site, link, managed.url),
+        managed.is_converged,
+        [managed.service()],
+        managed.prepare,
+    )
+    managed.clear(federation.sites)
+    return federation
+
+
+async def _table(federation: Federation, managed: LocalManager | None) -> Table:
+    view = await _view(managed)
+    table = Table(
+        "id",
+        "broker",
+        "state",
+        "latency ms",
+        "neighbours",
+        "groups",
+        "core of",
+        "published",
+        "forwarded",
+        "delivered",
+        title=_title(managed, view),
+    )
+    rows = {} if view is None else {one["id"]: one for one in view["federators"]}
     for site in federation.sites:
+        row = rows.get(site.k, {})
+        latency = row.get("latency")
+        seen = [str(row.get("state", "?")), "" if latency is None else f"{latency:.1f}"]
         try:
             health = await get_json(f"{site.metrics_url}/healthz")
             groups = (await get_json(f"{site.metrics_url}/groups"))["groups"]
         except Unavailable:
-            table.add_row(str(site.k), f":{site.broker_port}", "away", "", "", "", "", "")
+            table.add_row(str(site.k), f":{site.broker_port}", *seen, "away", "", "", "", "", "")
             continue
         counters = health["counters"]
         table.add_row(
             str(site.k),
             f":{site.broker_port}",
-            ",".join(map(str, health["neighbours"])),
+            *seen,
+            _neighbours(site.k, health["neighbours"], view),
             str(len(groups)),
             str(sum(1 for row in groups if row["core"] == site.k)),
             *(str(counters.get(name, 0)) for name in ("host_publications", "forwarded", "delivered")),
         )
     return table
+
+
+async def _view(managed: LocalManager | None) -> dict[str, Any] | None:
+    """What the manager sees; None where there is none, or it is away."""
+    if managed is None:
+        return None
+    try:
+        return await managed.topology()
+    except (Unavailable, RemoteError):
+        return None
+
+
+def _title(managed: LocalManager | None, view: dict[str, Any] | None) -> str:
+    if managed is None:
+        return "without a manager"
+    if view is None:
+        return "the manager is away; the federators go on without it"
+    how = "two-connected" if view["isTwoConnected"] else "connected" if view["isConnected"] else "in pieces"
+    return f"epoch {view['epoch']}, {len(view['links'])} links, {how}"
+
+
+def _neighbours(mine: int, linked: list[int], view: dict[str, Any] | None) -> str:
+    """Those that are linked; beside them those that the manager means and that are not, with a question mark."""
+    meant: set[int] = set()
+    if view is not None:
+        ends = [(one["a"], one["b"]) for one in view["links"]]
+        meant = {b if a == mine else a for a, b in ends if mine in (a, b)}
+    return ",".join([*map(str, sorted(linked)), *(f"{one}?" for one in sorted(meant - set(linked)))])

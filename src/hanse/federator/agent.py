@@ -10,26 +10,28 @@ Rules:
 """
 
 import asyncio
-import contextlib
 import json
 import logging
 import signal
 import time
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from hanse import __version__
 from hanse.errors import HanseError, LocalError, RemoteError, Unavailable
-from hanse.federator import logs
+from hanse.federator import entering, logs
 from hanse.federator.copies import CopyMerger
 from hanse.federator.crossing import Crossing, FilterCounts
+from hanse.federator.dialling import Dialling
 from hanse.federator.echoes import EchoMemory
+from hanse.federator.entering import Entrance, ReadAgain
 from hanse.federator.host import HostSession
 from hanse.federator.http import JSON, HttpServer, Reply
 from hanse.federator.links import CONTROL_TOPIC, LinkBook
 from hanse.federator.links_by_broker import BrokerLinkBook
+from hanse.federator.membership import MembershipShell
 from hanse.federator.metrics import AgentMetrics
 from hanse.federator.naming import exported, imported, local_copies
 from hanse.federator.obligations import Obligation
@@ -67,16 +69,18 @@ INTERNAL_PREFIX = "$hanse/"
 TELEMETRY_PREFIX = "$hanse/telemetry/"
 SAVE_EVERY_S = 5.0
 FOLLOW_EVERY_S = 0.1
+SELF_PROBE_TOPIC = "hanse/probe/self"
 
 
 class Agent:
     """One federator, from `start` to `stop`."""
 
-    def __init__(self, settings: FederatorSettings, state: StateDirectory) -> None:
-        if settings.id is None:
+    def __init__(self, settings: FederatorSettings, state: StateDirectory, entrance: Entrance | None = None) -> None:
+        identity = settings.id if entrance is None else entrance.entry.membership.word.id
+        if identity is None:
             raise LocalError("This federator has no id; give --id N, or --manager URL to be given one.")
         self.settings = settings
-        self.identity = settings.id
+        self.identity = identity
         self._state = state
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -127,6 +131,30 @@ class Agent:
             {"/metrics": self._metrics_page, "/healthz": self._health_page, "/groups": self._groups_page}
         )
         self.metrics = self._make_metrics()
+        self.membership = None if entrance is None else self._make_membership(entrance)
+
+    def _make_membership(self, entrance: Entrance) -> MembershipShell:
+        protocol = self.machine.settings
+        return MembershipShell(
+            entrance.door,
+            entrance.entry,
+            self._state.path,
+            announcement_interval_s=protocol.announcement_interval_s,
+            expiry_s=protocol.expiry_s,
+            groups=self._reported_groups,
+            is_host_up=lambda: self.host.client.is_connected,
+            publish=lambda topic: self.host.client.publish(topic, b""),
+            measure=self._measure_host,
+        )
+
+    def _measure_host(self, taken: Callable[[], None]) -> None:
+        obligation = Obligation(taken)
+        topic = f"{SELF_PROBE_TOPIC}/{self.identity}"
+        self.host.deliver(encode(topic, b"", qos=1), 1, 1, obligation)
+
+    def _reported_groups(self) -> list[dict[str, object]]:
+        names = ("group", "core", "parents", "mesh", "interest")
+        return [{name: row[name] for name in names} for row in self._group_rows()]
 
     def _make_metrics(self) -> AgentMetrics:
         machine, host = self.machine, self.host
@@ -148,9 +176,13 @@ class Agent:
 
     def _make_links(self, client_settings: ClientSettings) -> LinkBook | BrokerLinkBook:
         def up(neighbour: int) -> None:
+            if self.membership is not None:
+                self.membership.link_up(neighbour)
             self._step(events.LinkUp(neighbour))
 
         def down(neighbour: int) -> None:
+            if self.membership is not None:
+                self.membership.link_down(neighbour)
             self._step(events.LinkDown(neighbour))
 
         if self.settings.link == "broker":
@@ -179,6 +211,7 @@ class Agent:
             for neighbour in self.settings.neighbours():
                 assert neighbour.id is not None, "the settings ask for it"
                 await self.links.add(neighbour.id, str(neighbour.address))
+            self._follow_manager()
             return
         address = self.settings.listen_address()
         if address is not None:
@@ -186,6 +219,19 @@ class Agent:
             _log.info("listening for neighbours on %s", self.link_url)
         for neighbour in self.settings.neighbours():
             self.links.dial(str(neighbour.address))
+        self._follow_manager()
+
+    def _follow_manager(self) -> None:
+        if self.membership is None:
+            return
+        dialling = Dialling(
+            self.identity,
+            self.links,
+            is_listening=self.settings.link_listen is not None,
+            is_insecure=self.settings.insecure,
+            forget=lambda neighbour: self._step(events.LinkDown(neighbour, is_removed=True)),
+        )
+        self.membership.start(dialling)
 
     def _client_settings(self) -> ClientSettings:
         settings = self.settings
@@ -210,6 +256,8 @@ class Agent:
             self._change_interest(self.interest.load(self._loop.time(), time.time(), document))
         self._is_restored = True
         self.host.listen(self._sources.topics())
+        if self.membership is not None:
+            self.host.listen(self.membership.topics())
         for wanted in self._crossing.standing_filters:
             self.host.want(wanted)
         for source, reports in self._sources.start():
@@ -230,6 +278,8 @@ class Agent:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.retained.stop()
         self._step(events.Leave())
+        if self.membership is not None:
+            await self.membership.stop(is_leaving=not self.membership.must_restart.is_set())
         await asyncio.sleep(0.05)  # the frames that say so leave with the loop's next turns
         if self._timer is not None:
             self._timer.cancel()
@@ -239,7 +289,6 @@ class Agent:
         await self.host.client.stop()
         await self.http.stop()
         self._state.write_interest(self.interest.dump(self._loop.time(), time.time()))
-        self._state.close()
 
     # --- the machine --------------------------------------------------------------------------------------------------
 
@@ -452,6 +501,10 @@ class Agent:
     def _on_internal(self, publications: list[HostPublication]) -> None:
         """Messages of the host for the agent: what clients subscribe to."""
         for publication in publications:
+            if self.membership is not None and self.membership.hear(
+                publication.topic, payload_of(publication.packet), is_retained=publication.retain
+            ):
+                continue
             if isinstance(self.links, BrokerLinkBook):
                 try:
                     if self.links.hear(publication):
@@ -536,7 +589,7 @@ class Agent:
     def _admit(self, identity: int, peer: Mapping[str, str]) -> str | None:
         if peer.get("protocol") != str(codec.VERSION):
             return f"federator {identity} speaks protocol {peer.get('protocol')!r}, this one {codec.VERSION}"
-        return None
+        return None if self.membership is None else self.membership.admit(identity)
 
     # --- pages --------------------------------------------------------------------------------------------------------
 
@@ -552,11 +605,15 @@ class Agent:
             "neighbours": list(self.machine.neighbours()),
             "management_core": self.machine.core_of(MANAGEMENT_GROUP),
             "counters": dict(self.machine.counters + self.counters),
+            "membership": None if self.membership is None else self.membership.page(),
         }
         return 200 if is_healthy else 503, JSON, json.dumps(body)
 
     def _groups_page(self) -> Reply:
-        rows = []
+        return 200, JSON, json.dumps({"id": self.identity, "groups": self._group_rows()})
+
+    def _group_rows(self) -> list[dict[str, object]]:
+        rows: list[dict[str, object]] = []
         for group in self.machine.groups():
             core = self.machine.core_of(group)
             rows.append(
@@ -570,7 +627,7 @@ class Agent:
                     "interest": self.machine.is_local(group),
                 }
             )
-        return 200, JSON, json.dumps({"id": self.identity, "groups": rows})
+        return rows
 
     def _role(self, group: str, core: int | None) -> str:
         if core == self.identity:
@@ -582,19 +639,55 @@ def _nothing() -> None:
     """An obligation to nobody: the publication is our own."""
 
 
-async def run(settings: FederatorSettings) -> int:
-    """Run a federator until SIGTERM or SIGINT; the exit code."""
+async def run(settings: FederatorSettings, read_again: ReadAgain | None = None) -> int:
+    """Run a federator until SIGTERM or SIGINT; the exit code.
+
+    Args:
+        settings: as read before anybody was asked.
+        read_again: the settings anew, with what the manager handed out below all other sources.
+    """
     logs.configure(settings.log_format, settings.log_level)
     for warning in settings.warnings():
         _log.warning("%s", warning)
-    state = StateDirectory(settings.state_dir)
-    agent = Agent(settings, state)
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
-    await agent.start()
-    with contextlib.suppress(asyncio.CancelledError):
-        await ended.wait()
-    await agent.stop()
+    with StateDirectory(settings.state_dir) as state:
+        while not ended.is_set():
+            await _run_once(settings, state, ended, read_again)
     return 0
+
+
+async def _run_once(
+    settings: FederatorSettings, state: StateDirectory, ended: asyncio.Event, read_again: ReadAgain | None
+) -> None:
+    """One life under one id: until the end, or until the manager gives another id."""
+    entrance = None
+    if settings.manager:
+        settings = entering.with_link_port(settings)
+        entering_task = asyncio.create_task(entering.enter(settings, state))
+        if not await _first(ended, entering_task):
+            return
+        entrance = entering_task.result()
+        settings = entering.with_handed_out(settings, entrance, read_again)
+    agent = Agent(settings, state, entrance)
+    await agent.start()
+    changed = asyncio.Event() if agent.membership is None else agent.membership.must_restart
+    await _first(ended, asyncio.create_task(_wait(changed)))
+    await agent.stop()
+
+
+async def _wait(event: asyncio.Event) -> None:
+    await event.wait()
+
+
+async def _first(ended: asyncio.Event, task: "asyncio.Task[Any]") -> bool:
+    """Wait for the end or the task, whichever comes first; whether it was the task."""
+    waiting = asyncio.create_task(_wait(ended))
+    await asyncio.wait({waiting, task}, return_when=asyncio.FIRST_COMPLETED)
+    for one in (waiting, task):
+        if not one.done():
+            one.cancel()
+    await asyncio.gather(waiting, *([] if task.done() else [task]), return_exceptions=True)
+    return task.done() and not task.cancelled()

@@ -110,6 +110,20 @@ class LinkBook(LinkListenerHandler):
         if self._listener is not None:
             await self._listener.stop()
 
+    def is_up(self, identity: int) -> bool:
+        """Whether a link to the neighbour stands, whoever dialled it."""
+        return identity in self._peers
+
+    def is_dialled(self, identity: int) -> bool:
+        """Whether it stands and this side dialled it."""
+        peer = self._peers.get(identity)
+        return peer is not None and peer.link.is_dialled
+
+    def owed(self, identity: int) -> int:
+        """Frames that the neighbour has not acknowledged."""
+        peer = self._peers.get(identity)
+        return 0 if peer is None else len(peer.owed) + len(peer.waiting)
+
     def close(self, identity: int, reason: str) -> None:
         """End the link to one neighbour."""
         peer = self._peers.get(identity)

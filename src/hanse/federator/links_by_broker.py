@@ -86,6 +86,23 @@ class BrokerLinkBook:
         neighbour = self._neighbours[identity] = _Neighbour(self, identity, settings)
         await neighbour.client.start()
 
+    async def remove(self, identity: int) -> None:
+        """Link to a neighbour no more."""
+        neighbour = self._neighbours.get(identity)
+        if neighbour is not None:
+            await neighbour.client.stop()
+            self.go_down(neighbour, None)
+            self._neighbours.pop(identity, None)
+
+    def is_up(self, identity: int) -> bool:
+        """Whether the session at the neighbour's broker stands."""
+        return identity in self._up
+
+    def owed(self, identity: int) -> int:
+        """Frames that the neighbour has not acknowledged."""
+        neighbour = self._neighbours.get(identity)
+        return 0 if neighbour is None else len(neighbour.owed)
+
     async def stop(self) -> None:
         """End all links."""
         for neighbour in self._neighbours.values():

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 from hanse.errors import HanseError, LocalError
 from hanse.federator.crossing import Crossing
+from hanse.federator.manager_client import parse_manager
 from hanse.interest import StaticAdapter
 from hanse.mqtt import urls
 from hanse.mqtt.tls import TlsSettings
@@ -38,6 +38,9 @@ _FILE_ADAPTER = "mosquitto-file:"
 # A federator with more static neighbours than this is not one node of an overlay but a hub; the protocol's limit.
 _NEIGHBOURS_MAX = 256
 _FILTERS_MAX = 1_000
+_MANAGERS_MAX = 8
+_EVERY_INTERFACE = frozenset({"0.0.0.0", "::"})  # noqa: S104 - not listened on: compared with
+_TOKEN_LENGTH_MAX = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,10 +165,10 @@ def _check_prefix(prefix: str) -> None:
         )
 
 
-def _check_manager(url: str) -> None:
-    parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise LocalError("the manager's address has no http:// or https:// and host; write http://HOST:PORT.")
+def _check_token(text: str) -> str | None:
+    if len(text) <= _TOKEN_LENGTH_MAX and text.isascii() and text.isprintable() and " " not in text:
+        return None
+    return f"at most {_TOKEN_LENGTH_MAX} plain characters without spaces"
 
 
 def _check_metrics(text: str) -> None:
@@ -211,8 +214,26 @@ class FederatorSettings:
         is_secret=True,
         check=_each(parse_neighbour, _NEIGHBOURS_MAX),
     )
-    manager: str | None = setting(
-        None, "The topology manager's URL.", aliases=("TOPOLOGY_MANAGER_URL",), check=_by(_check_manager)
+    manager: tuple[str, ...] = setting(
+        (),
+        "The topology manager's URL; may be repeated, where several stand by for each other.",
+        aliases=("TOPOLOGY_MANAGER_URL",),
+        is_secret=True,
+        check=_each(parse_manager, _MANAGERS_MAX),
+    )
+    manager_ca_file: Path | None = setting(  # noqa: RUF009
+        None, "Whom to trust as the manager; the system's authorities if not given.", check=_check_file
+    )
+    join_token: str | None = setting(
+        None,
+        "The token that admits to the federation; better given by the variable.",
+        is_secret=True,
+        check=_check_token,
+    )
+    probe: str = setting(
+        "federator",
+        "How the manager sees that this federator is well: it answers, its broker answers, or it tells itself.",
+        choices=("federator", "broker", "self"),
     )
     advertised_listener: str | None = setting(
         None,
@@ -297,6 +318,7 @@ class FederatorSettings:
 
     def __post_init__(self) -> None:
         self._check_identity()
+        self._check_manager()
         self._check_broker()
         self._check_links()
         self._check_interest()
@@ -377,7 +399,7 @@ class FederatorSettings:
     def warnings(self) -> list[str]:
         """What is allowed and yet worth a line in the log at the start."""
         said = []
-        if not self.neighbour and self.link_listen is None and self.manager is None:
+        if not self.neighbour and self.link_listen is None and not self.manager:
             said.append(
                 "No neighbour, no link_listen and no manager are set: this federator is alone until one is added."
             )
@@ -389,7 +411,7 @@ class FederatorSettings:
         return said
 
     def _check_identity(self) -> None:
-        if self.id is None and self.manager is None:
+        if self.id is None and not self.manager:
             raise LocalError("This federator has no id; give --id N, or --manager URL to be given one.")
         seen: set[str] = set()
         ids: set[int] = set()
@@ -404,6 +426,23 @@ class FederatorSettings:
             if one.id in ids:
                 raise LocalError(f"The id {one.id} is given to two neighbours; ids are unique.")
             ids.add(one.id)
+
+    def _check_manager(self) -> None:
+        if not self.manager:
+            return
+        if self.neighbour:
+            raise LocalError("Both neighbour and manager are set; the manager names the neighbours, leave one out.")
+        for address in map(parse_manager, self.manager):
+            if not address.is_tls and not is_loopback(address.host) and not self.insecure:
+                raise LocalError(
+                    f"The manager {address} is on another machine and would be asked in the clear, the token too; "
+                    "write https://, or allow it with --insecure."
+                )
+        listen = self.listen_address()
+        if listen is not None and self.link_advertised is None and listen.host in _EVERY_INTERFACE:
+            raise LocalError(
+                f"link_listen is {listen}, which nobody can dial; give link_advertised, the address that others reach."
+            )
 
     def _check_broker(self) -> None:
         address = urls.parse(self.broker)

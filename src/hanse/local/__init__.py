@@ -6,5 +6,7 @@
 - `overlay`: `ring`, `line`, `full`, `star`, `grid:RxC` as edges.
 - `state`: the state file that `hanse down`, `hanse pub` and `hanse sub` read.
 - `supervise`: all of it together, as `Federation`.
+- `agents`: the command line of a federator, and when all have converged.
+- `managed`: the topology manager beside them.
 - `emulator`: a link with delay, jitter, bandwidth and cuts, between two federators.
 """

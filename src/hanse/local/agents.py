@@ -9,9 +9,11 @@ from hanse.local.http import get_json
 from hanse.local.supervise import Site
 
 
-def agent_command(site: Site, link: str = "direct") -> list[str]:
-    """The command line of one site's federator."""
-    words = [sys.executable, "-m", "hanse", "federator", "--id", str(site.k), "--broker", site.broker_url]
+def agent_command(site: Site, link: str = "direct", manager: str | None = None) -> list[str]:
+    """The command line of one site's federator; its neighbours are the manager's business, if there is one."""
+    words = [sys.executable, "-m", "hanse", "federator", "--id", str(site.k)]
+    if not site.has_login:  # else the environment tells
+        words += ["--broker", site.broker_url]
     words += ["--state-dir", str(site.directory / "federator"), "--metrics", f"127.0.0.1:{site.metrics_port}"]
     if link == "direct":
         words += ["--link-listen", site.link_url]
@@ -19,6 +21,11 @@ def agent_command(site: Site, link: str = "direct") -> list[str]:
     else:
         words += ["--link", "broker"]
         neighbours = [f"{k}={url}" for k, url in site.neighbour_brokers]
+    if manager is not None:
+        words += ["--manager", manager]
+        if site.has_login:
+            words += ["--probe", "self"]  # the manager has no login there
+        return words
     for neighbour in neighbours:
         words += ["--neighbour", neighbour]
     return words

@@ -8,6 +8,8 @@ import re
 from hanse.errors import LocalError
 
 SHAPES = "ring, line, full, star or grid:RxC"
+# No shape: the manager places whoever joins.
+MANAGED = "managed"
 # `hanse up` is one machine; a full overlay of this size has 499,500 links already.
 BROKERS_MAX = 1_000
 _GRID = re.compile(r"grid:(\d{1,4})x(\d{1,4})")
@@ -22,6 +24,8 @@ def edges(shape: str, brokers: int) -> list[tuple[int, int]]:
     if not 1 <= brokers <= BROKERS_MAX:
         raise LocalError(f"{brokers} brokers were asked for; expected 1 to {BROKERS_MAX}.")
     match shape:
+        case "managed":
+            return []
         case "line":
             return [(k, k + 1) for k in range(brokers - 1)]
         case "ring":

@@ -6,6 +6,7 @@ it says. It is removed when the federation is taken down.
     {"manager": URL or null, "dashboard": URL or null, "gateway": URL or null,
      "federators": [{"id", "broker", "link", "metrics", "broker_pid", "federator_pid"}]}
 
+`broker_pid` is null for a broker that ran before and goes on running afterwards (`hanse up --broker-url`).
 `supervisor_pid` and its start time stand beside them: `hanse down` ends the supervisor, which ends the rest, and a
 process id alone may be somebody else's by then.
 """
@@ -29,7 +30,7 @@ class FederatorState:
     broker: str
     link: str | None
     metrics: str | None
-    broker_pid: int
+    broker_pid: int | None
     federator_pid: int
 
 
@@ -120,7 +121,7 @@ def _parse(document: Any) -> State:  # noqa: ANN401 - whatever the file holds
             broker=_text(row["broker"]),
             link=_text_or_none(row.get("link")),
             metrics=_text_or_none(row.get("metrics")),
-            broker_pid=int(row["broker_pid"]),
+            broker_pid=None if row["broker_pid"] is None else int(row["broker_pid"]),
             federator_pid=int(row["federator_pid"]),
         )
         for row in rows

@@ -23,6 +23,7 @@ from hanse.local.client import broker_answers
 from hanse.local.emulator import LinkEmulator
 from hanse.local.ports import LOOPBACK
 from hanse.local.processes import ProcessSettings, SupervisedProcess
+from hanse.mqtt import urls
 
 _POLL_S = 0.05
 _WATCH_S = 0.2
@@ -34,7 +35,8 @@ class FederationSettings:
     """What `hanse up` is told.
 
     Attributes:
-        brokers: how many; broker k listens on `base_port` + k.
+        brokers: how many to start; broker k listens on `base_port` + k.
+        broker_urls: brokers that run already; each gets an agent, after those that are started here.
         base_port: None takes free ports.
         directory: brokers and agents each get one below it.
         emulated_links: whether each link passes through a link emulator of its own (`Federation.links`), so that it
@@ -53,6 +55,7 @@ class FederationSettings:
     restarts: bool = True
     ready_s: float = 15.0
     converged_s: float = 60.0
+    broker_urls: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +78,22 @@ class Site:
     neighbours: tuple[str, ...]
     neighbours_all: tuple[str, ...]
     neighbour_brokers: tuple[tuple[int, str], ...]
+    broker_given: str | None = None
 
     @property
     def broker_url(self) -> str:
-        """Where its broker listens."""
-        return f"mqtt://{LOOPBACK}:{self.broker_port}"
+        """Where its broker listens, with the login if one was given."""
+        return self.broker_given or f"mqtt://{LOOPBACK}:{self.broker_port}"
+
+    @property
+    def broker_shown(self) -> str:
+        """The same without a login."""
+        return str(urls.parse(self.broker_url))
+
+    @property
+    def has_login(self) -> bool:
+        """Whether its broker was given with a login."""
+        return urls.parse(self.broker_url).username is not None
 
     @property
     def link_url(self) -> str:
@@ -111,16 +125,23 @@ class Plan:
 
 def plan(settings: FederationSettings) -> Plan:
     """Every site with its ports and neighbours; checks all that can be checked beforehand."""
-    links = overlay.edges(settings.overlay, settings.brokers)
-    mosquitto.find_program()
+    given = [urls.parse(url) for url in settings.broker_urls]
+    count = settings.brokers + len(given)
+    links = overlay.edges(settings.overlay, count)
+    if settings.brokers:
+        mosquitto.find_program()
     if settings.base_port is not None:
         broker_ports = [settings.base_port + k for k in range(settings.brokers)]
         ports.require_free(broker_ports)
-        others = [port for port in ports.free(3 * settings.brokers) if port not in broker_ports]
+        others = [port for port in ports.free(3 * count) if port not in broker_ports]
     else:
-        others = ports.free(3 * settings.brokers)
+        others = ports.free(3 * count)
         broker_ports, others = others[: settings.brokers], others[settings.brokers :]
-    link_ports, metrics_ports = others[: settings.brokers], others[settings.brokers : 2 * settings.brokers]
+    link_ports, metrics_ports = others[:count], others[count : 2 * count]
+    broker_urls = [f"mqtt://{LOOPBACK}:{port}" for port in broker_ports] + [str(address) for address in given]
+    broker_ports += [address.port for address in given]
+    if len(set(broker_urls)) != count:
+        raise LocalError("A broker is given twice; each has one federator, name each once.")
 
     emulated = dict(zip(links, ports.free(len(links)), strict=True)) if settings.emulated_links else {}
 
@@ -136,13 +157,15 @@ def plan(settings: FederationSettings) -> Plan:
             metrics_port=metrics_ports[k],
             neighbours=tuple(link(other, k) for other in of if other < k),
             neighbours_all=tuple(link(other, k) for other in of),
-            neighbour_brokers=tuple((other, f"mqtt://{LOOPBACK}:{broker_ports[other]}") for other in of),
+            neighbour_brokers=tuple((other, broker_urls[other]) for other in of),
+            broker_given=None if k < settings.brokers else settings.broker_urls[k - settings.brokers],
         )
-        for k, of in enumerate(overlay.neighbours(links, settings.brokers))
+        for k, of in enumerate(overlay.neighbours(links, count))
     )
     return Plan(sites, emulated)
 
 
+Prepare = Callable[[Sequence[Site]], Awaitable[None]]
 AgentCommand = Callable[[Site], Sequence[str]]
 Converged = Callable[[Sequence[Site]], Awaitable[bool]]
 
@@ -156,13 +179,18 @@ class Federation:
         agent_command: AgentCommand,
         is_converged: Converged,
         services: Sequence[Service] = (),
+        prepare: Prepare | None = None,
     ) -> None:
-        """`agent_command` gives the command line of a site's agent; `is_converged` is asked again and again."""
+        """`agent_command` gives the command line of a site's agent; `is_converged` is asked again and again.
+
+        `prepare` runs when the services do and the agents do not yet.
+        """
         for service in services:
             if service.name not in SERVICES:
                 raise LocalError(f"Service {service.name!r} is not known; expected one of: {', '.join(SERVICES)}.")
         self.settings = settings
         self._is_converged = is_converged
+        self._prepare = prepare
         planned = plan(settings)
         self.sites: list[Site] = list(planned.sites)
         self.links: dict[tuple[int, int], LinkEmulator] = {}
@@ -171,16 +199,16 @@ class Federation:
         keep = ProcessSettings(restarts=settings.restarts)
         self.brokers: list[SupervisedProcess] = []
         self.agents: list[SupervisedProcess] = []
-        for site in self.sites:
+        for site in self.sites[: settings.brokers]:
             broker = mosquitto.command(mosquitto.BrokerSettings(site.broker_port, site.directory / "broker"))
             self.brokers.append(
                 SupervisedProcess(f"broker {site.k}", broker, site.directory / "broker" / "output.log", keep)
             )
-            self.agents.append(
-                SupervisedProcess(
-                    f"federator {site.k}", agent_command(site), site.directory / "federator" / "output.log", keep
-                )
-            )
+        for site in self.sites:
+            # A command line is seen by all of this machine; a login goes by the environment.
+            environment = {**os.environ, "HANSE_BROKER": site.broker_url} if site.has_login else None
+            output = site.directory / "federator" / "output.log"
+            self.agents.append(SupervisedProcess(f"federator {site.k}", agent_command(site), output, keep, environment))
         self.services = [
             SupervisedProcess(service.name, service.command, settings.directory / service.name / "output.log", keep)
             for service in services
@@ -198,14 +226,17 @@ class Federation:
             await asyncio.gather(
                 *(
                     broker.wait_ready(functools.partial(broker_answers, site.broker_url), self.settings.ready_s)
-                    for broker, site in zip(self.brokers, self.sites, strict=True)
+                    for broker, site in zip(self.brokers, self.sites, strict=False)
                 )
             )
+            await self._require_given()
             for (a, b), port in self._emulated.items():
                 emulator = LinkEmulator(LOOPBACK, self.sites[a].link_port, seed=a * self.settings.brokers + b)
                 await emulator.start(port)
                 self.links[a, b] = emulator
             await self._start_all(self.services)
+            if self._prepare is not None:
+                await self._prepare(self.sites)
             await self._start_all(self.agents)
             await self._converge()
         except BaseException:
@@ -214,6 +245,13 @@ class Federation:
         if self.settings.state_path is not None:
             state.write(self.settings.state_path, self.state())
         self._watcher = asyncio.create_task(self._watch(), name="watch processes")
+
+    async def _require_given(self) -> None:
+        """Brokers that are said to run should; one behind TLS is its agent's to try."""
+        for site in self.sites[len(self.brokers) :]:
+            is_tls = urls.parse(site.broker_url).is_tls
+            if not is_tls and not await broker_answers(site.broker_url):
+                raise Unavailable(f"No broker answers at {site.broker_shown}; start it first, or leave it out.")
 
     async def stop(self) -> None:
         """Take everything down; returns when nothing is left."""
@@ -269,13 +307,13 @@ class Federation:
             federators=tuple(
                 state.FederatorState(
                     id=site.k,
-                    broker=site.broker_url,
+                    broker=site.broker_shown,
                     link=site.link_url,
                     metrics=site.metrics_url,
-                    broker_pid=broker.pid or 0,
+                    broker_pid=(self.brokers[site.k].pid or 0) if site.k < len(self.brokers) else None,
                     federator_pid=agent.pid or 0,
                 )
-                for site, broker, agent in zip(self.sites, self.brokers, self.agents, strict=True)
+                for site, agent in zip(self.sites, self.agents, strict=True)
             ),
             manager=self._urls.get("manager"),
             dashboard=self._urls.get("dashboard"),

@@ -1,0 +1,541 @@
+"""A federator's membership in a managed federation: it joins, follows the manager's word, reports, and leaves.
+
+The decisions are `roster`'s and `dialling`'s; this is the shell that talks to the manager and keeps the time.
+
+Rules:
+
+1. Joining comes before everything: it gives the id. Without an answer the federator starts from what it kept on disk;
+   without that it asks again, ever more rarely, because without an id there is nothing it could do.
+2. One poll is always open. Whoever finds the manager again after it was away reports first, so that the manager knows
+   of own links before it speaks of neighbours.
+3. A report goes out when links change or are lost, and regularly; groups only when they changed.
+4. Refused is not away. 404: report. 409: join again; with another id the agent starts anew. 401 and 403: join with the
+   token; if that is refused too, tell the operator and keep asking. Links stay: if this federator was revoked its
+   neighbours close them, and if a manager lost its secret it refuses everybody, which must not stop the data.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hanse.errors import HanseError, LocalError, RemoteError, Unavailable
+from hanse.federator import membership_cache
+from hanse.federator.dialling import Dialling
+from hanse.federator.manager_client import ManagerClient, ManagerRefused
+from hanse.federator.membership_cache import PEERS_KEPT_MAX, Membership
+from hanse.federator.roster import Roster
+from hanse.federator.words import (
+    ANNOUNCEMENT_TOPIC,
+    PROBE_FILTER,
+    OverlayMap,
+    Word,
+    read_announcement,
+    read_map,
+    read_word,
+)
+from hanse.settings import parse_duration_s
+
+ASK_S = 5.0  # for an answer that needs no waiting
+POLL_WAIT_S = 25.0  # below what proxies cut
+PATIENCE_S = 5.0  # for a first answer, where there is something on disk to start from
+BACK_OFF_S = (0.25, 5.0)
+REFUSED_S = 30.0
+GROUPS_MAX = 10_000
+HEALTH_INTERVAL_S = 5.0  # until the manager says another
+LEAVE_S = 2.0
+_PROBE_PREFIX = PROBE_FILTER.removesuffix("+/+")
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """How this federator names itself to the manager.
+
+    Args:
+        ip: the host broker's URL as other machines reach it.
+        link: the link listener's; None where it does not listen.
+        probe: `federator`, `broker` or `self`.
+        claimed: the id it would like.
+    """
+
+    ip: str
+    link: str | None
+    probe: str
+    claimed: int | None = None
+
+    def document(self) -> dict[str, object]:
+        """The part of it that joins and reports have in common."""
+        return {"ip": self.ip, "link": self.link, "probe": self.probe}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """How the federator came in: by the manager's word, or by what was on disk."""
+
+    membership: Membership
+    is_from_disk: bool
+
+
+class Door:
+    """Joining: what is shown, in which order, and what is kept of the answer."""
+
+    def __init__(self, client: ManagerClient, identity: Identity, token: str | None, directory: Path) -> None:
+        self.client = client
+        self.identity = identity
+        self._token = token
+        self._directory = directory
+
+    async def enter(self) -> Entry:
+        """Rule 1.
+
+        Raises:
+            LocalError: The manager refuses, and there is nothing to start from.
+        """
+        kept = await asyncio.to_thread(membership_cache.read, self._directory)
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + PATIENCE_S
+        delay_s = BACK_OFF_S[0]
+        while True:
+            try:
+                word = await self.join(kept.word if kept else None)
+                return Entry(Membership(word, kept.overlay if kept else OverlayMap()), is_from_disk=False)
+            except ManagerRefused as refusal:
+                if kept is None:
+                    raise LocalError(
+                        f"The manager at {self.client.address} does not let this federator in: {refusal.detail} "
+                        "A token is given as HANSE_JOIN_TOKEN."
+                    ) from refusal
+                _log.error("the manager does not let this federator in, which goes on as it was: %s", refusal.detail)
+                return Entry(kept, is_from_disk=True)
+            except Unavailable as error:
+                if kept is not None and loop.time() >= until_s:
+                    _log.warning("no manager answers; starting from what was kept: %s", error)
+                    return Entry(kept, is_from_disk=True)
+                _log.warning("no manager answers, asking again: %s", error)
+            await asyncio.sleep(delay_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
+            delay_s = min(delay_s * 2, 1.0 if kept else BACK_OFF_S[1])
+
+    async def join(self, former: Word | None) -> Word:
+        """Join with what opens the door: the former credential, else the token, else nothing.
+
+        Raises:
+            ManagerRefused: With the last of them.
+            Unavailable: No manager answers.
+        """
+        credential = former.credential if former else None
+        tried: list[str | None] = [shown for shown in (credential, self._token) if shown is not None] or [None]
+        if self._token is None and credential is not None:
+            tried.append(None)  # a manager that wants no token lets in also those whose credential it lost
+        claimed = former.id if former else self.identity.claimed
+        body = {**self.identity.document(), **({} if claimed is None else {"id": claimed})}
+        for position, shown in enumerate(tried):
+            try:
+                answer = await self.client.ask("POST", "/api/v1/join", body, shown=shown, timeout_s=ASK_S)
+                return read_word(answer)
+            except ManagerRefused as refusal:
+                if refusal.status not in {401, 403} or position == len(tried) - 1:
+                    raise
+            except RemoteError as error:
+                raise Unavailable(f"{self.client.address} gave no word that can be used: {error}") from error
+        raise AssertionError("one attempt at least is made")
+
+
+class MembershipShell:
+    """Follows the manager from the moment the agent runs.
+
+    Args:
+        expiry_s: how long a neighbour may be unreachable before it counts as lost.
+        groups: the rows of the agent's page of groups.
+        publish: publishes a topic with an empty payload at the host broker, at QoS 0.
+        measure: publishes at the host broker, and calls back when it has acknowledged that.
+    """
+
+    def __init__(
+        self,
+        door: Door,
+        entry: Entry,
+        directory: Path,
+        *,
+        announcement_interval_s: float,
+        expiry_s: float,
+        groups: Callable[[], list[dict[str, Any]]],
+        is_host_up: Callable[[], bool],
+        publish: Callable[[str], int],
+        measure: Callable[[Callable[[], None]], None],
+    ) -> None:
+        word = entry.membership.word
+        self.identity = word.id
+        self.word = word
+        self.roster = Roster(word.id, expiry_s)
+        self.must_restart = asyncio.Event()
+        self.refusal: str | None = None
+        self.counters: dict[str, int] = dict.fromkeys(
+            ("words", "stale_words", "announcements", "announcements_refused", "probes_answered", "reports", "relinks"),
+            0,
+        )
+        self._door = door
+        self._client = door.client
+        self._directory = directory
+        self._step_s = min(1.0, max(0.05, announcement_interval_s / 4))
+        self._groups = groups
+        self._is_host_up = is_host_up
+        self._publish = publish
+        self._measure = measure
+        self._latency_ms: float | None = None
+        self._credential = word.credential
+        self._told_groups: str | None = None
+        self._told_lost: set[int] = set()
+        self._told_own: set[int] = set()
+        self._is_dirty = True
+        self._is_in_contact = not entry.is_from_disk
+        self._wants_map = asyncio.Event()
+        self._wants_report = asyncio.Event()
+        self._wants_settling = asyncio.Event()
+        self._reporting = asyncio.Lock()
+        self._dialling: Dialling | None = None
+        self._up: set[int] = set()
+        self._tasks: list[asyncio.Task[None]] = []
+        now = self._now()
+        self.roster.take_map(now - 3600, entry.membership.overlay)  # of whatever age: it is not fresh
+        self.roster.take(now, word)
+        if entry.is_from_disk:
+            self.roster.lose_manager()
+        self._wants_map.set()
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    def start(self, dialling: Dialling) -> None:
+        """Begin to dial, poll and report."""
+        self._dialling = dialling
+        tasks = {
+            "dialling": self._keep_links,
+            "polling": self._keep_contact,
+            "reporting": self._keep_reporting,
+            "mapping": self._keep_map,
+        }
+        self._tasks = [asyncio.create_task(self._guard(name, keep), name=name) for name, keep in tasks.items()]
+
+    async def _guard(self, name: str, keep: Callable[[], Any]) -> None:
+        """The edge of the shell: what nobody foresaw is logged, and the task goes on."""
+        while True:
+            try:
+                await keep()
+            except Exception:  # noqa: BLE001 - as it says
+                _log.exception("membership: %s", name)
+                await asyncio.sleep(BACK_OFF_S[1])
+
+    async def stop(self, *, is_leaving: bool) -> None:
+        """Say goodbye to the manager, and end."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if is_leaving and self._is_in_contact:
+            with contextlib.suppress(HanseError):
+                body = {"id": self.identity}
+                await self._client.ask("POST", "/api/v1/leave", body, shown=self._credential, timeout_s=LEAVE_S)
+        with contextlib.suppress(LocalError):
+            self._write()
+
+    # --- what the agent tells ---------------------------------------------------------------------------------------
+
+    @staticmethod
+    def topics() -> list[str]:
+        """What the session at the host broker has to hear."""
+        return [ANNOUNCEMENT_TOPIC, PROBE_FILTER]
+
+    def hear(self, topic: str, payload: bytes, *, is_retained: bool) -> bool:
+        """A message of the host's; False where it is not for us."""
+        if topic.startswith(_PROBE_PREFIX):
+            if not is_retained and topic.count("/") == 3:
+                with contextlib.suppress(Unavailable):
+                    self._publish(f"{topic}/{self.identity}")
+                    self.counters["probes_answered"] += 1
+            return True
+        if topic != ANNOUNCEMENT_TOPIC:
+            return False
+        if is_retained:
+            self.counters["announcements_refused"] += 1  # it may be of any age
+            return True
+        try:
+            announcement = read_announcement(payload, self.identity, self._credential)
+            if announcement is not None:
+                self.counters["announcements"] += 1
+                if self.roster.take(self._now(), announcement):
+                    self._note_change()
+        except RemoteError as error:
+            self.counters["announcements_refused"] += 1
+            _log.warning("%s", error)
+        return True
+
+    def link_up(self, identity: int) -> None:
+        """A link stands."""
+        self._up.add(identity)
+        self.roster.link_up(self._now(), identity)
+        self._told_lost.discard(identity)
+        self._note_link()
+
+    def link_down(self, identity: int) -> None:
+        """A link is lost."""
+        self._up.discard(identity)
+        self.roster.link_down(self._now(), identity)
+        self._wants_settling.set()
+
+    def admit(self, identity: int) -> str | None:
+        """Why a federator that dials is not let in; None to let it in."""
+        refusal = self.roster.admit(self._now(), identity)
+        if refusal is not None and not self.roster.is_map_fresh(self._now()):
+            self._wants_map.set()
+        return refusal
+
+    def page(self) -> dict[str, object]:
+        """For the agent's health page."""
+        return {
+            "manager": self._client.address,
+            "state": "refused" if self.refusal else "away" if self.roster.is_away else self.word.state,
+            "refusal": self.refusal,
+            "epoch": self.roster.epoch,
+            "neighbours": sorted(self.roster.neighbours),
+            "own_links": sorted(self.roster.own),
+            "guests": sorted(self.roster.guests),
+            "known_peers": len(self.roster.map.peers),
+            "counters": {**self.counters, "stale_words": self.roster.stale},
+        }
+
+    def _note_link(self) -> None:
+        self._wants_report.set()
+        self._wants_settling.set()
+
+    def _note_change(self) -> None:
+        self._is_dirty = True
+        self._wants_map.set()
+        self._wants_settling.set()
+
+    # --- links ------------------------------------------------------------------------------------------------------
+
+    async def _keep_links(self) -> None:
+        assert self._dialling is not None
+        while True:
+            self._wants_settling.clear()
+            now = self._now()
+            wanted = self.roster.wanted(now)
+            self._note_own(set(self.roster.own))
+            await self._dialling.settle(now, wanted, self.roster.guests, set(self._up))
+            lost = set(self.roster.lost(now))
+            if lost - self._told_lost:
+                _log.warning("neighbours cannot be reached: %s", sorted(lost))
+                self._wants_report.set()
+            self._told_lost = lost
+            if self._is_dirty:
+                await self._save()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._step_s):
+                    await self._wants_settling.wait()
+
+    def _note_own(self, own: set[int]) -> None:
+        if own - self._told_own:
+            self.counters["relinks"] += 1
+            _log.warning("no manager answers and neighbours are lost; linking to %s meanwhile", sorted(own))
+        self._told_own = own
+
+    async def _save(self) -> None:
+        self._is_dirty = False
+        try:
+            await asyncio.to_thread(self._write)
+        except LocalError as error:
+            _log.error("%s", error)
+
+    def _write(self) -> None:
+        roster = self.roster
+        word = replace(
+            self.word,
+            epoch=roster.epoch,
+            changed_epoch=roster.changed_epoch,
+            neighbours=tuple(roster.neighbours[one] for one in sorted(roster.neighbours)),
+            credential=self._credential,
+        )
+        membership_cache.write(self._directory, Membership(word, roster.nearest(PEERS_KEPT_MAX)))
+
+    # --- the manager --------------------------------------------------------------------------------------------------
+
+    async def _keep_contact(self) -> None:
+        delay_s = BACK_OFF_S[0]
+        while True:
+            try:
+                if not self._is_in_contact:
+                    await self._report()
+                await self._poll()
+                delay_s = BACK_OFF_S[0]
+                continue
+            except ManagerRefused as refusal:
+                delay_s = BACK_OFF_S[0] if await self._is_mended(refusal) else REFUSED_S
+            except Unavailable as error:
+                self._lose_manager(error)
+            await asyncio.sleep(delay_s * random.uniform(0.5, 1.0))  # noqa: S311 - so that not all ask at once
+            delay_s = min(2 * delay_s, BACK_OFF_S[1])
+
+    async def _poll(self) -> None:
+        after = self.roster.changed_epoch
+        path = f"/api/v1/federators/{self.identity}/neighbors?after={after}&wait={POLL_WAIT_S:g}"
+        started_s = self._now()
+        answer = await self._client.ask("GET", path, shown=self._credential, timeout_s=POLL_WAIT_S + ASK_S)
+        self._take(answer)
+        if self.roster.changed_epoch == after and self._now() - started_s < 0.5:
+            # Answered before its time with nothing new, as by a manager that ends.
+            await asyncio.sleep(0.5)
+
+    async def _report(self) -> None:
+        """Rules 2 and 3."""
+        async with self._reporting:
+            linked = self.roster.linked()
+            own = [*self.roster.own, *self.roster.guests]
+            rows = self._groups()[:GROUPS_MAX]
+            groups = json.dumps(rows)
+            body: dict[str, object] = {
+                **self._door.identity.document(),
+                "epoch": self.roster.epoch,
+                "neighbors": [peer.document() for peer in linked],
+                "lost": self.roster.lost(self._now()),
+            }
+            if self._door.identity.probe == "self":
+                body["broker"] = {"ok": self._is_host_up(), "latency": self._latency_ms}
+            if groups != self._told_groups or not self._is_in_contact:
+                body["groups"] = rows
+            path = f"/api/v1/federators/{self.identity}/report"
+            answer = await self._client.ask("POST", path, body, shown=self._credential, timeout_s=ASK_S)
+            self._told_groups = groups
+            self.counters["reports"] += 1
+            reported = {peer.id for peer in linked} | set(own)
+            if not self._is_in_contact:
+                _log.info("the manager at %s answers", self._client.address)
+                self._is_in_contact = True
+                self._wants_map.set()
+            self.refusal = None
+            self.roster.find_manager()
+            self._take(answer, reported)
+
+    def _take(self, answer: dict[str, Any], reported: Sequence[int] | set[int] = ()) -> None:
+        try:
+            word = read_word(answer)
+        except RemoteError as error:
+            raise Unavailable(f"{self._client.address} gave no word that can be used: {error}") from error
+        before = self.roster.neighbours, self.roster.epoch
+        if word.id != self.identity or not self.roster.take(self._now(), word, reported):
+            return
+        self.counters["words"] += 1
+        if word.settings != self.word.settings:
+            _log.warning("the manager hands out other settings now; they count from the next start on")
+        self.word = replace(word, credential=self._credential)
+        if before != (self.roster.neighbours, self.roster.epoch):
+            self._note_change()
+
+    def _lose_manager(self, error: Unavailable) -> None:
+        if self._is_in_contact or not self.roster.is_away:
+            _log.warning("no manager answers; going on without: %s", error)
+        self._is_in_contact = False
+        self.roster.lose_manager()
+        self._wants_settling.set()
+
+    async def _is_mended(self, refusal: ManagerRefused) -> bool:
+        """Rule 4; False where only the operator can help."""
+        if refusal.status == 404:
+            self._is_in_contact = False
+            return True
+        if refusal.status in {401, 403, 409}:
+            try:
+                word = await self._door.join(replace(self.word, credential=self._credential))
+            except ManagerRefused as final:
+                refusal = final
+            except Unavailable as error:
+                self._lose_manager(error)
+                return True
+            else:
+                await self._enter_again(word)
+                return True
+        if self.refusal != refusal.detail:
+            _log.error("the manager refuses this federator: %s", refusal.detail)
+        self.refusal = refusal.detail
+        return False
+
+    async def _enter_again(self, word: Word) -> None:
+        self.refusal = None
+        self._credential = word.credential
+        if word.id == self.identity:
+            self._is_in_contact = False  # what links there are is reported before its word counts
+            self._is_dirty = True
+            return
+        _log.warning("this federator has another id now: %d, not %d; starting anew", word.id, self.identity)
+        self.word = word
+        membership = Membership(word, self.roster.map)
+        await asyncio.to_thread(membership_cache.write, self._directory, membership)
+        self._is_dirty = False
+        self.must_restart.set()
+
+    async def _keep_reporting(self) -> None:
+        while True:
+            interval_s = self._report_interval_s()
+            if self._door.identity.probe == "self":
+                self._begin_measurement()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(interval_s * random.uniform(0.8, 1.0)):  # noqa: S311 - jitter
+                    await self._wants_report.wait()
+            await asyncio.sleep(min(0.05, self._step_s))  # what changes together is told together
+            self._wants_report.clear()
+            if not self._is_in_contact:
+                continue  # the poll finds the manager again, and reports first
+            try:
+                await self._report()
+            except ManagerRefused as refusal:
+                _log.info("report: %s", refusal)  # the poll is refused too, and mends it
+            except Unavailable as error:
+                self._lose_manager(error)
+
+    def _report_interval_s(self) -> float:
+        interval_s = HEALTH_INTERVAL_S
+        with contextlib.suppress(ValueError):
+            interval_s = parse_duration_s(str(self.word.settings.get("health_interval", "")))
+        if not self.word.is_up:
+            return min(1.0, interval_s)  # the manager took it for gone: to speak is the way back
+        return max(0.05, interval_s) * (1.0 if self._door.identity.probe == "self" else 3.0)
+
+    def _begin_measurement(self) -> None:
+        if not self._is_host_up():
+            self._latency_ms = None
+            return
+        begin_s = time.perf_counter()
+
+        def note() -> None:
+            self._latency_ms = (time.perf_counter() - begin_s) * 1000
+
+        with contextlib.suppress(Unavailable):
+            self._measure(note)
+
+    async def _keep_map(self) -> None:
+        """The map is worth having before it is needed; but many who fetch it at once are a burden to the manager."""
+        while True:
+            await self._wants_map.wait()
+            count = len(self.roster.map.peers)
+            await asyncio.sleep(random.uniform(0, min(30.0, count / 50)))  # noqa: S311 - spread
+            self._wants_map.clear()
+            if self._is_in_contact:
+                try:
+                    answer = await self._client.ask(
+                        "GET", "/api/v1/topology", shown=self._credential, timeout_s=2 * ASK_S
+                    )
+                    if self.roster.take_map(self._now(), read_map(answer)):
+                        self._is_dirty = True
+                except RemoteError as error:
+                    _log.info("the manager's map cannot be used: %s", error)
+                except Unavailable:
+                    self._wants_map.set()
+                    await asyncio.sleep(BACK_OFF_S[1])
+            await asyncio.sleep(min(300.0, max(0.2, len(self.roster.map.peers) / 10)))

@@ -1,0 +1,200 @@
+"""Who should be this federator's neighbour: the manager's last word, and what to do while there is none. Pure.
+
+Rules:
+
+1. A word, announcement or map with a smaller epoch than one already taken is an older leader's, and ignored.
+2. The manager's neighbours are wanted for as long as it does not say otherwise, whether they answer or not.
+3. While no manager answers, and a neighbour has been unreachable for as long as an announcement takes to expire, this
+   federator links to the peers that `relinking` names: *own* links. One that is no longer needed stays for a while,
+   so that a neighbour that flaps does not make its replacement flap.
+4. When the manager answers again, it is told of the own links first. Those that its answer does not name go then.
+5. A link from elsewhere is taken from a neighbour; from any other only if the map knows it as up, and either no manager
+   answers or the map is fresh. Such *guests* are told to the manager, and go by rule 4 too. Whoever the manager took
+   away is no guest before a newer map names it again: so the neighbours of a revoked federator keep its links closed.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from hanse.federator.relinking import partners
+from hanse.federator.words import Announcement, OverlayMap, Peer, Word
+
+OWN_LINKS_MAX = 8  # more dead parts than this around one federator is a catastrophe that links do not mend
+GUESTS_MAX = 8
+FRESH_S = 10.0  # of a map: longer lets a revoked one in for longer, shorter asks the manager more often
+HOLD_S = 10.0  # that an own link outlives its reason
+BELIEVED_DEAD_S = 60.0  # that a peer counts as dead which is no longer dialled
+
+
+@dataclass(slots=True)
+class _Contact:
+    """What is known of the link to one federator."""
+
+    is_up: bool = False
+    since_s: float = 0.0  # of `is_up`, or of being wanted first
+
+
+class Roster:
+    """The neighbours of one federator, in the manager's order or in its own.
+
+    Args:
+        expiry_s: how long a neighbour may be unreachable before it counts as lost.
+    """
+
+    def __init__(self, identity: int, expiry_s: float) -> None:
+        self.identity = identity
+        self.epoch = 0
+        self.changed_epoch = 0
+        self.neighbours: dict[int, Peer] = {}
+        self.map = OverlayMap()
+        self.is_away = False
+        self.own: dict[int, Peer] = {}
+        self.guests: dict[int, Peer] = {}
+        self.stale = 0
+        self._expiry_s = expiry_s
+        self._map_s = float("-inf")
+        self._contacts: dict[int, _Contact] = {}
+        self._dead_until_s: dict[int, float] = {}
+        self._held_until_s: dict[int, float] = {}
+        self._taken_away: set[int] = set()
+
+    # --- what the manager says --------------------------------------------------------------------------------------
+
+    def take(self, now: float, word: Word | Announcement, reported: Collection[int] = ()) -> bool:
+        """Take the manager's word; `reported` are the links that it had been told of when it spoke. False: stale."""
+        if word.epoch < self.epoch:
+            self.stale += 1
+            return False
+        changed = word.changed_epoch if isinstance(word, Word) else word.epoch
+        self.epoch, self.changed_epoch = word.epoch, max(self.changed_epoch, changed)
+        named = {peer.id: peer for peer in word.neighbours if peer.id != self.identity}
+        self._taken_away |= self.neighbours.keys() - named.keys()
+        self._taken_away -= named.keys()
+        self.neighbours = named
+        for mine in (self.own, self.guests):
+            for identity in [one for one in mine if one in named or one in reported]:
+                del mine[identity]
+                self._held_until_s.pop(identity, None)
+        for identity in named:
+            self._watch(now, identity)
+        return True
+
+    def take_map(self, now: float, overlay: OverlayMap) -> bool:
+        """Take the manager's map; False: stale."""
+        if overlay.epoch < self.map.epoch:
+            self.stale += 1
+            return False
+        if overlay.epoch >= self.epoch:
+            self._taken_away -= overlay.peers.keys()
+        self.map, self._map_s = overlay, now
+        return True
+
+    def lose_manager(self) -> None:
+        """No manager answers."""
+        self.is_away = True
+
+    def find_manager(self) -> None:
+        """A manager answers, and has been told of all links."""
+        self.is_away = False
+
+    # --- what links do ----------------------------------------------------------------------------------------------
+
+    def link_up(self, now: float, identity: int) -> None:
+        """A link stands."""
+        self._contacts[identity] = _Contact(is_up=True, since_s=now)
+        self._dead_until_s.pop(identity, None)
+        if identity not in self.neighbours and identity not in self.own and identity in self.map.peers:
+            self.guests[identity] = self.map.peers[identity]
+
+    def link_down(self, now: float, identity: int) -> None:
+        """A link is lost."""
+        self._contacts[identity] = _Contact(is_up=False, since_s=now)
+        self.guests.pop(identity, None)
+
+    def admit(self, now: float, identity: int) -> str | None:
+        """Rule 5: why a federator that dials is not let in; None to let it in."""
+        if identity in self.neighbours or identity in self.own or identity in self.guests:
+            return None
+        stranger = f"federator {identity} is not among the neighbours of {self.identity}"
+        if identity in self._taken_away or identity not in self.map.peers:
+            return stranger
+        if not self.is_away and not self.is_map_fresh(now):
+            return f"{stranger}, and the map that may know it is being fetched"
+        if len(self.guests) >= GUESTS_MAX:
+            return f"{stranger}, and {GUESTS_MAX} such are linked already"
+        return None
+
+    def is_map_fresh(self, now: float) -> bool:
+        """Whether the map tells who is up now."""
+        return now - self._map_s <= FRESH_S
+
+    # --- what follows ------------------------------------------------------------------------------------------------
+
+    def wanted(self, now: float) -> dict[int, Peer]:
+        """Whom to be linked to and to dial: the manager's neighbours and own links (rules 2 and 3)."""
+        if self.is_away:
+            self._relink(now)
+        return {**self.own, **self.neighbours}
+
+    def linked(self) -> list[Peer]:
+        """The neighbours whose link is up, own links and guests among them: what the manager is told."""
+        known = {**self.guests, **self.own, **self.neighbours}
+        return [known[one] for one in sorted(known) if (c := self._contacts.get(one)) is not None and c.is_up]
+
+    def lost(self, now: float) -> list[int]:
+        """The manager's neighbours that have been unreachable for too long."""
+        return sorted(identity for identity in self.neighbours if self._is_lost(now, identity))
+
+    def nearest(self, count_max: int) -> OverlayMap:
+        """The map as far as it is worth keeping: the peers the fewest links away, up to a number."""
+        around: dict[int, list[int]] = {}
+        for a, b in sorted(self.map.links):
+            around.setdefault(a, []).append(b)
+            around.setdefault(b, []).append(a)
+        order = [self.identity, *self.neighbours]
+        seen = set(order)
+        for one in order:  # grows on the way
+            if len(order) > count_max:
+                break
+            fresh = [other for other in around.get(one, ()) if other not in seen]
+            seen.update(fresh)
+            order += fresh
+        kept = set(order[: count_max + 1])
+        peers = {one: peer for one, peer in self.map.peers.items() if one in kept}
+        links = frozenset(link for link in self.map.links if kept.issuperset(link))
+        return OverlayMap(self.map.epoch, peers, links)
+
+    def _relink(self, now: float) -> None:
+        """Rule 3."""
+        dead = {identity for identity in (*self.neighbours, *self.own) if self._is_lost(now, identity)}
+        for identity in dead - self.neighbours.keys():
+            # Not dialled from here on: believed for a time, then tried again if it is still of use.
+            self._dead_until_s[identity] = now + BELIEVED_DEAD_S
+        self._dead_until_s = {one: until_s for one, until_s in self._dead_until_s.items() if until_s > now}
+        dead |= self._dead_until_s.keys()
+        named = partners(self.identity, self._links(), dead)
+        needed = [one for one in named if one in self.map.peers and one not in self.neighbours][:OWN_LINKS_MAX]
+        for identity in needed:
+            self._held_until_s[identity] = now + HOLD_S
+            if identity not in self.own:
+                self.guests.pop(identity, None)
+                self.own[identity] = self.map.peers[identity]
+                self._watch(now, identity)
+        for identity in [one for one in self.own if one in dead or self._held_until_s.get(one, now) <= now]:
+            del self.own[identity]
+            self._held_until_s.pop(identity, None)
+
+    def _links(self) -> Iterable[tuple[int, int]]:
+        """The map's links; the own ones as the word has them, which may be newer."""
+        mine = self.identity
+        return [
+            *(link for link in self.map.links if mine not in link),
+            *((min(mine, one), max(mine, one)) for one in self.neighbours),
+        ]
+
+    def _watch(self, now: float, identity: int) -> None:
+        self._contacts.setdefault(identity, _Contact(is_up=False, since_s=now))
+
+    def _is_lost(self, now: float, identity: int) -> bool:
+        contact = self._contacts.get(identity)
+        return contact is not None and not contact.is_up and now - contact.since_s >= self._expiry_s
