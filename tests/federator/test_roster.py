@@ -1,6 +1,6 @@
 """Who is wanted, let in and let go: the rules of `roster`, in their order."""
 
-from hanse.federator.roster import BELIEVED_DEAD_S, FRESH_S, GUESTS_MAX, HOLD_S, Roster
+from hanse.federator.roster import BELIEVED_DEAD_S, FIRST_TIME_FACTOR, FRESH_S, GUESTS_MAX, HOLD_S, Roster
 from hanse.federator.words import Announcement, OverlayMap, Peer, Word
 
 EXPIRY_S = 3.0
@@ -49,10 +49,12 @@ def test_a_neighbour_of_the_manager_is_wanted_whether_it_answers_or_not() -> Non
     assert roster.lost(100) == []
 
 
-def test_one_that_was_never_reached_is_lost_too() -> None:
+def test_one_that_was_never_reached_is_lost_too_but_may_just_be_starting() -> None:
     roster = Roster(1, EXPIRY_S)
     roster.take(0, word(10, 0))
-    assert roster.lost(EXPIRY_S) == [0]
+    roster.take(2, word(11, 0))
+    assert roster.lost(EXPIRY_S) == []
+    assert roster.lost(FIRST_TIME_FACTOR * EXPIRY_S) == [0]
     assert roster.linked() == []
 
 

@@ -184,7 +184,9 @@ class ManagerClient:
         except ssl.SSLError as error:
             reason = getattr(error, "verify_message", None) or error.reason or str(error)
             raise Unavailable(f"TLS with {address} failed: {reason}; check manager_ca_file.") from None
-        except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError) as error:
+        except asyncio.IncompleteReadError:
+            raise Unavailable(f"{address} closed the connection before it had answered.") from None
+        except (OSError, asyncio.LimitOverrunError, ValueError) as error:
             raise Unavailable(f"{address} gave no usable answer: {error}.") from None
         return status, _read_json(address, status, answer)
 

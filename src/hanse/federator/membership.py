@@ -490,8 +490,8 @@ class MembershipShell:
                     await self._wants_report.wait()
             await asyncio.sleep(min(0.05, self._step_s))  # what changes together is told together
             self._wants_report.clear()
-            if not self._is_in_contact:
-                continue  # the poll finds the manager again, and reports first
+            if not self._is_in_contact or self.refusal is not None:
+                continue  # the poll finds the manager again, or its mercy, and reports first
             try:
                 await self._report()
             except ManagerRefused as refusal:

@@ -23,6 +23,7 @@ OWN_LINKS_MAX = 8  # more dead parts than this around one federator is a catastr
 GUESTS_MAX = 8
 FRESH_S = 10.0  # of a map: longer lets a revoked one in for longer, shorter asks the manager more often
 HOLD_S = 10.0  # that an own link outlives its reason
+FIRST_TIME_FACTOR = 5  # a neighbour that has never been reached may just be starting: that many times the expiry
 BELIEVED_DEAD_S = 60.0  # that a peer counts as dead which is no longer dialled
 
 
@@ -32,6 +33,7 @@ class _Contact:
 
     is_up: bool = False
     since_s: float = 0.0  # of `is_up`, or of being wanted first
+    was_up: bool = False
 
 
 class Roster:
@@ -70,12 +72,13 @@ class Roster:
         named = {peer.id: peer for peer in word.neighbours if peer.id != self.identity}
         self._taken_away |= self.neighbours.keys() - named.keys()
         self._taken_away -= named.keys()
+        fresh = named.keys() - self.neighbours.keys()
         self.neighbours = named
         for mine in (self.own, self.guests):
             for identity in [one for one in mine if one in named or one in reported]:
                 del mine[identity]
                 self._held_until_s.pop(identity, None)
-        for identity in named:
+        for identity in fresh:
             self._watch(now, identity)
         return True
 
@@ -101,14 +104,14 @@ class Roster:
 
     def link_up(self, now: float, identity: int) -> None:
         """A link stands."""
-        self._contacts[identity] = _Contact(is_up=True, since_s=now)
+        self._contacts[identity] = _Contact(is_up=True, since_s=now, was_up=True)
         self._dead_until_s.pop(identity, None)
         if identity not in self.neighbours and identity not in self.own and identity in self.map.peers:
             self.guests[identity] = self.map.peers[identity]
 
     def link_down(self, now: float, identity: int) -> None:
         """A link is lost."""
-        self._contacts[identity] = _Contact(is_up=False, since_s=now)
+        self._contacts[identity] = _Contact(is_up=False, since_s=now, was_up=True)
         self.guests.pop(identity, None)
 
     def admit(self, now: float, identity: int) -> str | None:
@@ -193,8 +196,14 @@ class Roster:
         ]
 
     def _watch(self, now: float, identity: int) -> None:
-        self._contacts.setdefault(identity, _Contact(is_up=False, since_s=now))
+        """A neighbour that is taken away and given back, or wanted anew on our own, is waited for anew."""
+        known = self._contacts.get(identity)
+        if known is None or not known.is_up:
+            self._contacts[identity] = _Contact(since_s=now)
 
     def _is_lost(self, now: float, identity: int) -> bool:
         contact = self._contacts.get(identity)
-        return contact is not None and not contact.is_up and now - contact.since_s >= self._expiry_s
+        if contact is None or contact.is_up:
+            return False
+        is_known = contact.was_up or identity in self.own
+        return now - contact.since_s >= self._expiry_s * (1 if is_known else FIRST_TIME_FACTOR)

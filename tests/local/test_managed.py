@@ -1,0 +1,76 @@
+"""`hanse up` with its manager, as its users run it."""
+
+import json
+import urllib.request
+from pathlib import Path
+
+import pytest
+from tests.brokers import Mosquitto
+from tests.federation import Client, RunningFederation, eventually
+from typer.testing import CliRunner
+
+from hanse.cli import build
+from hanse.errors import LocalError
+from hanse.interest.vendor import MOSQUITTO_LOG_TYPES
+from hanse.local.supervise import FederationSettings, plan
+
+
+def invoke(*words: str) -> BaseException | None:
+    return CliRunner().invoke(build(["up"]), ["up", *words]).exception
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--overlay", "torus"], "expected ring"),
+        (["--health-interval", "5"], "--health-interval"),
+        (["--broker-url", "http://x"], "no known scheme"),
+        (["--broker-url", "mqtt://127.0.0.1:1", "--broker-url", "tcp://127.0.0.1:1"], "given twice"),
+        (["--brokers", "0"], "0 brokers were asked for"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_starts(tmp_path: Path, words: list[str], said: str) -> None:
+    error = invoke(*words, "--dir", str(tmp_path), "--state", str(tmp_path / "state.json"))
+    assert isinstance(error, LocalError)
+    assert said in str(error)
+
+
+def test_given_brokers_follow_those_that_are_started_and_a_login_is_shown_nowhere(tmp_path: Path) -> None:
+    url = "mqtt://user:hunter2@192.0.2.1:1884"
+    sites = plan(FederationSettings(2, tmp_path, overlay="ring", broker_urls=(url,))).sites
+    assert [site.k for site in sites] == [0, 1, 2]
+    assert (sites[2].broker_url, sites[2].broker_shown, sites[2].has_login) == (url, "mqtt://192.0.2.1:1884", True)
+    assert sites[0].neighbour_brokers[1] == (2, "mqtt://192.0.2.1:1884")
+    assert not sites[0].has_login
+
+
+@pytest.mark.processes
+def test_a_federation_is_placed_by_its_manager_and_takes_a_broker_that_runs_already(tmp_path: Path) -> None:
+    lines = ["log_dest topic", *(f"log_type {kind}" for kind in MOSQUITTO_LOG_TYPES)]
+    with Mosquitto(*lines) as given:
+        with RunningFederation(tmp_path, 2, "--broker-url", f"mqtt://127.0.0.1:{given.port}") as running:
+            state = running.state
+            assert [row["id"] for row in state["federators"]] == [0, 1, 2]
+            assert [row["broker_pid"] is None for row in state["federators"]] == [False, False, True]
+            with urllib.request.urlopen(f"{state['manager']}/api/v1/topology", timeout=5) as answer:
+                found = json.load(answer)
+            assert [one["state"] for one in found["federators"]] == ["up"] * 3
+            assert found["isTwoConnected"]
+            with Client(running.port(0)) as subscriber, Client(given.port) as publisher:
+                subscriber.subscribe("given/#")
+                eventually(lambda: knows(running, "given/#"), "all know given/#")
+                publisher.publish("given/x", b"hi")
+                subscriber.expect(1)
+            pids = [row[key] for row in state["federators"] for key in ("broker_pid", "federator_pid")]
+        assert not any(Path(f"/proc/{pid}").exists() for pid in pids if pid is not None)
+        with Client(given.port) as client:
+            assert client.client.is_connected(), "a broker that was there before is there afterwards"
+    assert not running.state_path.exists()
+
+
+def knows(running: RunningFederation, group: str) -> bool:
+    cores = set()
+    for k in range(3):
+        rows = [row for row in running.page(k, "/groups")["groups"] if row["group"] == group]
+        cores.add(rows[0]["core"] if rows else None)
+    return len(cores) == 1 and None not in cores
