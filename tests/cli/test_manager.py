@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +104,39 @@ def test_a_manager_places_watches_and_relinks_real_brokers(tmp_path: Path) -> No
         wait(lambda: len(here.get("/api/v1/federators")) == 3)
         assert here.get("/api/v1/topology")["isTwoConnected"]
         print(f"detected after {detection_s:.2f} s at an interval of 1 s")
+
+
+def test_the_seeds_availability_scenario_relinks_the_one_that_lost_both_neighbours(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        here = stack.enter_context(manager(tmp_path, "--health-interval", "1s"))
+        brokers = [stack.enter_context(Mosquitto()) for _ in range(9)]
+        for number, broker in enumerate(brokers):
+            assert here.join(f"tcp://127.0.0.1:{broker.port}")["id"] == number
+        victims = [one["id"] for one in here.get("/api/v1/federators/8")["neighbors"]]
+        assert len(victims) == 2
+        for victim in victims:
+            brokers[victim].kill()
+        begin_s = time.monotonic()
+        wait(lambda: not set(victims) & {one["id"] for one in here.get("/api/v1/federators")})
+        print(f"two lost neighbours replaced after {time.monotonic() - begin_s:.2f} s, interval 1 s")
+        shown = here.get("/api/v1/federators/8")
+        assert shown["neighborsAmount"] >= 2
+        assert not set(victims) & {one["id"] for one in shown["neighbors"]}
+        assert here.get("/api/v1/topology")["isTwoConnected"]
+
+
+def test_a_manager_that_was_killed_finds_out_what_happened_meanwhile(tmp_path: Path) -> None:
+    quick = ("--health-interval", "1s", "--lease", "1s")
+    with Mosquitto() as a, Mosquitto() as b, Mosquitto() as c:
+        with manager(tmp_path, *quick) as before:
+            for broker in (a, b, c):
+                before.join(f"tcp://127.0.0.1:{broker.port}")
+            before.process.kill()
+        b.kill()
+        with manager(tmp_path, *quick) as after:
+            wait(lambda: after.get("/healthz")["isLeading"])
+            wait(lambda: [one["id"] for one in after.get("/api/v1/federators")] == [0, 2])
+            assert [one["neighborsAmount"] for one in after.get("/api/v1/federators")] == [1, 1]
 
 
 def test_sigterm_ends_it_in_order_with_streams_and_polls_open(tmp_path: Path) -> None:
@@ -215,6 +248,13 @@ def test_what_is_wrong_with_a_token_command_is_said(tmp_path: Path, words: tuple
     result = hanse("token", *words, folder=tmp_path)
     assert result.returncode == 2
     assert said in result.stderr
+
+
+def test_the_token_commands_read_the_managers_file(tmp_path: Path) -> None:
+    (tmp_path / "hanse.toml").write_text('[manager]\nstore = "there.db"\nhealth_interval = "2s"\n')
+    made = hanse("token", "create", "--config", "hanse.toml", folder=tmp_path)
+    assert made.returncode == 0, made.stderr
+    assert (tmp_path / "there.db").exists()
 
 
 def test_the_settings_file_is_read(tmp_path: Path) -> None:

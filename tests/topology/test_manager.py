@@ -9,9 +9,13 @@ from tests.topology.simulated import Running, running
 
 from hanse.topology.model import LinkKind, State, link_of
 from hanse.topology.repair import graph_of, is_two_connected
+from hanse.topology.store import Store
 from hanse.topology.store_sqlite import SqliteStore
 
 DEADLINE_S = 20.0
+
+Open = Callable[[], Awaitable[Store]]
+OnStore = Callable[[Callable[[Open], Awaitable[None]]], None]
 
 
 async def until(what: Callable[[], bool]) -> None:
@@ -223,6 +227,24 @@ def test_a_lease_given_back_is_taken_up_at_once(tmp_path: Path) -> None:
                 await store.close()
 
     asyncio.run(main())
+
+
+def test_a_manager_works_on_either_store(on_store: OnStore) -> None:
+    async def body(open_store: Open) -> None:
+        async with running(await open_store()) as first:
+            joined = await asyncio.gather(*(first.join(number) for number in range(20)))
+            assert sorted(one["id"] for one in joined) == list(range(20))
+            await first.manager.check_health()
+            before = first.manager.topology
+        async with running(await open_store()) as second:
+            assert second.manager.topology.links == before.links
+            assert second.manager.topology.federators == before.federators
+            assert second.manager.topology.epoch > before.epoch
+            await second.client.post("/api/v1/leave", json={"id": 3})
+            assert state(second, 3) is State.LEFT
+            assert holds(second)
+
+    on_store(body)
 
 
 def test_those_away_for_long_are_forgotten(tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ POLL_WAIT_MAX_S = 30.0  # proxies cut a silent answer after 60 s
 POLLS_MAX = 20_000
 BROKEN_S = 600.0  # how long a link that was reported broken is avoided
 LAG_STEP_S = 0.05
+GATHER_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,14 +405,18 @@ class Manager:
                 async with asyncio.timeout(max(0.0, next_s - time.monotonic())):
                     if not self._suspects:
                         await self._wake.wait()
-            is_whole = time.monotonic() >= next_s
-            if is_whole:
-                next_s = max(next_s + self.settings.health_interval_s, time.monotonic())
             if not self.is_leading:
                 self._suspects.clear()
                 await self._prober.keep([])
                 await asyncio.sleep(min(0.2, self.settings.health_interval_s / 4))
+                next_s = time.monotonic()  # whoever begins to lead begins with a round
                 continue
+            is_whole = time.monotonic() >= next_s
+            if is_whole:
+                next_s = max(next_s + self.settings.health_interval_s, time.monotonic())
+            else:
+                # Where one connection breaks others often do: a moment, and they are looked at together.
+                await asyncio.sleep(min(GATHER_S, self.settings.probe_timeout_s / 5))
             try:
                 await self.check_health(is_whole=is_whole)
             except HanseError as error:
@@ -545,4 +550,6 @@ def peer_of(ip: str, *, node: int | None, link: str | None, probe: Probe = Probe
 
 
 def _now() -> datetime:
-    return datetime.now(UTC)
+    """To the millisecond, as it is written: what a restarted manager reads is then what this one had."""
+    now = datetime.now(UTC)
+    return now.replace(microsecond=now.microsecond // 1000 * 1000)

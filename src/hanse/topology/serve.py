@@ -16,26 +16,14 @@ from hanse.topology.admission import check_listen
 from hanse.topology.api import create_app
 from hanse.topology.manager import Manager
 from hanse.topology.probes import MqttProber
-from hanse.topology.settings import ManagerSettings, StoreSettings, split_listen
-from hanse.topology.store import Store
+from hanse.topology.settings import ManagerSettings, split_listen
+from hanse.topology.stores import open_store
 
 log = logging.getLogger("hanse.manager")
 
 FILES_PER_FEDERATOR = 2  # one connection to its broker, one poll of its own
 GRACE_S = 5
 LISTEN_QUEUE = 2048
-
-
-async def open_store(settings: StoreSettings) -> Store:
-    """The store that the settings name."""
-    if settings.mongo_url is not None:
-        # pymongo is needed only here, and slow to import.
-        from hanse.topology.store_mongo import MongoStore  # noqa: PLC0415
-
-        return await MongoStore.open(settings.mongo_url)
-    from hanse.topology.store_sqlite import SqliteStore  # noqa: PLC0415
-
-    return await SqliteStore.open(settings.store)
 
 
 async def serve(settings: ManagerSettings) -> None:
