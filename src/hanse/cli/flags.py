@@ -48,7 +48,7 @@ def with_settings(
             default=None,
             annotation=Annotated[
                 Path | None,
-                typer.Option("--config", help=f"A TOML file; its table [{section}] is read. HANSE_CONFIG."),
+                typer.Option("--config", help=f"A TOML file; its table '{section}' is read. HANSE_CONFIG."),
             ],
         )
         parameters = [*own, config, *(_parameter(one) for one in known)]
@@ -71,7 +71,7 @@ def _parameter(one: Setting) -> inspect.Parameter:
 
 def _help(one: Setting) -> str:
     names = " or ".join((one.variable, *one.spec.aliases))
-    if one.default is None or one.default == () or one.spec.is_secret:
+    if one.default in (None, (), "") or one.spec.is_secret:
         return f"{one.spec.help} [{names}]"
     shown = format_duration(one.default) if one.spec.is_duration else one.default
     return f"{one.spec.help} [{names}; default {shown}]"

@@ -151,7 +151,7 @@ class Manager:
             lease = self._lease()
             token = await self.gate.join(shown, peer.key, self.topology, now.timestamp())
             known = self.topology.by_key(peer.key)
-            if known is not None and known.state is State.REVOKED and token is None and self._requires_token:
+            if known is not None and known.state is State.REVOKED and token is None:
                 raise Forbidden(f"Federator {known.id} was revoked; ask the operator for a token.")
             if shown is not None and is_credential(shown):
                 # It was here before. If the store was lost, its credential is what is left of that.
@@ -198,7 +198,6 @@ class Manager:
                 lambda before: changes.adopt(before, peer, report.epoch, report.neighbors, self._rules, _now())
             )
         except Conflict as error:
-            self.counters.refuse("conflict")
             self._tell("conflict", {"id": node, "ip": report.peer.ip, "detail": str(error)})
             raise
         self.counters.reports += 1

@@ -108,7 +108,7 @@ def families(manager: "Manager") -> list[tuple[str, str, str, list[Sample]]]:
         (
             "hanse_manager_refusals_total",
             "counter",
-            "Requests refused, by status or reason.",
+            "Requests refused, by the name of the problem.",
             [({"reason": reason}, float(number)) for reason, number in sorted(count.refusals.items())],
         ),
     ]
