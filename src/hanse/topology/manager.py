@@ -34,6 +34,7 @@ from hanse.topology.metrics import Counters
 from hanse.topology.model import Link, Probe, State, Topology, link_of
 from hanse.topology.probes import Prober, Target
 from hanse.topology.problems import NotFound, NotLeading
+from hanse.topology.repair import graph_of, is_connected, is_two_connected
 from hanse.topology.settings import ManagerSettings
 from hanse.topology.store import Deposed, Lease, Store
 from hanse.topology.tokens import Credentials, Forbidden, is_credential, parse_credential
@@ -97,6 +98,7 @@ class Manager:
         self._said_well: dict[int, tuple[bool, float | None]] = {}
         self._broken: dict[Link, float] = {}
         self._wants_mend = False
+        self._shape: tuple[int, tuple[bool, bool]] | None = None
         self._adopted_s = float("-inf")
         self._is_stopping = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -258,6 +260,15 @@ class Manager:
             "manager": self.id,
         }
 
+    async def shape(self) -> tuple[bool, bool]:
+        """Whether the overlay is connected, and two-connected; computed once an epoch."""
+        now = self.topology
+        if self._shape is None or self._shape[0] != now.epoch:
+            graph = await self._compute(lambda: graph_of(now.living(), now.links))
+            found = await self._compute(lambda: (is_connected(graph), is_two_connected(graph)))
+            self._shape = (now.epoch, found)
+        return self._shape[1]
+
     async def _authorise(self, node: int, shown: str | None) -> None:
         self._lease()
         one = self.topology.federators.get(node)
@@ -276,19 +287,18 @@ class Manager:
         """Computes a change and stores it. Rules 1 and 2."""
         async with self._lock:
             lease = self._lease()
+            begin_s = time.perf_counter()
             change = await self._compute(lambda: make(self.topology))
+            if not change.is_empty:
+                self.counters.repair_s = time.perf_counter() - begin_s
             await self._commit(lease, change)
             return change
 
     async def _compute(self, make: Callable[[], T]) -> T:
         """Rule 4; below a hundred federators a thread costs more than it spares."""
-        begin_s = time.perf_counter()
-        try:
-            if len(self.topology.federators) < 100:
-                return make()
-            return await asyncio.to_thread(make)
-        finally:
-            self.counters.repair_s = time.perf_counter() - begin_s
+        if len(self.topology.federators) < 100:
+            return make()
+        return await asyncio.to_thread(make)
 
     async def _commit(self, lease: Lease, change: Change) -> None:
         if change.is_empty:

@@ -79,7 +79,12 @@ def families(manager: "Manager") -> list[tuple[str, str, str, list[Sample]]]:
         ("group_entries", "gauge", "Group entries held from reports.", len(manager.groups)),
         ("group_entries_dropped_total", "counter", "Group entries that did not fit.", manager.groups.dropped),
         ("health_round_seconds", "gauge", "How long the last health round took.", count.round_s),
-        ("change_seconds", "gauge", "How long the last placement or repair took to compute.", count.repair_s),
+        (
+            "change_seconds",
+            "gauge",
+            "How long the last change of the overlay, other than a join, took to compute.",
+            count.repair_s,
+        ),
         ("loop_lag_seconds", "gauge", "The event loop's largest delay since the round began.", count.loop_lag_s),
     ]
     totals: list[tuple[str, str]] = [
