@@ -52,7 +52,7 @@ def test_listing_2_is_what_a_federator_shows_field_for_field(tmp_path: Path) -> 
     async def body(here: Running) -> None:
         await here.join(0)
         await here.join(1)
-        await here.manager.check_health()
+        await here.manager.rounds.check()
         text = (await here.client.get("/api/v1/federators/0")).text
         document = json.loads(text)
         assert list(document) == ["id", "ip", "neighbors", "neighborsAmount", "latency", "latestHealthCheck"]
@@ -384,7 +384,7 @@ def test_a_revoked_token_takes_its_federators_out_and_their_neighbours_are_told(
         await here.manager._store.revoke_token(bad.split("-")[1])
         assert (await here.client.get("/api/v1/federators/3/neighbors", headers=credential)).status_code == 403
         here.brokers.published.clear()
-        await here.manager.check_health()
+        await here.manager.rounds.check()
         await asyncio.sleep(0)
         assert here.manager.topology.federators[3].state == "revoked"
         removals = {n for n, _, p in here.brokers.published if json.loads(p)["neighbor"]["id"] == 3}
@@ -554,7 +554,7 @@ def test_a_revoked_federator_does_not_come_back_without_a_token_even_where_none_
         await here.join(0)
         await here.join(1, token=text)
         await here.manager._store.revoke_token(text.split("-")[1])
-        await here.manager.check_health()
+        await here.manager.rounds.check()
         assert here.manager.topology.federators[1].state == "revoked"
         answer = await here.client.post("/api/v1/join", json={"ip": "tcp://b1:1883"})
         assert answer.status_code == 403

@@ -59,7 +59,7 @@ def test_a_dead_broker_is_found_its_neighbours_relinked_and_on_return_all_is_as_
         assert LinkKind.REPAIR in here.manager.topology.links.values()
         here.brokers.down = set()
         for n in around:
-            here.manager.suspect(n)
+            here.manager.rounds.suspect(n)
         await until(lambda: all(state(here, n) is State.UP for n in around))
         assert here.manager.topology.links == before
         kinds = [event.kind for event in here.manager.events._ring]
@@ -74,7 +74,7 @@ def test_one_failed_probe_is_a_hiccup(tmp_path: Path) -> None:
         for number in range(4):
             await here.join(number)
         here.brokers.down = {"mqtt://b2:1883"}
-        await here.manager._judge([2])
+        await here.manager.rounds._judge([2])
         here.brokers.down = set()
         rounds = here.manager.counters.health_rounds
         await until(lambda: here.manager.counters.health_rounds > rounds + 2)
@@ -93,7 +93,7 @@ def test_a_manager_that_is_cut_off_declares_nobody_dead(tmp_path: Path) -> None:
         assert here.manager.topology.living() == list(range(6))
         assert (await here.get("/healthz"))["doubt"] == "all 6 failed at once"
         here.brokers.down = set()
-        await until(lambda: here.manager.doubt is None)
+        await until(lambda: here.manager.rounds.doubt is None)
 
     with_manager(tmp_path, body)
 
@@ -129,7 +129,7 @@ def test_behind_nat_a_federator_is_well_while_it_reports(tmp_path: Path) -> None
 
         for _ in range(6):
             await report(True)
-            await here.manager.check_health()
+            await here.manager.rounds.check()
         assert state(here, 3) is State.UP
         assert here.manager.topology.federators[3].latency_ms == 4.0
         assert all(node != 3 for node in here.brokers.probed)
@@ -197,9 +197,9 @@ def test_the_second_manager_takes_over_and_the_firsts_word_is_older(tmp_path: Pa
                 refused = await first.client.post("/api/v1/join", json={"ip": "tcp://b2:1883"})
                 assert refused.status_code == 503
                 # Even if it still believed to lead, its store would tell it otherwise.
-                held = first.manager._held
+                held = first.manager.leadership._held
                 assert held is not None
-                first.manager._held = replace(held, renewed_s=time.monotonic())
+                first.manager.leadership._held = replace(held, renewed_s=time.monotonic())
                 assert leads(first)
                 deposed = await first.client.post("/api/v1/join", json={"ip": "tcp://b2:1883"})
                 assert deposed.status_code == 503
@@ -234,7 +234,7 @@ def test_a_manager_works_on_either_store(on_store: OnStore) -> None:
         async with running(await open_store()) as first:
             joined = await asyncio.gather(*(first.join(number) for number in range(20)))
             assert sorted(one["id"] for one in joined) == list(range(20))
-            await first.manager.check_health()
+            await first.manager.rounds.check()
             before = first.manager.topology
         async with running(await open_store()) as second:
             assert second.manager.topology.links == before.links
@@ -261,7 +261,7 @@ def test_a_restarted_manager_takes_up_where_it_was(tmp_path: Path) -> None:
         async with running(tmp_path, health_interval_s=0.2) as first:
             for number in range(5):
                 await first.join(number)
-            await first.manager.check_health()
+            await first.manager.rounds.check()
             before = first.manager.topology
         async with running(tmp_path, health_interval_s=3600.0) as second:
             after = second.manager.topology

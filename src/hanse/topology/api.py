@@ -162,7 +162,7 @@ async def topology(manager: TheManager) -> TopologyDocument:
             "epoch": now.epoch,
             "manager": manager.id,
             "isLeading": manager.is_leading,
-            "leader": manager.leader_url or None,
+            "leader": manager.leadership.leader_url or None,
             "isConnected": connected,
             "isTwoConnected": two_connected,
             "federators": sorted(entries, key=lambda entry: int(str(entry["id"]))),
@@ -206,7 +206,7 @@ async def healthz(manager: TheManager) -> HealthDocument:
         isLeading=manager.is_leading,
         epoch=manager.topology.epoch,
         federators=len(manager.topology.living()),
-        doubt=manager.doubt,
+        doubt=manager.rounds.doubt,
     )
 
 
