@@ -13,6 +13,7 @@ from hanse.topology.manager import Manager
 from hanse.topology.model import Probe
 from hanse.topology.probes import Target
 from hanse.topology.settings import ManagerSettings
+from hanse.topology.store import Store
 from hanse.topology.store_sqlite import SqliteStore
 
 
@@ -72,12 +73,10 @@ class Running:
 
 
 @asynccontextmanager
-async def running(
-    store: Path | SqliteStore, *, requires_token: bool = False, **settings: Any
-) -> AsyncIterator[Running]:
+async def running(store: Path | Store, *, requires_token: bool = False, **settings: Any) -> AsyncIterator[Running]:
     """A manager that leads; its health rounds come when the test asks for them."""
     settings = {"health_interval_s": 3600.0, "lease_s": 60.0, **settings}
-    opened = await SqliteStore.open(store / "topology.db") if isinstance(store, Path) else store
+    opened: Store = await SqliteStore.open(store / "topology.db") if isinstance(store, Path) else store
     brokers = SimulatedBrokers()
 
     def make(manager_id: str, on_lost: Callable[[int], None]) -> SimulatedBrokers:

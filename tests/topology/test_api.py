@@ -10,6 +10,7 @@ import pytest
 from tests.topology.simulated import Running, running
 
 from hanse.topology.announcements import TOPIC, is_genuine
+from hanse.topology.api import create_app
 from hanse.topology.limits import BODY_BYTES_MAX
 from hanse.topology.repair import graph_of, is_two_connected
 from hanse.topology.store_sqlite import SqliteStore
@@ -51,7 +52,7 @@ def test_listing_2_is_what_a_federator_shows_field_for_field(tmp_path: Path) -> 
     async def body(here: Running) -> None:
         await here.join(0)
         await here.join(1)
-        await here.manager.check_health()
+        await here.manager.rounds.check()
         text = (await here.client.get("/api/v1/federators/0")).text
         document = json.loads(text)
         assert list(document) == ["id", "ip", "neighbors", "neighborsAmount", "latency", "latestHealthCheck"]
@@ -383,7 +384,7 @@ def test_a_revoked_token_takes_its_federators_out_and_their_neighbours_are_told(
         await here.manager._store.revoke_token(bad.split("-")[1])
         assert (await here.client.get("/api/v1/federators/3/neighbors", headers=credential)).status_code == 403
         here.brokers.published.clear()
-        await here.manager.check_health()
+        await here.manager.rounds.check()
         await asyncio.sleep(0)
         assert here.manager.topology.federators[3].state == "revoked"
         removals = {n for n, _, p in here.brokers.published if json.loads(p)["neighbor"]["id"] == 3}
@@ -486,6 +487,9 @@ def test_two_federators_with_one_id_one_is_refused_with_an_alarm(tmp_path: Path)
         assert answer.status_code == 409
         assert here.manager.events._ring[-1].kind == "conflict"
         assert here.manager.counters.refusals == {"conflict": 1}
+        await here.client.post("/api/v1/join", content=b" " * (BODY_BYTES_MAX + 1))
+        await here.client.get("/api/v1/nothing")
+        assert here.manager.counters.refusals == {"conflict": 1, "too-large": 1, "not-found": 1}
 
     with_manager(tmp_path, body)
 
@@ -531,6 +535,33 @@ def test_a_store_that_fails_is_503_and_changes_nothing(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_an_error_of_the_managers_own_is_a_problem_document_too(tmp_path: Path) -> None:
+    async def body(here: Running) -> None:
+        transport = httpx.ASGITransport(create_app(here.manager), raise_app_exceptions=False)
+        here.manager.groups = None  # type: ignore[assignment]
+        async with httpx.AsyncClient(transport=transport, base_url="http://manager") as client:
+            answer = await client.get("/api/v1/groups")
+        assert answer.status_code == 500
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert "NoneType" not in answer.text
+
+    with_manager(tmp_path, body)
+
+
+def test_a_revoked_federator_does_not_come_back_without_a_token_even_where_none_is_required(tmp_path: Path) -> None:
+    async def body(here: Running) -> None:
+        text = await add(here)
+        await here.join(0)
+        await here.join(1, token=text)
+        await here.manager._store.revoke_token(text.split("-")[1])
+        await here.manager.rounds.check()
+        assert here.manager.topology.federators[1].state == "revoked"
+        answer = await here.client.post("/api/v1/join", json={"ip": "tcp://b1:1883"})
+        assert answer.status_code == 403
+
+    with_manager(tmp_path, body)
+
+
 def test_the_overlay_of_a_full_federation_is_two_connected_at_any_degree(tmp_path: Path) -> None:
     async def body(here: Running) -> None:
         for number in range(20):
@@ -550,7 +581,3 @@ def test_the_openapi_document_names_problem_documents_for_errors(tmp_path: Path)
         assert "HTTPValidationError" not in document["components"]["schemas"]
 
     with_manager(tmp_path, body)
-
-
-def test_transport_errors_are_not_hidden_from_these_tests() -> None:
-    assert httpx.ASGITransport(app=None).raise_app_exceptions  # type: ignore[arg-type]

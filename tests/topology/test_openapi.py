@@ -14,7 +14,7 @@ from tests.topology.simulated import running
 
 from hanse.topology.api import create_app
 
-EXAMPLES = 12  # for each operation; the slow form takes ten times as many
+EXAMPLES = 8  # for each operation; the slow form takes ten times as many
 
 
 @pytest.fixture(scope="module")

@@ -18,12 +18,13 @@ T = TypeVar("T")
 
 
 def with_settings(
-    cls: type[T], section: str, *, takes_handed_out: bool = False
+    cls: type[T], section: str, *, others: type | None = None, takes_handed_out: bool = False
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Gives a command all settings of `cls` as flags, and `--config`; it is called with the settings first.
 
     With `takes_handed_out` a function comes second: it reads the settings anew from the same sources, with what
-    somebody handed out below them. Other parameters of the command stay as they are, and must be keyword-only.
+    somebody handed out below them. Other parameters of the command stay as they are, and must be keyword-only. `others`
+    is a settings class that shares the table in the file.
     """
     known = settings_of(cls)
 
@@ -40,7 +41,13 @@ def with_settings(
 
             def read(handed_out: Mapping[str, object]) -> T:
                 return read_settings(
-                    cls, section=section, flags=flags, environment=os.environ, file=config, handed_out=handed_out
+                    cls,
+                    section=section,
+                    flags=flags,
+                    environment=os.environ,
+                    file=config,
+                    handed_out=handed_out,
+                    others=others,
                 )
 
             command(read({}), *((read,) if takes_handed_out else ()), **arguments)
@@ -51,7 +58,7 @@ def with_settings(
             default=None,
             annotation=Annotated[
                 Path | None,
-                typer.Option("--config", help=f"A TOML file; its table [{section}] is read. HANSE_CONFIG."),
+                typer.Option("--config", help=f"A TOML file; its table '{section}' is read. HANSE_CONFIG."),
             ],
         )
         parameters = [*own, config, *(_parameter(one) for one in known)]
@@ -74,7 +81,7 @@ def _parameter(one: Setting) -> inspect.Parameter:
 
 def _help(one: Setting) -> str:
     names = " or ".join((one.variable, *one.spec.aliases))
-    if one.default is None or one.default == () or one.spec.is_secret:
+    if one.default in (None, (), "") or one.spec.is_secret:
         return f"{one.spec.help} [{names}]"
     shown = format_duration(one.default) if one.spec.is_duration else one.default
     return f"{one.spec.help} [{names}; default {shown}]"

@@ -13,9 +13,9 @@ from rich.table import Table
 from hanse.cli.flags import with_settings
 from hanse.errors import LocalError
 from hanse.settings import parse_duration_s
-from hanse.topology.serve import open_store
-from hanse.topology.settings import StoreSettings
+from hanse.topology.settings import ManagerSettings, StoreSettings
 from hanse.topology.store import Store
+from hanse.topology.stores import open_store
 from hanse.topology.tokens import ROLES, make_token
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ def register(app: typer.Typer) -> None:
     app.add_typer(tokens)
 
     @tokens.command()
-    @with_settings(StoreSettings, "manager")
+    @with_settings(StoreSettings, "manager", others=ManagerSettings)
     def create(
         settings: StoreSettings,
         *,
@@ -53,7 +53,7 @@ def register(app: typer.Typer) -> None:
         typer.echo(text)
 
     @tokens.command("list")
-    @with_settings(StoreSettings, "manager")
+    @with_settings(StoreSettings, "manager", others=ManagerSettings)
     def list_tokens(settings: StoreSettings) -> None:
         """List the tokens: their ids, never their secrets."""
         table = Table("id", "role", "label", "made", "expires", "uses left", "state", box=None)
@@ -69,7 +69,7 @@ def register(app: typer.Typer) -> None:
         Console(width=LIST_WIDTH).print(table)
 
     @tokens.command()
-    @with_settings(StoreSettings, "manager")
+    @with_settings(StoreSettings, "manager", others=ManagerSettings)
     def revoke(
         settings: StoreSettings,
         *,

@@ -15,7 +15,6 @@ from hanse.topology.limits import BODY_BYTES_MAX, BodyLimit
 from hanse.topology.manager import POLL_WAIT_MAX_S, Manager, Report, peer_of
 from hanse.topology.model import ID_MAX, format_time, listing_2
 from hanse.topology.problems import NotFound
-from hanse.topology.repair import graph_of, is_connected, is_two_connected
 from hanse.topology.schemas import (
     EPOCH_MAX,
     FederatorDocument,
@@ -143,8 +142,8 @@ async def federator(node: Node, manager: TheManager) -> FederatorDocument:
 @readers.get("/topology")
 async def topology(manager: TheManager) -> TopologyDocument:
     """The overlay: federators in whatever state, links, and whether it holds."""
+    connected, two_connected = await manager.shape()
     now = manager.topology
-    graph = graph_of(now.living(), now.links)
     entries = [
         {
             "id": one.id,
@@ -163,9 +162,9 @@ async def topology(manager: TheManager) -> TopologyDocument:
             "epoch": now.epoch,
             "manager": manager.id,
             "isLeading": manager.is_leading,
-            "leader": manager.leader_url or None,
-            "isConnected": is_connected(graph),
-            "isTwoConnected": is_two_connected(graph),
+            "leader": manager.leadership.leader_url or None,
+            "isConnected": connected,
+            "isTwoConnected": two_connected,
             "federators": sorted(entries, key=lambda entry: int(str(entry["id"]))),
             "links": [{"a": a, "b": b, "kind": kind} for (a, b), kind in sorted(now.links.items())],
             "settings": manager.settings.handed_out(),
@@ -207,7 +206,7 @@ async def healthz(manager: TheManager) -> HealthDocument:
         isLeading=manager.is_leading,
         epoch=manager.topology.epoch,
         federators=len(manager.topology.living()),
-        doubt=manager.doubt,
+        doubt=manager.rounds.doubt,
     )
 
 

@@ -73,13 +73,19 @@ def families(manager: "Manager") -> list[tuple[str, str, str, list[Sample]]]:
         ("links", "gauge", "Links of the overlay.", len(manager.topology.links)),
         ("epoch", "gauge", "The topology's epoch.", manager.topology.epoch),
         ("leading", "gauge", "1 if this manager leads.", manager.is_leading),
-        ("doubting", "gauge", "1 if it doubts itself and declares nobody gone.", manager.doubt is not None),
+        ("doubting", "gauge", "1 if it doubts itself and declares nobody gone.", manager.rounds.doubt is not None),
         ("event_watchers", "gauge", "Streams of /api/v1/events that are open.", manager.events.watchers),
         ("events_dropped_total", "counter", "Events that a slow watcher missed.", manager.events.dropped),
         ("group_entries", "gauge", "Group entries held from reports.", len(manager.groups)),
         ("group_entries_dropped_total", "counter", "Group entries that did not fit.", manager.groups.dropped),
         ("health_round_seconds", "gauge", "How long the last health round took.", count.round_s),
-        ("change_seconds", "gauge", "How long the last placement or repair took to compute.", count.repair_s),
+        (
+            "change_seconds",
+            "gauge",
+            "How long the last change of the overlay, other than a join, took to compute.",
+            count.repair_s,
+        ),
+        ("lease_errors_total", "counter", "Failures to look at or renew the lease.", manager.leadership.errors),
         ("loop_lag_seconds", "gauge", "The event loop's largest delay since the round began.", count.loop_lag_s),
     ]
     totals: list[tuple[str, str]] = [
@@ -95,7 +101,7 @@ def families(manager: "Manager") -> list[tuple[str, str, str, list[Sample]]]:
         ("announcements_failed", "Announcements that no broker took; the federator's poll tells it."),
         ("reports", "Reports of federators."),
         ("takeovers", "Times that this manager began to lead."),
-        ("store_errors", "Failures of the store."),
+        ("store_errors", "Changes that the store did not take."),
         ("round_errors", "Health rounds that ended in an error of the manager's own."),
     ]
     found: list[tuple[str, str, str, list[Sample]]] = [
@@ -108,7 +114,7 @@ def families(manager: "Manager") -> list[tuple[str, str, str, list[Sample]]]:
         (
             "hanse_manager_refusals_total",
             "counter",
-            "Requests refused, by status or reason.",
+            "Requests refused, by the name of the problem.",
             [({"reason": reason}, float(number)) for reason, number in sorted(count.refusals.items())],
         ),
     ]

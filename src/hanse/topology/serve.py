@@ -6,7 +6,9 @@ import logging
 import resource
 import signal
 import socket
+import ssl
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import FrameType
 
 import uvicorn
@@ -16,26 +18,15 @@ from hanse.topology.admission import check_listen
 from hanse.topology.api import create_app
 from hanse.topology.manager import Manager
 from hanse.topology.probes import MqttProber
-from hanse.topology.settings import ManagerSettings, StoreSettings, split_listen
-from hanse.topology.store import Store
+from hanse.topology.settings import ManagerSettings, split_listen
+from hanse.topology.stores import open_store
 
 log = logging.getLogger("hanse.manager")
 
 FILES_PER_FEDERATOR = 2  # one connection to its broker, one poll of its own
 GRACE_S = 5
 LISTEN_QUEUE = 2048
-
-
-async def open_store(settings: StoreSettings) -> Store:
-    """The store that the settings name."""
-    if settings.mongo_url is not None:
-        # pymongo is needed only here, and slow to import.
-        from hanse.topology.store_mongo import MongoStore  # noqa: PLC0415
-
-        return await MongoStore.open(settings.mongo_url)
-    from hanse.topology.store_sqlite import SqliteStore  # noqa: PLC0415
-
-    return await SqliteStore.open(settings.store)
+EVERY_INTERFACE = ("0.0.0.0", "::")  # noqa: S104 - compared with, not listened on
 
 
 async def serve(settings: ManagerSettings) -> None:
@@ -48,8 +39,12 @@ async def serve(settings: ManagerSettings) -> None:
         require_token=settings.require_token,
         insecure=settings.insecure,
     )
+    _check_certificate(settings)
     _raise_file_limit()
     listener = _listen(host, port)
+    url = _url(settings, listener)
+    if not settings.advertised_url and host not in EVERY_INTERFACE:
+        settings = replace(settings, advertised_url=url)
     store = await open_store(settings)
 
     def make_prober(manager: str, on_lost: Callable[[int], None]) -> MqttProber:
@@ -65,6 +60,7 @@ async def serve(settings: ManagerSettings) -> None:
     try:
         await manager.start()
         try:
+            print(f"manager {manager.id} listens on {url}", flush=True)
             await _serve_http(settings, manager, listener)
         finally:
             await manager.stop()
@@ -89,10 +85,6 @@ async def _serve_http(settings: ManagerSettings, manager: Manager, listener: soc
         proxy_headers=False,
     )
     server = _Server(config, manager)
-    host, port = listener.getsockname()[:2]
-    scheme = "https" if settings.tls_certificate else "http"
-    shown = f"[{host}]" if ":" in host else host
-    print(f"manager {manager.id} listens on {scheme}://{shown}:{port}", flush=True)
     await server.serve(sockets=[listener])
 
 
@@ -118,6 +110,25 @@ class _Server(uvicorn.Server):
         finally:
             for sig, handler in before.items():
                 signal.signal(sig, handler)
+
+
+def _check_certificate(settings: ManagerSettings) -> None:
+    """Said here in a sentence, before anything is open, instead of by the HTTP server in a traceback."""
+    if settings.tls_certificate is None or settings.tls_key is None:
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.tls_certificate, settings.tls_key, "")
+    except (OSError, ssl.SSLError) as error:
+        raise LocalError(
+            f"tls_certificate {settings.tls_certificate} with tls_key {settings.tls_key} cannot be used ({error}); "
+            "give a certificate and its own key, without a password, as PEM."
+        ) from error
+
+
+def _url(settings: ManagerSettings, listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    scheme = "https" if settings.tls_certificate else "http"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def _listen(host: str, port: int) -> socket.socket:
