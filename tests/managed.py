@@ -164,6 +164,9 @@ class Managed:
         process.send_signal(signal.SIGTERM)
         return process.wait(20)
 
+    def signal(self, name: str, number: signal.Signals) -> None:
+        self._processes[name].send_signal(number)
+
     def is_running(self, name: str) -> bool:
         return name in self._processes and self._processes[name].poll() is None
 
@@ -222,6 +225,14 @@ class Managed:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_ports[k]}{path}", timeout=5) as answer:
             found: dict[str, Any] = json.load(answer)
         return found
+
+    def answers(self, k: int) -> bool:
+        """Whether federator k has its page up."""
+        try:
+            self.page(k)
+        except OSError:
+            return False
+        return True
 
     def linked(self, k: int) -> set[int]:
         """The neighbours whose links are up at federator k."""

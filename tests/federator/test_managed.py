@@ -1,6 +1,7 @@
 """Federators under a manager, with real processes: placed, repaired, left alone, admitted and refused."""
 
 import json
+import signal
 import ssl
 import subprocess
 import time
@@ -233,7 +234,7 @@ def test_a_federator_starts_from_what_it_kept_while_no_manager_answers(tmp_path:
         federation.kill("manager 0")
         federation.kill("federator 1")
         federation.start_federator(1)
-        eventually(lambda: federation_answers(federation, 1), "it has started", DEADLINE_S)
+        eventually(lambda: federation.answers(1), "it has started", DEADLINE_S)
         eventually(lambda: federation.linked(1) == {0, 2}, "it is linked as before", DEADLINE_S)
         page = federation.page(1)
         assert (page["id"], page["membership"]["state"]) == (1, "away")
@@ -247,14 +248,6 @@ def test_a_federator_starts_from_what_it_kept_while_no_manager_answers(tmp_path:
         assert federation.states() == dict.fromkeys(range(3), "up")
 
 
-def federation_answers(federation: Managed, k: int) -> bool:
-    try:
-        federation.page(k)
-    except OSError:
-        return False
-    return True
-
-
 @pytest.mark.slow
 def test_one_that_leaves_is_not_missed_and_comes_back_under_its_id(tmp_path: Path) -> None:
     with Managed(tmp_path, 4, health_interval="5s") as federation:
@@ -264,6 +257,44 @@ def test_one_that_leaves_is_not_missed_and_comes_back_under_its_id(tmp_path: Pat
         assert federation.topology()["isTwoConnected"]
         federation.start_federator(0)
         eventually(federation.is_settled, "it is back", DEADLINE_S)
+
+
+@pytest.mark.slow
+def test_one_that_is_stopped_is_let_go_and_taken_in_again_when_it_goes_on(tmp_path: Path) -> None:
+    """SIGSTOP: its broker answers, its sockets are open, and nobody is at home."""
+    with Managed(tmp_path, 4) as federation:
+        federation.signal("federator 0", signal.SIGSTOP)
+        eventually(lambda: federation.states()[0] == "gone", "it is known as gone", DEADLINE_S)
+        eventually(
+            lambda: all(0 not in federation.linked(k) for k in (1, 2, 3)), "its neighbours let it go", DEADLINE_S
+        )
+        federation.signal("federator 0", signal.SIGCONT)
+        eventually(federation.is_settled, "it is back", DEADLINE_S)
+        assert federation.page(0)["membership"]["state"] == "up"
+
+
+@pytest.mark.slow
+def test_one_whose_id_was_given_away_starts_anew_under_another(tmp_path: Path) -> None:
+    """The manager lost its store, and another federator came first."""
+    with Managed(tmp_path, 2) as federation:
+        federation.signal("federator 1", signal.SIGSTOP)
+        federation.kill("manager 0")
+        for path in tmp_path.glob("topology.db*"):
+            path.unlink()
+        federation.start_manager()
+        eventually(federation.leads, "the manager is back", DEADLINE_S)
+        # At this address there is a broker, so the impostor lives: federator 0's own broker, by another name.
+        other = federation.broker_url(0).replace("127.0.0.1", "localhost")
+        assert federation.ask("/api/v1/join", {"ip": other, "id": 1})["id"] == 1
+        eventually(lambda: 0 in federation.states(), "federator 0 is known again", DEADLINE_S)
+        federation.signal("federator 1", signal.SIGCONT)
+        eventually(
+            lambda: federation.answers(1) and federation.page(1)["id"] > 1,
+            "it starts anew under another id",
+            DEADLINE_S,
+        )
+        identity = federation.page(1)["id"]
+        eventually(lambda: identity in federation.linked(0), "under which it is linked", DEADLINE_S)
 
 
 @pytest.mark.slow

@@ -141,6 +141,7 @@ class Agent:
             self._state.path,
             announcement_interval_s=protocol.announcement_interval_s,
             expiry_s=protocol.expiry_s,
+            counters=self.counters,
             groups=self._reported_groups,
             is_host_up=lambda: self.host.client.is_connected,
             publish=lambda topic: self.host.client.publish(topic, b""),
@@ -171,6 +172,14 @@ class Agent:
                 "host_unacknowledged": ("Deliveries that the host has not taken.", lambda: host.client.unacknowledged),
                 "parked_bytes": ("Publications that wait for a way.", lambda: machine.parked_bytes),
                 "epoch": ("The boot epoch.", lambda: machine.epoch),
+                "manager_away": (
+                    "1 while no manager answers.",
+                    lambda: self.membership is not None and self.membership.is_away,
+                ),
+                "own_links": (
+                    "Links made while no manager answered.",
+                    lambda: self.membership.own_links if self.membership else 0,
+                ),
             },
         )
 

@@ -20,6 +20,7 @@ import json
 import logging
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -152,6 +153,7 @@ class MembershipShell:
 
     Args:
         expiry_s: how long a neighbour may be unreachable before it counts as lost.
+        counters: the agent's; what is counted here begins with `manager_`.
         groups: the rows of the agent's page of groups.
         publish: publishes a topic with an empty payload at the host broker, at QoS 0.
         measure: publishes at the host broker, and calls back when it has acknowledged that.
@@ -165,6 +167,7 @@ class MembershipShell:
         *,
         announcement_interval_s: float,
         expiry_s: float,
+        counters: "Counter[str]",
         groups: Callable[[], list[dict[str, Any]]],
         is_host_up: Callable[[], bool],
         publish: Callable[[str], int],
@@ -176,10 +179,7 @@ class MembershipShell:
         self.roster = Roster(word.id, expiry_s)
         self.must_restart = asyncio.Event()
         self.refusal: str | None = None
-        self.counters: dict[str, int] = dict.fromkeys(
-            ("words", "stale_words", "announcements", "announcements_refused", "probes_answered", "reports", "relinks"),
-            0,
-        )
+        self._counters = counters
         self._door = door
         self._client = door.client
         self._directory = directory
@@ -259,21 +259,21 @@ class MembershipShell:
             if not is_retained and topic.count("/") == 3:
                 with contextlib.suppress(Unavailable):
                     self._publish(f"{topic}/{self.identity}")
-                    self.counters["probes_answered"] += 1
+                    self._counters["manager_probes_answered"] += 1
             return True
         if topic != ANNOUNCEMENT_TOPIC:
             return False
         if is_retained:
-            self.counters["announcements_refused"] += 1  # it may be of any age
+            self._counters["manager_announcements_refused"] += 1  # it may be of any age
             return True
         try:
             announcement = read_announcement(payload, self.identity, self._credential)
             if announcement is not None:
-                self.counters["announcements"] += 1
+                self._counters["manager_announcements"] += 1
                 if self.roster.take(self._now(), announcement):
                     self._note_change()
         except RemoteError as error:
-            self.counters["announcements_refused"] += 1
+            self._counters["manager_announcements_refused"] += 1
             _log.warning("%s", error)
         return True
 
@@ -297,6 +297,16 @@ class MembershipShell:
             self._wants_map.set()
         return refusal
 
+    @property
+    def is_away(self) -> bool:
+        """Whether no manager answers."""
+        return self.roster.is_away
+
+    @property
+    def own_links(self) -> int:
+        """Links that this federator means to have without the manager's word."""
+        return len(self.roster.own)
+
     def page(self) -> dict[str, object]:
         """For the agent's health page."""
         return {
@@ -308,7 +318,7 @@ class MembershipShell:
             "own_links": sorted(self.roster.own),
             "guests": sorted(self.roster.guests),
             "known_peers": len(self.roster.map.peers),
-            "counters": {**self.counters, "stale_words": self.roster.stale},
+            "stale_words": self.roster.stale,
         }
 
     def _note_link(self) -> None:
@@ -343,7 +353,7 @@ class MembershipShell:
 
     def _note_own(self, own: set[int]) -> None:
         if own - self._told_own:
-            self.counters["relinks"] += 1
+            self._counters["manager_relinks"] += 1
             _log.warning("no manager answers and neighbours are lost; linking to %s meanwhile", sorted(own))
         self._told_own = own
 
@@ -413,7 +423,7 @@ class MembershipShell:
             path = f"/api/v1/federators/{self.identity}/report"
             answer = await self._client.ask("POST", path, body, shown=self._credential, timeout_s=ASK_S)
             self._told_groups = groups
-            self.counters["reports"] += 1
+            self._counters["manager_reports"] += 1
             reported = {peer.id for peer in linked} | set(own)
             if not self._is_in_contact:
                 _log.info("the manager at %s answers", self._client.address)
@@ -431,7 +441,7 @@ class MembershipShell:
         before = self.roster.neighbours, self.roster.epoch
         if word.id != self.identity or not self.roster.take(self._now(), word, reported):
             return
-        self.counters["words"] += 1
+        self._counters["manager_words"] += 1
         if word.settings != self.word.settings:
             _log.warning("the manager hands out other settings now; they count from the next start on")
         self.word = replace(word, credential=self._credential)
