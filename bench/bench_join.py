@@ -91,7 +91,9 @@ async def flowing(source: str, target: str, topic: str) -> AsyncIterator[Stream]
     finally:
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        for one in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(one, Exception):
+                print(f"stream: {one!r}", file=sys.stderr)
 
 
 async def start(directory: Path, count: int, health_interval: str) -> tuple[Federation, LocalManager]:

@@ -42,7 +42,11 @@ class RunningFederation:
         self._log = (directory / "up.log").open("wb")
         command = [sys.executable, "-m", "hanse", "up", "--brokers", str(brokers), "--base-port", str(self.base_port)]
         command += ["--dir", str(directory / "run"), "--state", str(self.state_path), *words]
-        self.process = subprocess.Popen(command, stdout=self._log, stderr=subprocess.STDOUT, start_new_session=True)
+        # The code under test is the one that pytest found, whatever is installed.
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        self.process = subprocess.Popen(
+            command, stdout=self._log, stderr=subprocess.STDOUT, start_new_session=True, env=environment
+        )
 
     def __enter__(self) -> Self:
         try:

@@ -1,7 +1,11 @@
 """`hanse up` with its manager, as its users run it."""
 
 import json
+import os
+import subprocess
+import sys
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -61,11 +65,24 @@ def test_a_federation_is_placed_by_its_manager_and_takes_a_broker_that_runs_alre
                 eventually(lambda: knows(running, "given/#"), "all know given/#")
                 publisher.publish("given/x", b"hi")
                 subscriber.expect(1)
+            # What `hanse sub` subscribes to is interest like any other's.
+            words = ["--state", str(running.state_path)]
+            with ThreadPoolExecutor() as pool:
+                listening = pool.submit(hanse, "sub", "-t", "cli/#", "-C", "1", "-W", "20", "--at", "1", *words)
+                eventually(lambda: knows(running, "cli/#"), "all know cli/#")
+                hanse("pub", "-t", "cli/x", "-m", "by hand", "--at", "2", *words)
+                assert listening.result() == "by hand\n"
             pids = [row[key] for row in state["federators"] for key in ("broker_pid", "federator_pid")]
         assert not any(Path(f"/proc/{pid}").exists() for pid in pids if pid is not None)
         with Client(given.port) as client:
             assert client.client.is_connected(), "a broker that was there before is there afterwards"
     assert not running.state_path.exists()
+
+
+def hanse(*words: str) -> str:
+    command = [sys.executable, "-m", "hanse", *words]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.run(command, env=environment, check=True, capture_output=True, text=True, timeout=40).stdout
 
 
 def knows(running: RunningFederation, group: str) -> bool:

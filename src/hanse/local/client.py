@@ -33,7 +33,8 @@ class Connection:
         self._host, self._port = parts.hostname, parts.port or 1883
         self._user = None if parts.username is None else unquote(parts.username)
         self._password = None if parts.password is None else unquote(parts.password).encode()
-        self._client_id = client_id or f"hanse-cli-{os.getpid()}-{os.urandom(4).hex()}"
+        # Not `hanse-…`: whoever is called so is one of the federation's own, whose subscriptions are no interest.
+        self._client_id = client_id or f"cli-{os.getpid()}-{os.urandom(4).hex()}"
         # Bounded by the receive maximum, but for QoS 0 that is retained.
         self._early: deque[mqtt5.PublishPacket] = deque(maxlen=_EARLY_MAX)
         self._reader: asyncio.StreamReader
