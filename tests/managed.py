@@ -49,6 +49,7 @@ class Managed:
         manager_words: Sequence[str] = (),
         federator_words: Sequence[str] = (),
         scheme: str = "http",
+        link: str = "direct",
     ) -> None:
         self.directory = directory
         self.count = count
@@ -64,6 +65,7 @@ class Managed:
             *("--lease", "2s", "--store", str(directory / "topology.db"), *manager_words),
         ]
         self._federator_words = list(federator_words)
+        self._link = link
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self.environment: dict[int, dict[str, str]] = {}
 
@@ -122,7 +124,8 @@ class Managed:
             eventually(lambda: self.health(number) is not None, f"manager {number} answers", START_S)
 
     def start_federator(self, k: int) -> None:
-        words = ["federator", "--id", str(k), "--broker", self.broker_url(k), "--link-listen", self.link_url(k)]
+        words = ["federator", "--id", str(k), "--broker", self.broker_url(k), "--link", self._link]
+        words += ["--link-listen", self.link_url(k)] if self._link == "direct" else []
         words += ["--state-dir", str(self.directory / f"site-{k}" / "state")]
         words += ["--metrics", f"127.0.0.1:{self.metrics_ports[k]}"]
         for url in self.manager_urls:
@@ -255,6 +258,11 @@ class Managed:
             and len(cores) == 1
             and None not in cores
         )
+
+    def is_mapped(self) -> bool:
+        """Whether the living have the manager's last map of the overlay, for when it is away."""
+        epoch = self.topology()["epoch"]
+        return all(self.page(k)["membership"]["map_epoch"] == epoch for k in self.living())
 
     def knows(self, group: str, among: Iterable[int] | None = None) -> bool:
         """Whether all (or those) name the same core for the group."""

@@ -99,6 +99,7 @@ def lose_two_without_a_manager(federation: Managed) -> None:
     with Stream(federation, 1, 4, "around/x", every_s=0.05) as stream:
         stream.await_message(time.monotonic(), DEADLINE_S)
         assert federation.neighbours() == RING_OF_SIX
+        eventually(federation.is_mapped, "all have the manager's last map", DEADLINE_S)
         federation.kill("manager 0")
         for k in (0, 3):
             federation.kill_site(k)
@@ -128,6 +129,20 @@ def test_without_a_manager_nothing_is_lost_and_the_dead_are_routed_around(tmp_pa
     """The ring of six again, and this time nobody is there to mend it."""
     with Managed(tmp_path, 6, shape="ring") as federation:
         run_without_a_manager(federation, 1.0)
+        lose_two_without_a_manager(federation)
+
+
+@pytest.mark.slow
+def test_links_by_broker_are_mended_with_and_without_a_manager(tmp_path: Path) -> None:
+    with Managed(tmp_path, 6, shape="ring", link="broker") as federation:
+        with Stream(federation, 1, 4, "by-broker/x", every_s=0.05) as stream:
+            stream.await_message(time.monotonic(), DEADLINE_S)
+            federation.kill_site(0)
+            eventually(federation.is_settled, "five are linked as the manager means it", DEADLINE_S)
+            federation.start_broker(0)
+            federation.start_federator(0)
+            eventually(federation.is_settled, "six are", DEADLINE_S)
+            eventually(lambda: federation.neighbours() == RING_OF_SIX, "in their ring", DEADLINE_S)
         lose_two_without_a_manager(federation)
 
 

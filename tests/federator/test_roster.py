@@ -133,6 +133,16 @@ def test_a_known_peer_is_a_guest_if_the_map_is_fresh_or_no_manager_answers() -> 
     assert roster.guests == {}
 
 
+def test_a_peer_that_speaks_by_way_of_the_broker_is_a_guest_before_its_link_stands() -> None:
+    roster = ring_of_six()
+    roster.lose_manager()
+    assert roster.invite(4)
+    assert not roster.invite(4)
+    assert not roster.invite(0), "a neighbour"
+    assert not roster.invite(99), "a stranger"
+    assert set(roster.guests) == {4}
+
+
 def test_a_guest_that_goes_is_forgotten_and_there_are_only_so_many() -> None:
     roster = Roster(1, EXPIRY_S)
     roster.take_map(0, overlay(1, *((0, one) for one in range(2, 30))))

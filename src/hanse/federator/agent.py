@@ -233,6 +233,8 @@ class Agent:
     def _follow_manager(self) -> None:
         if self.membership is None:
             return
+        if isinstance(self.links, BrokerLinkBook):
+            self.links.on_stranger = self.membership.invite
         dialling = Dialling(
             self.identity,
             self.links,

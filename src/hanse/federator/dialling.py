@@ -60,9 +60,12 @@ class Dialling:
         return self._links.is_up(identity)
 
     async def settle(
-        self, now: float, wanted: Mapping[int, Peer], guests: Collection[int], up: Collection[int]
+        self, now: float, wanted: Mapping[int, Peer], guests: Mapping[int, Peer], up: Collection[int]
     ) -> None:
         """Dial who is wanted, end who is neither wanted nor a guest. `up` are the links that stand."""
+        if isinstance(self._links, BrokerLinkBook):
+            # Each side has its own half of such a link: a guest's is made from here.
+            wanted = {**guests, **wanted}
         for identity, peer in sorted(wanted.items()):
             self._unwanted_s.pop(identity, None)
             try:
@@ -71,7 +74,7 @@ class Dialling:
                 _log.warning("federator %d cannot be dialled: %s", identity, error)
         missing = any(not self._links.is_up(identity) for identity in wanted)
         known = {*self._since_s, *self._dialled, *up}
-        for identity in sorted(known - wanted.keys() - set(guests)):
+        for identity in sorted(known - wanted.keys() - guests.keys()):
             first_s = self._unwanted_s.setdefault(identity, now)
             if not missing or now - first_s >= REPLACE_S or not self._links.is_up(identity):
                 await self._end(identity)

@@ -74,6 +74,8 @@ class BrokerLinkBook:
         self._take_frames = on_frames
         self._neighbours: dict[int, _Neighbour] = {}
         self._up: set[int] = set()
+        # Told of whoever speaks to us and is no neighbour.
+        self.on_stranger: Callable[[int], None] | None = None
         self.drops: dict[str, int] = {}
 
     def filters(self) -> list[str]:
@@ -175,6 +177,8 @@ class BrokerLinkBook:
             return False
         sender = route.from_
         neighbour = self._neighbours.get(sender)
+        if neighbour is None and self.on_stranger is not None:
+            self.on_stranger(sender)
         if neighbour is None or sender not in self._up:
             raise RemoteError(f"A frame came from federator {sender}, which is no neighbour that is up.")
         payload = payload_of(publication.packet)

@@ -297,6 +297,11 @@ class MembershipShell:
             self._wants_map.set()
         return refusal
 
+    def invite(self, identity: int) -> None:
+        """A federator speaks to us by way of the broker, where no handshake asks: answer it, if it may be a guest."""
+        if self.admit(identity) is None and self.roster.invite(identity):
+            self._wants_settling.set()
+
     @property
     def is_away(self) -> bool:
         """Whether no manager answers."""
@@ -318,6 +323,7 @@ class MembershipShell:
             "own_links": sorted(self.roster.own),
             "guests": sorted(self.roster.guests),
             "known_peers": len(self.roster.map.peers),
+            "map_epoch": self.roster.map.epoch,
             "stale_words": self.roster.stale,
         }
 

@@ -127,6 +127,15 @@ class Roster:
             return f"{stranger}, and {GUESTS_MAX} such are linked already"
         return None
 
+    def invite(self, identity: int) -> bool:
+        """Make a known peer a guest before its link stands; False where it is linked already, or unknown."""
+        if identity in self.neighbours or identity in self.own or identity in self.guests:
+            return False
+        if identity not in self.map.peers:
+            return False
+        self.guests[identity] = self.map.peers[identity]
+        return True
+
     def is_map_fresh(self, now: float) -> bool:
         """Whether the map tells who is up now."""
         return now - self._map_s <= FRESH_S
