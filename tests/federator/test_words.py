@@ -8,6 +8,7 @@ import pytest
 
 from hanse.errors import LocalError, RemoteError
 from hanse.federator import membership_cache
+from hanse.federator.membership import GROUPS_BYTES_MAX, fit_groups
 from hanse.federator.membership_cache import Membership
 from hanse.federator.words import OverlayMap, Peer, Word, read_announcement, read_map, read_word
 from hanse.topology import announcements
@@ -81,7 +82,7 @@ def three() -> Topology:
 
 
 def test_what_the_manager_composes_is_read() -> None:
-    payload = announcements.compose(Announcement(0, "add", 2), three(), CREDENTIAL, "m")
+    payload = announcements.compose(Announcement(0, "add", 2), three(), [1, 2], CREDENTIAL, "m")
     found = read_announcement(payload, 0, CREDENTIAL)
     assert found is not None
     assert (found.epoch, [one.id for one in found.neighbours]) == (7, [1, 2])
@@ -89,7 +90,7 @@ def test_what_the_manager_composes_is_read() -> None:
 
 
 def test_attack_an_announcement_by_a_client_of_the_broker_is_refused() -> None:
-    payload = announcements.compose(Announcement(0, "add", 2), three(), CREDENTIAL, "m")
+    payload = announcements.compose(Announcement(0, "add", 2), three(), [1, 2], CREDENTIAL, "m")
     forged = json.loads(payload)
     forged["neighbors"] = []
     for attempt in (json.dumps(forged).encode(), json.dumps({**forged, "mac": 7}).encode()):
@@ -144,6 +145,16 @@ def test_a_damaged_membership_is_put_aside(tmp_path: Path, damage: bytes) -> Non
     assert membership_cache.read(tmp_path) is None
     assert not path.exists()
     assert path.with_name(f"{path.name}.damaged").read_bytes() == damage
+
+
+def test_groups_beyond_what_a_report_may_hold_are_left_out_and_counted() -> None:
+    short: list[dict[str, object]] = [{"group": f"a/{number}", "core": None} for number in range(100)]
+    assert fit_groups(short) == (short, ",".join(json.dumps(row, separators=(",", ":")) for row in short), 0)
+    long: dict[str, object] = {"group": "x" * 60_000, "core": 1}
+    kept, text, left_out = fit_groups([long] * 40 + short)
+    assert len(text) <= GROUPS_BYTES_MAX
+    assert left_out == 40 - sum(row is long for row in kept) > 0
+    assert kept[-1] == short[-1], "one long name does not hide the short ones"
 
 
 def test_every_prefix_of_a_membership_is_put_aside_without_an_error(tmp_path: Path) -> None:

@@ -153,9 +153,9 @@ class Agent:
         topic = f"{SELF_PROBE_TOPIC}/{self.identity}"
         self.host.deliver(encode(topic, b"", qos=1), 1, 1, obligation)
 
-    def _reported_groups(self) -> list[dict[str, object]]:
+    def _reported_groups(self, count_max: int) -> list[dict[str, object]]:
         names = ("group", "core", "parents", "mesh", "interest")
-        return [{name: row[name] for name in names} for row in self._group_rows()]
+        return [{name: row[name] for name in names} for row in self._group_rows(count_max)]
 
     def _make_metrics(self) -> AgentMetrics:
         machine, host = self.machine, self.host
@@ -623,9 +623,9 @@ class Agent:
     def _groups_page(self) -> Reply:
         return 200, JSON, json.dumps({"id": self.identity, "groups": self._group_rows()})
 
-    def _group_rows(self) -> list[dict[str, object]]:
+    def _group_rows(self, count_max: int | None = None) -> list[dict[str, object]]:
         rows: list[dict[str, object]] = []
-        for group in self.machine.groups():
+        for group in self.machine.groups()[:count_max]:
             core = self.machine.core_of(group)
             rows.append(
                 {

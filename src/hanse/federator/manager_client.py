@@ -13,7 +13,6 @@ Rules:
 """
 
 import asyncio
-import contextlib
 import json
 import ssl
 from collections.abc import Mapping, Sequence
@@ -176,9 +175,8 @@ class ManagerClient:
                     writer.write(request)
                     status, answer = await _read_answer(reader)
                 finally:
+                    # Not waited for: the answer is here, and a manager slow to say goodbye over TLS is not away.
                     writer.close()
-                    with contextlib.suppress(OSError, ssl.SSLError):
-                        await writer.wait_closed()
         except TimeoutError:
             raise Unavailable(f"{address} did not answer within {timeout_s:g} s.") from None
         except ssl.SSLError as error:

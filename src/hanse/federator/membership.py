@@ -21,7 +21,7 @@ import logging
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,9 @@ POLL_WAIT_S = 25.0  # below what proxies cut
 PATIENCE_S = 5.0  # for a first answer, where there is something on disk to start from
 BACK_OFF_S = (0.25, 5.0)
 REFUSED_S = 30.0
-GROUPS_MAX = 10_000
+# Of one report: more would keep the loop for more than a few ten ms, and the manager takes 2 MiB. The rest is counted.
+GROUPS_MAX = 5_000
+GROUPS_BYTES_MAX = 1 << 20
 HEALTH_INTERVAL_S = 5.0  # until the manager says another
 LEAVE_S = 2.0
 _PROBE_PREFIX = PROBE_FILTER.removesuffix("+/+")
@@ -154,7 +156,7 @@ class MembershipShell:
     Args:
         expiry_s: how long a neighbour may be unreachable before it counts as lost.
         counters: the agent's; what is counted here begins with `manager_`.
-        groups: the rows of the agent's page of groups.
+        groups: the first so many rows of the agent's page of groups.
         publish: publishes a topic with an empty payload at the host broker, at QoS 0.
         measure: publishes at the host broker, and calls back when it has acknowledged that.
     """
@@ -168,7 +170,7 @@ class MembershipShell:
         announcement_interval_s: float,
         expiry_s: float,
         counters: "Counter[str]",
-        groups: Callable[[], list[dict[str, Any]]],
+        groups: Callable[[int], list[dict[str, object]]],
         is_host_up: Callable[[], bool],
         publish: Callable[[str], int],
         measure: Callable[[Callable[[], None]], None],
@@ -414,8 +416,8 @@ class MembershipShell:
         async with self._reporting:
             linked = self.roster.linked()
             own = [*self.roster.own, *self.roster.guests]
-            rows = self._groups()[:GROUPS_MAX]
-            groups = json.dumps(rows)
+            rows, groups, left_out = fit_groups(self._groups(GROUPS_MAX))
+            self._counters["manager_groups_left_out"] += left_out
             body: dict[str, object] = {
                 **self._door.identity.document(),
                 "epoch": self.roster.epoch,
@@ -439,7 +441,7 @@ class MembershipShell:
             self.roster.find_manager()
             self._take(answer, reported)
 
-    def _take(self, answer: dict[str, Any], reported: Sequence[int] | set[int] = ()) -> None:
+    def _take(self, answer: dict[str, Any], reported: Collection[int] = ()) -> None:
         try:
             word = read_word(answer)
         except RemoteError as error:
@@ -555,3 +557,16 @@ class MembershipShell:
                     self._wants_map.set()
                     await asyncio.sleep(BACK_OFF_S[1])
             await asyncio.sleep(min(300.0, max(0.2, len(self.roster.map.peers) / 10)))
+
+
+def fit_groups(rows: Sequence[dict[str, object]]) -> tuple[list[dict[str, object]], str, int]:
+    """The rows that fit into a report, their text, and how many were left out: the manager refuses a larger body."""
+    kept, size = [], 2
+    texts = []
+    for row in rows:
+        text = json.dumps(row, separators=(",", ":"))
+        if size + len(text) + 1 <= GROUPS_BYTES_MAX:
+            size += len(text) + 1
+            texts.append(text)
+            kept.append(row)
+    return kept, ",".join(texts), len(rows) - len(kept)
