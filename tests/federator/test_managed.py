@@ -121,7 +121,12 @@ def lose_two_without_a_manager(federation: Managed) -> None:
         )
         eventually(federation.is_settled, "the living are linked as the manager means it", DEADLINE_S)
         assert federation.topology()["isTwoConnected"]
-        assert all(federation.page(k)["membership"]["own_links"] == [] for k in federation.living())
+        eventually(
+            lambda: all(federation.page(k)["membership"]["own_links"] == [] for k in federation.living()),
+            "all links are the manager's again",
+            DEADLINE_S,
+        )
+        eventually(federation.is_settled, "and still as it means them", DEADLINE_S)
         stream.await_message(time.monotonic(), DEADLINE_S)
 
 
