@@ -123,7 +123,7 @@ def test_what_the_manager_hands_out_is_used_where_nothing_else_is_set() -> None:
         ({"manager": "http://u:hunter2@x"}, ["--manager", "more than a host"]),
         ({"manager": ["http://a:99999"]}, ["--manager", "cannot be read"]),
         ({"join_token": "hunter2 hunter2"}, ["--join-token", "the given value", "without spaces"]),
-        ({"probe": "mirror"}, ["--probe", "federator, broker, self"]),
+        ({"health_probe": "mirror"}, ["--health-probe", "federator, broker, self"]),
         ({"link": "carrier-pigeon"}, ["--link", "one of direct, broker"]),
         ({"link_listen": "mqtt://"}, ["--link-listen", "names no host"]),
         ({"link_listen": "mqtt://u@127.0.0.1:0"}, ["--link-listen", "a listener has none"]),

@@ -42,7 +42,7 @@ def identity_of(settings: FederatorSettings) -> Identity:
     if settings.link == "direct":
         listen = settings.listen_address()
         link = settings.link_advertised or (None if listen is None else str(listen))
-    return Identity(ip, link, settings.probe, settings.id)
+    return Identity(ip, link, settings.health_probe, settings.id)
 
 
 def with_link_port(settings: FederatorSettings) -> FederatorSettings:

@@ -230,7 +230,7 @@ class FederatorSettings:
         is_secret=True,
         check=_check_token,
     )
-    probe: str = setting(
+    health_probe: str = setting(
         "federator",
         "How the manager sees that this federator is well: it answers, its broker answers, or it tells itself.",
         choices=("federator", "broker", "self"),

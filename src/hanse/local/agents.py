@@ -24,7 +24,7 @@ def agent_command(site: Site, link: str = "direct", manager: str | None = None) 
     if manager is not None:
         words += ["--manager", manager]
         if site.has_login:
-            words += ["--probe", "self"]  # the manager has no login there
+            words += ["--health-probe", "self"]  # the manager has no login there
         return words
     for neighbour in neighbours:
         words += ["--neighbour", neighbour]
