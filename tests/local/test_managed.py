@@ -79,6 +79,32 @@ def test_a_federation_is_placed_by_its_manager_and_takes_a_broker_that_runs_alre
     assert not running.state_path.exists()
 
 
+@pytest.mark.slow
+@pytest.mark.processes
+def test_a_broker_with_a_login_is_measured_by_its_federator_and_the_login_stays_secret(tmp_path: Path) -> None:
+    passwords = tmp_path / "passwords"
+    subprocess.run(["mosquitto_passwd", "-b", "-c", str(passwords), "user", "hunter2"], check=True)
+    passwords.chmod(0o644)
+    lines = ["log_dest topic", *(f"log_type {kind}" for kind in MOSQUITTO_LOG_TYPES), f"password_file {passwords}"]
+    with Mosquitto(*lines, anonymous=False) as given:
+        url = f"mqtt://user:hunter2@127.0.0.1:{given.port}"
+        words = ["--broker-url", url, "--health-interval", "1s"]
+        with RunningFederation(tmp_path, 2, *words) as running:
+            manager = running.state["manager"]
+
+            def is_measured() -> bool:
+                with urllib.request.urlopen(f"{manager}/api/v1/topology", timeout=5) as answer:
+                    row = json.load(answer)["federators"][2]
+                return row["state"] == "up" and row["probe"] == "self" and row["latency"] is not None
+
+            eventually(is_measured, "the manager has a latency from the federator itself")
+            assert "hunter2" not in running.state_path.read_text()
+            pid = running.state["federators"][2]["federator_pid"]
+            assert b"hunter2" not in Path(f"/proc/{pid}/cmdline").read_bytes()
+            logs = [path.read_text() for path in tmp_path.glob("run/**/*.log")]
+            assert not any("hunter2" in text for text in logs)
+
+
 def hanse(*words: str) -> str:
     command = [sys.executable, "-m", "hanse", *words]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -152,6 +152,7 @@ class Agent:
         obligation = Obligation(taken)
         topic = f"{SELF_PROBE_TOPIC}/{self.identity}"
         self.host.deliver(encode(topic, b"", qos=1), 1, 1, obligation)
+        obligation.settle()
 
     def _reported_groups(self, count_max: int) -> list[dict[str, object]]:
         names = ("group", "core", "parents", "mesh", "interest")

@@ -191,6 +191,7 @@ class MembershipShell:
         self._publish = publish
         self._measure = measure
         self._latency_ms: float | None = None
+        self._unanswered_s: float | None = None  # since when a measurement waits for the broker
         self._credential = word.credential
         self._told_groups: str | None = None
         self._told_lost: set[int] = set()
@@ -425,7 +426,7 @@ class MembershipShell:
                 "lost": self.roster.lost(self._now()),
             }
             if self._door.identity.probe == "self":
-                body["broker"] = {"ok": self._is_host_up(), "latency": self._latency_ms}
+                body["broker"] = {"ok": self._is_host_well(), "latency": self._latency_ms}
             if groups != self._told_groups or not self._is_in_contact:
                 body["groups"] = rows
             path = f"/api/v1/federators/{self.identity}/report"
@@ -525,17 +526,27 @@ class MembershipShell:
             return min(1.0, interval_s)  # the manager took it for gone: to speak is the way back
         return max(0.05, interval_s) * (1.0 if self._door.identity.probe == "self" else 3.0)
 
+    def _is_host_well(self) -> bool:
+        """A broker that lets us in and acknowledges nothing for a whole interval is not."""
+        waits_s = 0.0 if self._unanswered_s is None else time.perf_counter() - self._unanswered_s
+        return self._is_host_up() and waits_s < self._report_interval_s()
+
     def _begin_measurement(self) -> None:
         if not self._is_host_up():
-            self._latency_ms = None
+            self._latency_ms = self._unanswered_s = None
             return
-        begin_s = time.perf_counter()
+        if self._unanswered_s is not None:
+            return
+        begin_s = self._unanswered_s = time.perf_counter()
 
         def note() -> None:
             self._latency_ms = (time.perf_counter() - begin_s) * 1000
+            self._unanswered_s = None
 
-        with contextlib.suppress(Unavailable):
+        try:
             self._measure(note)
+        except Unavailable:
+            self._unanswered_s = None
 
     async def _keep_map(self) -> None:
         """The map is worth having before it is needed; but many who fetch it at once are a burden to the manager."""
