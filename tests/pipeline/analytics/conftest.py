@@ -1,7 +1,7 @@
 """One Spark session for the tests of the tables, and tables written as text.
 
-`HANSE_TEST_SPARK=connect pytest tests/pipeline/analytics` runs the same suite over Spark Connect, against a server inside the
-test process; `HANSE_TEST_SPARK=sc://host:15002` against one elsewhere. The default is a classic session.
+`HANSE_TEST_SPARK=connect pytest tests/pipeline/analytics` runs the same suite over Spark Connect, against a server
+inside the test process; `HANSE_TEST_SPARK=sc://host:15002` against one elsewhere. The default is a classic session.
 """
 
 import os
@@ -81,7 +81,7 @@ def rows_of(table: Table, header: str, rows: tuple[tuple[Any, ...], ...]) -> lis
 
 @pytest.fixture(scope="session")
 def make(spark: SparkSession) -> Make:
-    """`make(table, "column column", (value, value), …)`: what is not named is null, or blank where it may not be."""
+    """`make(table, "column column", (value, value), …)` is a table with these rows."""
 
     def build(table: Table, header: str, *rows: tuple[Any, ...]) -> DataFrame:
         return spark.createDataFrame(pa.Table.from_pylist(rows_of(table, header, rows), table.arrow), table.struct)
@@ -91,7 +91,7 @@ def make(spark: SparkSession) -> Make:
 
 @pytest.fixture(scope="session")
 def check() -> Check:
-    """`check(frame, table, "column column", (value, value), …)`: the schema, no null where none may be, the rows."""
+    """`check(frame, table, "column column", (value, value), …)`: schema, required columns, rows."""
 
     def compare(actual: DataFrame, table: Table, header: str, *rows: tuple[Any, ...]) -> None:
         assert [(f.name, f.dataType) for f in actual.schema] == [(f.name, f.dataType) for f in table.struct]

@@ -35,7 +35,7 @@ TYPES: dict[str, DataType] = {
     "boolean": BooleanType(),
     "binary": BinaryType(),
     "timestamp": TimestampType(),
-    "strings": ArrayType(StringType(), containsNull=False),
+    "strings": ArrayType(StringType()),
 }
 
 

@@ -32,7 +32,8 @@ SPREAD_FLOORS = {
     "data_kb_per_s": 0.5,
     "dropped_frames": 0.5,
 }
-# What a silent window means: nothing counted is zero; a level that nobody read (CPU, memory, round trip) is unknown.
+# What a silent window means: nothing counted is zero; a level that nobody read (CPU, memory, round trip) is
+# unknown.
 ZERO_WHEN_SILENT = (
     "reports",
     "published_per_s",

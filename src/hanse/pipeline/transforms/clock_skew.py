@@ -9,7 +9,6 @@ of errors.
 """
 
 from collections.abc import Iterator
-from functools import partial
 from itertools import pairwise
 
 import networkx as nx
@@ -50,15 +49,15 @@ def clock_skew(health: DataFrame, window_s: int = WINDOW_S, drift_ppm: float = D
             F.count("*").alias("checks"),
         )
     )
-    return best.groupBy("window_start").applyInArrow(partial(_all_pairs, hosts_max=HOSTS_MAX), TABLE.struct)
+    return best.groupBy("window_start").applyInArrow(_all_pairs, TABLE.struct)
 
 
-def _all_pairs(pairs: pa.Table, hosts_max: int) -> pa.Table:
+def _all_pairs(pairs: pa.Table) -> pa.Table:
     window = pairs.column("window_start")[0]
     graph = nx.Graph()
     for row in pairs.drop_columns(["window_start"]).to_pylist():
         graph.add_edge(row["host"], row["other_host"], **row)
-    rows = list(_offsets(graph, 1 if len(graph) > hosts_max else len(graph)))
+    rows = list(_offsets(graph, 1 if len(graph) > HOSTS_MAX else len(graph)))
     columns = list(zip(*rows, strict=True))
     arrays = [pa.array([window.value] * len(rows), TABLE.arrow.field(0).type)]
     arrays += [pa.array(column, field.type) for column, field in zip(columns, list(TABLE.arrow)[1:], strict=True)]

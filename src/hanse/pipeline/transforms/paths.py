@@ -23,11 +23,12 @@ def paths(hops: DataFrame, deliveries: DataFrame) -> DataFrame:
     # The moment first: the first delivery at a destination comes first.
     delivery = F.struct("delivered_at", "reporter", "group", "hops", "published_at").alias("delivery")
     first_copies = hops.where(~F.col("is_duplicate")).select(*MESSAGE, hop)
-    # One shuffle for both, instead of one each and a join.
+    # One shuffle for both, instead of one each and a join. Sets, because a telemetry batch may be read twice: a row
+    # that is equal in all, to the microsecond, is the same row.
     both = first_copies.unionByName(deliveries.select(*MESSAGE, delivery), allowMissingColumns=True)
     messages = both.groupBy(*MESSAGE).agg(
-        F.sort_array(F.collect_list("hop"), asc=False).alias("hops_back"),
-        F.sort_array(F.collect_list("delivery")).alias("deliveries"),
+        F.sort_array(F.collect_set("hop"), asc=False).alias("hops_back"),
+        F.sort_array(F.collect_set("delivery")).alias("deliveries"),
     )
     first = messages.select(
         *MESSAGE, "hops_back", "deliveries", F.posexplode("deliveries").alias("position", "delivery")
