@@ -167,6 +167,10 @@ class SpoolReader:
         names = self._list()
         return self._index(names[-1]).end if names else START
 
+    def starts(self) -> list[Position]:
+        """Where each segment begins, oldest first."""
+        return [Position(name.number, 0, name.first_row) for name in self._list()]
+
     def advance(
         self, start: Position, *, end: Position, rows_max: int | None = None, bytes_max: int | None = None
     ) -> Position:
