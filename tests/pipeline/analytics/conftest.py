@@ -6,7 +6,6 @@ inside the test process; `HANSE_TEST_SPARK=sc://host:15002` against one elsewher
 
 import os
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -35,28 +34,17 @@ Check = Callable[..., None]
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
     mode = os.environ.get("HANSE_TEST_SPARK", "classic")
+    if mode == "classic":
+        yield request.getfixturevalue("spark")  # the one of all the pipeline's tests
+        return
     # The Python workers are processes of their own: they must find this tree, not an installed one.
     os.environ["PYTHONPATH"] = str(Path(__file__).parents[3] / "src")
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.appName("hanse-tests")
-    if mode == "classic":
-        builder = builder.master("local[2]").config("spark.driver.memory", "1g")
-    else:
-        builder = builder.remote("local[2]" if mode == "connect" else mode)
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.shuffle.partitions": "1",
-        "spark.sql.session.timeZone": "UTC",
-    }
-    with warnings.catch_warnings():
-        # Connect warns that settings of the server cannot be changed by a client; a server of ours was given them.
-        warnings.filterwarnings("ignore", message=".*cannot (be )?modif", category=UserWarning)
-        for name, value in settings.items():
-            builder = builder.config(name, value)
-        session = builder.getOrCreate()
+    session = SparkSession.builder.remote("local[2]" if mode == "connect" else mode).getOrCreate()
+    session.conf.set("spark.sql.session.timeZone", "UTC")
+    session.conf.set("spark.sql.shuffle.partitions", "2")
     yield session
     session.stop()
 

@@ -23,7 +23,7 @@ from hanse.pipeline.transforms.windows import WINDOW_S, window_start
 DRIFT_PPM = 100.0
 
 # Offsets for all pairs of n hosts are n² rows a window. Beyond this, only pairs that checked each other are given.
-HOSTS_MAX = 300
+HOSTS_MAX = 64
 
 
 def clock_skew(health: DataFrame, window_s: int = WINDOW_S, drift_ppm: float = DRIFT_PPM) -> DataFrame:

@@ -16,14 +16,13 @@ def latencies(paths: DataFrame, skew: DataFrame, hosts: DataFrame, window_s: int
     destinations = F.broadcast(
         hosts.select(F.col("federator").alias("destination"), F.col("host").alias("destination_host"))
     )
-    offsets = F.broadcast(
-        skew.select(
-            F.col("window_start").alias("skew_window"),
-            F.col("host").alias("origin_host"),
-            F.col("other_host").alias("destination_host"),
-            "skew_ms",
-            "skew_error_ms",
-        )
+    # Not broadcast by hint: it holds hosts² rows a window, and Spark sees its size.
+    offsets = skew.select(
+        F.col("window_start").alias("skew_window"),
+        F.col("host").alias("origin_host"),
+        F.col("other_host").alias("destination_host"),
+        "skew_ms",
+        "skew_error_ms",
     )
     timed = (
         paths.where("published_at is not null")
