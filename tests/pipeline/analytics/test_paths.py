@@ -65,7 +65,7 @@ def test_paths_are_found_backwards_from_the_delivery(make: Any, check: Any) -> N
     )
 
 
-CHECK = "reporter target host target_host sent_at received_at answered_at returned_at is_ok"
+CHECK = "collected_at reporter target host target_host sent_at received_at answered_at returned_at is_ok"
 
 
 def test_skew_is_taken_from_the_shortest_check_of_a_window(make: Any, check: Any) -> None:
@@ -73,37 +73,58 @@ def test_skew_is_taken_from_the_shortest_check_of_a_window(make: Any, check: Any
     checks = make(
         silver.TABLES["health"],
         CHECK,
-        ("1", "2", "h1", "h2", 10.000, 15.001, 15.002, 10.003, True),  # 2 ms on the wire, evenly
-        ("1", "2", "h1", "h2", 20.000, 25.040, 25.040, 20.041, True),  # slow one way: 19.5 ms off, and ignored
-        ("2", "1", "h2", "h1", 35.000, 30.010, 30.010, 35.020, True),  # the other way round, 20 ms on the wire
-        ("2", "3", "h2", "h3", 40.000, 39.002, 39.002, 40.004, True),
-        ("1", "2", "h1", "h2", 50.000, None, None, None, False),  # failed
-        ("1", "4", "h1", "h1", 50.000, 50.000, 50.000, 50.001, True),  # one host, one clock
-        ("1", "2", "h1", "h2", 70.000, 74.001, 74.003, 70.001, True),  # thought longer than it was away
-        ("1", "2", "h1", "h2", 80.000, 85.001, 85.001, 80.002, True),
-        ("9", "8", "h9", "h8", 10.000, 10.001, 10.001, 10.002, True),  # another island
+        (10, "1", "2", "h1", "h2", 10.000, 15.001, 15.002, 10.003, True),  # 2 ms on the wire, evenly
+        (20, "1", "2", "h1", "h2", 20.000, 25.040, 25.040, 20.041, True),  # slow one way: 19.5 ms off, and ignored
+        (30, "2", "1", "h2", "h1", 35.000, 30.010, 30.010, 35.020, True),  # the other way round, 20 ms on the wire
+        (40, "2", "3", "h2", "h3", 40.000, 39.002, 39.002, 40.004, True),
+        (50, "1", "2", "h1", "h2", 50.000, None, None, None, False),  # failed
+        (50, "1", "4", "h1", "h1", 50.000, 50.000, 50.000, 50.001, True),  # one host, one clock
+        (50, "1", "2", "h1", "h2", 50.000, 54.001, 54.003, 50.001, True),  # thought longer than it was away
+        (10, "9", "8", "h9", "h8", 3_600.0, 10.001, 10.001, 3_600.002, True),  # another island, an hour off
     )
+    expected = [
+        ("h1", "h2", 5_000.0, 1.0, 3, 1),
+        ("h2", "h1", -5_000.0, 1.0, 3, 1),
+        ("h2", "h3", -1_000.0, 2.0, 1, 1),
+        ("h3", "h2", 1_000.0, 2.0, 1, 1),
+        ("h1", "h3", 4_000.0, 3.0, 0, 2),
+        ("h3", "h1", -4_000.0, 3.0, 0, 2),
+        ("h8", "h9", 3_590_000.0, 1.0, 1, 1),
+        ("h9", "h8", -3_590_000.0, 1.0, 1, 1),
+    ]
+    beside = [(*row[:4], 0, row[5]) for row in expected]
     check(
         clock_skew(checks, drift_ppm=0.0),
         skew_schema.TABLE,
         "window_start host other_host skew_ms skew_error_ms checks links",
-        (0, "h1", "h2", 5_000.0, 1.0, 3, 1),
-        (0, "h2", "h1", -5_000.0, 1.0, 3, 1),
-        (0, "h2", "h3", -1_000.0, 2.0, 1, 1),
-        (0, "h3", "h2", 1_000.0, 2.0, 1, 1),
-        (0, "h1", "h3", 4_000.0, 3.0, 0, 2),
-        (0, "h3", "h1", -4_000.0, 3.0, 0, 2),
-        (0, "h8", "h9", 0.0, 1.0, 1, 1),
-        (0, "h9", "h8", 0.0, 1.0, 1, 1),
-        (60, "h1", "h2", 5_000.0, 1.0, 1, 1),
-        (60, "h2", "h1", -5_000.0, 1.0, 1, 1),
+        *[(-60, *row) for row in beside],
+        *[(0, *row) for row in expected],
+        *[(60, *row) for row in beside],
     )
 
 
-def test_the_error_of_a_skew_allows_for_drift_within_the_window(make: Any) -> None:
-    checks = make(silver.TABLES["health"], CHECK, ("1", "2", "h1", "h2", 10.0, 10.001, 10.001, 10.002, True))
-    errors = [row["skew_error_ms"] for row in clock_skew(checks).collect()]
-    assert errors == pytest.approx([1.0 + 100e-6 * 30_000] * 2)
+def test_the_error_of_a_skew_allows_for_drift_and_the_nearer_check_wins(make: Any) -> None:
+    checks = make(
+        silver.TABLES["health"],
+        CHECK,
+        (10, "1", "2", "h1", "h2", 10.0, 10.001, 10.001, 10.002, True),
+        (
+            70,
+            "1",
+            "2",
+            "h1",
+            "h2",
+            70.0,
+            71.001,
+            71.001,
+            70.004,
+            True,
+        ),  # h2 was set by a second, the wire took longer
+    )
+    rows = clock_skew(checks, drift_ppm=50.0).where("host = 'h1'").orderBy("window_start").collect()
+    # Half the wire time, and 3 ms of drift for each window of distance and one more.
+    assert [row["skew_error_ms"] for row in rows] == pytest.approx([7.0, 4.0, 5.0, 8.0])
+    assert [row["skew_ms"] for row in rows] == pytest.approx([0.0, 0.0, 999.0, 999.0])
 
 
 def test_a_federator_is_where_it_was_last_heard_of(make: Any, check: Any) -> None:
@@ -134,13 +155,13 @@ def test_a_federator_is_where_it_was_last_heard_of(make: Any, check: Any) -> Non
 def test_latency_is_corrected_before_anything_is_made_of_it(make: Any, check: Any) -> None:
     found = make(
         paths_schema.TABLE,
-        "origin destination group path hops is_complete published_at delivered_at",
-        ("1", "2", "a", ["1", "2"], 1, True, 10.0, 15.010),  # h2 is 5 s ahead
-        ("2", "1", "a", ["2", "1"], 1, True, 15.0, 10.012),
-        ("1", "2", "a", ["1", "2"], 1, True, 61.0, 66.010),  # no check in this window
-        ("1", "4", "a", ["1", "3", "4"], 2, True, 10.0, 10.007),  # the same host
-        ("1", "9", "a", ["9"], 1, False, 10.0, 10.5),  # a host that nobody knows
-        ("1", "2", "a", ["2"], 1, False, None, 15.0),  # a publication that nobody saw
+        "collected_at origin destination group path hops is_complete published_at delivered_at",
+        (10, "1", "2", "a", ["1", "2"], 1, True, 10.0, 15.010),  # h2 is 5 s ahead
+        (10, "2", "1", "a", ["2", "1"], 1, True, 15.0, 10.012),
+        (61, "1", "2", "a", ["1", "2"], 1, True, 61.0, 66.010),  # no check in this window
+        (10, "1", "4", "a", ["1", "3", "4"], 2, True, 10.0, 10.007),  # the same host
+        (10, "1", "9", "a", ["9"], 1, False, 10.0, 10.5),  # a host that nobody knows
+        (10, "1", "2", "a", ["2"], 1, False, None, 15.0),  # a publication that nobody saw
     )
     skew = make(
         skew_schema.TABLE,

@@ -12,7 +12,8 @@ TABLE = Table(
         number("skew_ms", "the other host's clock less the host's"),
         number("skew_error_ms", "the true offset lies within `skew_ms` plus or minus this"),
         count(
-            "checks", "two-way checks between the two; 0 where the offset was put together by way of other hosts"
+            "checks",
+            "two-way checks between the two in this window; 0 where the windows beside it or other hosts had to do",
         ),
         count("links", "pairs of hosts that it was put together from; 1 if measured directly"),
     ),

@@ -15,6 +15,7 @@ TABLE = Table(
         count("hops", "links crossed"),
         Column("is_complete", "boolean", "whether every hop of the way was reported, back to the origin"),
         maybe(moment("published_at", "when the origin's broker handed it over, by the origin's clock")),
+        moment("collected_at", "when the collector received the delivery's report"),
         moment("delivered_at", "when the destination's broker acknowledged it, by the destination's clock"),
         count("copies", "deliveries of this message at this destination; more than 1 is a duplicate"),
     ),

@@ -2,10 +2,12 @@
 
 For one check with the four moments t1 (sent), t2 (received), t3 (answered), t4 (returned), the target's clock is
 ahead by ((t2 - t1) + (t3 - t4)) / 2, and the truth lies within half of what the wire took, ((t4 - t1) - (t3 - t2))
-/ 2. So the check with the shortest wire time of a window is the best one (Mills' clock filter, as in NTP), and its
-half wire time is the error, plus what two free-running crystals can drift apart within the window. Where two hosts
-never checked each other, the offset is put together over the hosts between them, by the way with the smallest sum
-of errors.
+/ 2. So the check with the shortest wire time is the best one (Mills' clock filter, as in NTP). A check serves its
+own window and, so that one lost report leaves no gap, the windows before and after, with what two clocks can drift
+apart meanwhile added to the error. Where two hosts never checked each other, the offset is put together over the
+hosts between them, by the way with the smallest sum of errors.
+
+Windows are by the collector's clock, the only one that all rows share: the others are what is being measured.
 """
 
 from collections.abc import Iterator
@@ -19,8 +21,9 @@ from pyspark.sql import functions as F  # noqa: N812
 from hanse.pipeline.schemas.clock_skew import TABLE
 from hanse.pipeline.transforms.windows import WINDOW_S, window_start
 
-# How fast two clocks may part: 50 parts in a million each is what a plain crystal is sold with.
-DRIFT_PPM = 100.0
+# How fast two clocks may part, in parts of a million: NTP's own tolerance (RFC 5905, PHI) for clocks that it
+# disciplines. Where clocks run free, 100 is prudent.
+DRIFT_PPM = 15.0
 
 # Offsets for all pairs of n hosts are n² rows a window. Beyond this, only pairs that checked each other are given.
 HOSTS_MAX = 64
@@ -31,22 +34,29 @@ def clock_skew(health: DataFrame, window_s: int = WINDOW_S, drift_ppm: float = D
     t1, t2, t3, t4 = (F.unix_micros(moment) for moment in ("sent_at", "received_at", "answered_at", "returned_at"))
     is_forward = F.col("host") < F.col("target_host")
     offset_us = ((t2 - t1) + (t3 - t4)) / 2
+    own = window_start(F.col("collected_at"), window_s)
     checks = health.where(F.col("is_ok") & (F.col("host") != F.col("target_host"))).select(
-        window_start(F.col("sent_at"), window_s).alias("window_start"),
+        F.explode(F.array(*[F.lit(distance) for distance in (-1, 0, 1)])).alias("distance"),
+        own.alias("own_window"),
         F.least("host", "target_host").alias("host"),
         F.greatest("host", "target_host").alias("other_host"),
         F.when(is_forward, offset_us).otherwise(-offset_us).alias("offset_us"),
         ((t4 - t1) - (t3 - t2)).alias("wire_us"),
     )
-    drift_us = drift_ppm * window_s / 2
+    # A message may be a whole window away from a check of its own window.
+    drift_us = (F.abs("distance") + 1) * F.lit(drift_ppm * window_s)
     best = (
         # A negative wire time is a clock that was set during the check; a missing moment is a null, and goes too.
         checks.where("wire_us >= 0")
+        .withColumn("error_us", F.col("wire_us") / 2 + drift_us)
+        .withColumn(
+            "window_start", F.timestamp_seconds(F.unix_seconds("own_window") + F.col("distance") * window_s)
+        )
         .groupBy("window_start", "host", "other_host")
         .agg(
-            (F.min_by("offset_us", "wire_us") / 1_000).alias("skew_ms"),
-            ((F.min("wire_us") / 2 + F.lit(drift_us)) / 1_000).alias("skew_error_ms"),
-            F.count("*").alias("checks"),
+            (F.min_by("offset_us", "error_us") / 1_000).alias("skew_ms"),
+            (F.min("error_us") / 1_000).alias("skew_error_ms"),
+            F.count_if(F.col("distance") == 0).alias("checks"),
         )
     )
     return best.groupBy("window_start").applyInArrow(_all_pairs, TABLE.struct)

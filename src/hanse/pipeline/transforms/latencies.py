@@ -26,7 +26,7 @@ def latencies(paths: DataFrame, skew: DataFrame, hosts: DataFrame, window_s: int
     )
     timed = (
         paths.where("published_at is not null")
-        .withColumn("skew_window", window_start(F.col("published_at"), window_s))
+        .withColumn("skew_window", window_start(F.col("collected_at"), window_s))
         .join(origins, "origin", "left")
         .join(destinations, "destination", "left")
         .join(offsets, ["skew_window", "origin_host", "destination_host"], "left")

@@ -25,16 +25,22 @@ def paths(hops: DataFrame, deliveries: DataFrame) -> DataFrame:
     first_copies = hops.where(~F.col("is_duplicate")).select(*MESSAGE, hop)
     # One shuffle for both, instead of one each and a join. Sets, because a telemetry batch may be read twice: a row
     # that is equal in all, to the microsecond, is the same row.
-    both = first_copies.unionByName(deliveries.select(*MESSAGE, delivery), allowMissingColumns=True)
+    both = first_copies.unionByName(deliveries.select(*MESSAGE, delivery, "collected_at"), allowMissingColumns=True)
     messages = both.groupBy(*MESSAGE).agg(
         F.sort_array(F.collect_set("hop"), asc=False).alias("hops_back"),
         F.sort_array(F.collect_set("delivery")).alias("deliveries"),
+        F.max("collected_at").alias("collected_at"),
     )
     first = messages.select(
-        *MESSAGE, "hops_back", "deliveries", F.posexplode("deliveries").alias("position", "delivery")
+        *MESSAGE,
+        "hops_back",
+        "deliveries",
+        "collected_at",
+        F.posexplode("deliveries").alias("position", "delivery"),
     ).where(~F.exists(F.slice("deliveries", 1, F.col("position")), _is_at(F.col("delivery.reporter"))))
     found = first.select(
         *MESSAGE,
+        "collected_at",
         F.col("delivery.group").alias("group"),
         F.col("delivery.reporter").alias("destination"),
         _path(F.col("hops_back"), F.col("delivery.reporter")).alias("path"),
