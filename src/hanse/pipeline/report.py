@@ -133,6 +133,13 @@ def _sections(read: Read) -> Iterator[Section]:
         F.desc(F.abs("score")),
     )
     yield _listing(
+        "Advice",
+        "The federator that would anchor each group with the fewest link crossings.",
+        read("gold_advice"),
+        F.desc("is_worth_moving"),
+        F.desc("saving_share"),
+    )
+    yield _listing(
         "Clock skew",
         "The other host's clock less the host's in the last window, and how far that may be off.",
         _last_window(read("gold_clock_skew")).where("host < other_host"),

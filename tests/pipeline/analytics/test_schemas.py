@@ -1,7 +1,9 @@
+import os
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BooleanType, LongType, StringType, TimestampType
 
@@ -62,3 +64,9 @@ def test_the_page_of_tables_is_what_the_schemas_say() -> None:
     assert (DOCS / "pipeline-tables.md").read_text(encoding="utf-8") == render(), (
         "make docs/pipeline-tables.md anew: python -m hanse.pipeline.schemas.document > docs/pipeline-tables.md"
     )
+
+
+@pytest.mark.spark
+def test_the_session_is_of_the_kind_that_was_asked_for(spark: SparkSession) -> None:
+    is_connect = type(spark).__module__.startswith("pyspark.sql.connect")
+    assert is_connect == (os.environ.get("HANSE_TEST_SPARK", "classic") != "classic")

@@ -6,11 +6,12 @@ read again: that bounds what Spark must hold, and makes each step's cost its own
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame
 
 from hanse.errors import LocalError
+from hanse.pipeline.advice import AdviceSettings, advice
 from hanse.pipeline.jobs.store import Store
 from hanse.pipeline.transforms import anomalies as anomaly
 from hanse.pipeline.transforms.broker_load import broker_load
@@ -43,6 +44,7 @@ class GoldSettings:
 
     window_s: int = WINDOW_S
     settle_s: int = SETTLE_S  # two announcement intervals of the federation
+    advice: AdviceSettings = field(default_factory=AdviceSettings)
 
     def __post_init__(self) -> None:
         if not 1 <= self.window_s <= 86_400:
@@ -92,6 +94,12 @@ def steps(settings: GoldSettings) -> Iterator[tuple[str, Callable[[Read], DataFr
     yield "gold_topology_snapshots", lambda read: topology_snapshots(read("gold_topology_intervals"))
     yield "gold_broker_load", lambda read: broker_load(read("silver_resource"), read("silver_flow_increments"), w)
     yield "gold_anomalies", lambda read: anomaly.anomalies(_series(read, w), w)
+    yield (
+        "gold_advice",
+        lambda read: advice(
+            read("gold_traffic_matrix"), read("gold_topology_intervals"), read("silver_mesh"), settings.advice
+        ),
+    )
 
 
 def _hosts(read: Read) -> DataFrame:

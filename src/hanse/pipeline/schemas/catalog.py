@@ -1,6 +1,7 @@
 """All tables, by name, in the order in which the data passes them."""
 
 from hanse.pipeline.schemas import (
+    advice,
     anomalies,
     broker_load,
     clock_skew,
@@ -59,6 +60,7 @@ GOLD: dict[str, Table] = {
         broker_load,
         anomalies,
         clock_skew,
+        advice,
     )
 }
 
