@@ -29,7 +29,7 @@ import pyarrow as pa
 import uvloop
 from mqtt5 import PublishPacket
 
-from hanse.errors import HanseError, LocalError, Unavailable
+from hanse.errors import HanseError, LocalError, RemoteError, Unavailable
 from hanse.mqtt.client import Client, ClientHandler, ClientSettings
 from hanse.mqtt.publication import Publication, decode
 from hanse.mqtt.subscriptions import Subscription
@@ -92,6 +92,10 @@ class Collector(ClientHandler):
         self._urgent = asyncio.Event()
         self._stopping = asyncio.Event()
         self._held_since = 0.0
+        # Rows by where they are: durable; being written; of those not durable, received in a session that is gone.
+        self._rows_durable = 0
+        self._in_commit = 0
+        self._old_rows = 0
         self._fatal: LocalError | None = None
         self._client = Client(self._client_settings(), self)
         self._writer: SpoolWriter | None = None
@@ -128,6 +132,7 @@ class Collector(ClientHandler):
             self._writer = await self._open_spool()
             if self._writer is None:
                 return
+            self._rows_durable = self._writer.position.rows
             self._recover()
             await self._collect()
         finally:
@@ -156,7 +161,7 @@ class Collector(ClientHandler):
         )
         try:
             await self._client.start(must_connect=True)
-        except Unavailable as error:
+        except (RemoteError, Unavailable) as error:
             self._say("connecting", str(error))
             _log.warning("%s Trying again.", error)
             await self._client.start()
@@ -202,6 +207,9 @@ class Collector(ClientHandler):
             self.status.sessions_resumed += 1
             self._redelivery.resumed()
         else:
+            # What waits was received in the old session, which is gone: spooled it must be, remembered it must not.
+            self._enqueue(self._redelivery.give_up())
+            self._old_rows = self._in_commit + len(self._queue)
             self._redelivery.forget()
             self._remember_session()
 
@@ -237,8 +245,7 @@ class Collector(ClientHandler):
         else:
             # Anything new ends a run of copies; the filter must hear of it while one may be open.
             self._redelivery_ended(publications)
-            self._queue += [(now_us, one) for one in publications]
-            self._queue_bytes += sum(len(one[0]) for one in publications) + _PACKET_OVERHEAD_BYTES * len(publications)
+            self._enqueue([(now_us, one) for one in publications])
         self._note_queue()
 
     def _redelivery_ended(self, publications: list[Publication]) -> None:
@@ -253,8 +260,11 @@ class Collector(ClientHandler):
             self._held_since = time.monotonic()
         self.status.copies += len(found.copies)
         self._copies += [one.receipt for _, one in found.copies]
-        self._queue += found.new
-        self._queue_bytes += sum(len(one.packet) + _PACKET_OVERHEAD_BYTES for _, one in found.new)
+        self._enqueue(found.new)
+
+    def _enqueue(self, rows: list[Row]) -> None:
+        self._queue += rows
+        self._queue_bytes += sum(len(one.packet) + _PACKET_OVERHEAD_BYTES for _, one in rows)
 
     def _note_queue(self) -> None:
         self.status.queue_bytes = self._queue_bytes
@@ -293,9 +303,7 @@ class Collector(ClientHandler):
             and self._client.is_connected
             and time.monotonic() - self._held_since > REDELIVERY_QUIET_S
         ):
-            late = self._redelivery.give_up()
-            self._queue += late
-            self._queue_bytes += sum(len(one.packet) + _PACKET_OVERHEAD_BYTES for _, one in late)
+            self._enqueue(self._redelivery.give_up())
 
     async def _commit(self) -> None:
         copies, self._copies = self._copies, []
@@ -303,12 +311,16 @@ class Collector(ClientHandler):
         while self._queue:
             # A backlog is written in blocks of the commit's size, so that no block is beyond what a reader expects.
             rows, size = self._take()
+            self._in_commit = len(rows)
             seen = await self._write(rows)
+            self._in_commit = 0
             if seen is None:
                 return
             is_answered = self._client.is_connected
             self._acknowledge([one.receipt for _, one in rows if one.receipt])
-            self._redelivery.spooled(seen, answered=is_answered)
+            old, self._old_rows = min(self._old_rows, len(rows)), max(0, self._old_rows - len(rows))
+            self._redelivery.spooled(seen[old:], answered=is_answered)
+            self._rows_durable += len(rows)
             self._queue_bytes -= size
             self.status.queue_bytes = self._queue_bytes
             self.status.spooled += len(rows)
@@ -378,7 +390,7 @@ class Collector(ClientHandler):
         assert self._writer is not None
         path = self._writer.directory / _SESSION_FILE
         beside = path.with_suffix(".tmp")
-        first = self._writer.position.rows + len(self._queue)
+        first = self._rows_durable + self._old_rows
         with beside.open("w", encoding="utf-8") as file:
             json.dump({"url": self.settings.url, "first_row": first}, file)
             file.flush()
@@ -522,7 +534,6 @@ def build(producer: str, first_row: int, rows: list[Row]) -> tuple[pa.RecordBatc
     seen = [
         (one.packet_id, _content_of(one.topic, payload, one.retain, _hashable(found)))
         for (_, one), payload, found in zip(rows, payloads, properties, strict=True)
-        if one.receipt
     ]
     return pa.RecordBatch.from_arrays(columns, schema=SPOOLED_ROW), seen
 
