@@ -26,7 +26,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow as pa
-import uvloop
 from mqtt5 import PublishPacket
 
 from hanse.errors import HanseError, LocalError, RemoteError, Unavailable
@@ -87,7 +86,6 @@ class Collector(ClientHandler):
         self._redelivery: Redelivery[Row] = Redelivery()
         self._queue: list[Row] = []
         self._queue_bytes = 0
-        self._copies: list[int] = []
         self._wake = asyncio.Event()
         self._urgent = asyncio.Event()
         self._stopping = asyncio.Event()
@@ -206,6 +204,8 @@ class Collector(ClientHandler):
         if session_present:
             self.status.sessions_resumed += 1
             self._redelivery.resumed()
+            # A session that still holds the subscriptions is not asked for them again, so no answer will tell.
+            asyncio.get_running_loop().call_soon(self._say_if_collecting)
         else:
             # What waits was received in the old session, which is gone: spooled it must be, remembered it must not.
             self._enqueue(self._redelivery.give_up())
@@ -224,13 +224,18 @@ class Collector(ClientHandler):
         refused = [(one.filter, code) for one, code in answers if code >= 0x80]
         if refused:
             what = ", ".join(f"{name!r} (reason 0x{code:02X})" for name, code in refused)
-            self._fatal = LocalError(f"{self.settings.url} refused the subscription to {what}; check its access rules.")
+            self._fatal = LocalError(
+                f"{self.settings.url} refused the subscription to {what}; check its access rules."
+            )
             self.stop()
             return
         for one, code in answers:
             if code < one.qos:
                 _log.warning("%r was granted QoS %d instead of %d.", one.filter, code, one.qos)
-        if self._client.is_subscribed and self.status.state != "full":
+        self._say_if_collecting()
+
+    def _say_if_collecting(self) -> None:
+        if self._client.is_connected and self._client.is_subscribed and self.status.state != "full":
             self._say("collecting")
 
     def on_publications(self, publications: list[Publication]) -> None:
@@ -259,7 +264,9 @@ class Collector(ClientHandler):
         if self._redelivery.held:
             self._held_since = time.monotonic()
         self.status.copies += len(found.copies)
-        self._copies += [one.receipt for _, one in found.copies]
+        # At once: the client answers by itself, in this same turn, what was spooled without a connection, and the
+        # order of the answers must stay the order of the rows, or the next redelivery would have gaps.
+        self._acknowledge([one.receipt for _, one in found.copies])
         self._enqueue(found.new)
 
     def _enqueue(self, rows: list[Row]) -> None:
@@ -277,8 +284,8 @@ class Collector(ClientHandler):
 
     async def _commit_until_stopped(self) -> None:
         is_away = False
-        while not (self._stopping.is_set() and not self._queue and not self._copies):
-            if not self._queue and not self._copies:
+        while not (self._stopping.is_set() and not self._queue):
+            if not self._queue:
                 self._wake.clear()
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._wake.wait(), 1.0)
@@ -289,7 +296,9 @@ class Collector(ClientHandler):
                     await asyncio.wait_for(self._urgent.wait(), self.settings.commit_interval_s)
             if self._queue_bytes > QUEUE_BYTES_MAX and not is_away:
                 # Whatever is unacknowledged stays with the broker; the session is taken up again below.
-                _log.warning("%d bytes wait for the disk: leaving the broker until they are written.", self._queue_bytes)
+                _log.warning(
+                    "%d bytes wait for the disk: leaving the broker until they are written.", self._queue_bytes
+                )
                 is_away = True
                 await self._client.stop()
             await self._commit()
@@ -306,8 +315,6 @@ class Collector(ClientHandler):
             self._enqueue(self._redelivery.give_up())
 
     async def _commit(self) -> None:
-        copies, self._copies = self._copies, []
-        self._acknowledge(copies)
         while self._queue:
             # A backlog is written in blocks of the commit's size, so that no block is beyond what a reader expects.
             rows, size = self._take()
@@ -350,16 +357,12 @@ class Collector(ClientHandler):
         batch, seen = await asyncio.to_thread(build, self.settings.client_id, first, rows)
         while True:
             try:
+                # A writer that was opened anew may have found the block whole on the disk.
                 if self._writer.position.rows == first:
                     await asyncio.to_thread(
                         self._writer.append, batch, received_us_min=rows[0][0], received_us_max=rows[-1][0]
                     )
-                # Else a writer opened anew found the block whole on the disk.
-                self.status.bytes_spooled += batch.nbytes
-                if self.status.state == "full":
-                    self._say("collecting" if self._client.is_subscribed else "connecting")
-                    _log.warning("There is room again: acknowledging.")
-                return seen
+                break
             except SpoolFullError as error:
                 self._say_full(error)
             except SpoolBrokenError as error:
@@ -369,6 +372,11 @@ class Collector(ClientHandler):
                 return None
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), FULL_RETRY_S)
+        self.status.bytes_spooled += batch.nbytes
+        if self.status.state == "full":
+            self._say("collecting" if self._client.is_subscribed else "connecting")
+            _log.warning("There is room again: acknowledging.")
+        return seen
 
     def _say_full(self, error: HanseError) -> None:
         self.status.full_waits += 1
@@ -446,8 +454,8 @@ def _warn_of_overlaps(topics: Iterable[str]) -> None:
         for other in names[n + 1 :]:
             if "+" in one + other and not covers(one, other) and not covers(other, one) and may_overlap(one, other):
                 _log.warning(
-                    "The filters %r and %r overlap: some brokers (Mosquitto) send what matches both twice, and it is "
-                    "two rows then.",
+                    "The filters %r and %r overlap: some brokers (Mosquitto) send what matches both twice, and it "
+                    "is two rows then.",
                     one,
                     other,
                 )
@@ -542,7 +550,7 @@ def _properties_column(properties: list[tuple[object, ...] | None]) -> pa.Array:
     if not any(properties):
         return pa.nulls(len(properties), PROPERTIES)
     names = [PROPERTIES.field(n).name for n in range(PROPERTIES.num_fields)]
-    as_rows = []
+    as_rows: list[dict[str, object] | None] = []
     for found in properties:
         if found is None:
             as_rows.append(None)
@@ -610,7 +618,7 @@ def main() -> int:
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     try:
         settings = CollectorSettings.from_json(_first_line())
-        uvloop.run(_run_until_input_ends(settings))
+        asyncio.run(_run_until_input_ends(settings))
     except LocalError as error:
         sys.stderr.write(f"{error}\n")
         return 2

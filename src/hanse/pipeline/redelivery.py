@@ -11,6 +11,11 @@ again what it holds as unacknowledged, with DUP and the same packet identifier, 
 4. Until the run is decided its publications are neither spooled nor acknowledged. What cannot be decided (the
    broker falls silent within a run) counts as new: twice is better than not at all.
 
+With a broker that hands packet identifiers out in a circle (Mosquitto and most others) this is exact: the window is
+smaller than the circle. With one that hands out the lowest free identifier it is exact where contents differ; an
+equal reading under an equal identifier, received and not yet spooled when the collector was killed, cannot be told
+from a copy by anyone, and is taken for one.
+
 A message's expiry counts down at the broker, so it is no part of the content.
 """
 
