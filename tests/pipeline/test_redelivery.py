@@ -11,7 +11,7 @@ Publication = tuple[str, bool, int, int]
 
 def spooled(*rows: tuple[int, int]) -> Redelivery[str]:
     memory: Redelivery[str] = Redelivery()
-    memory.spooled(rows, answered=True)
+    memory.spooled(rows)
     memory.resumed()
     return memory
 
@@ -23,7 +23,7 @@ def test_without_dup_equal_content_is_a_new_row() -> None:
 
 def test_in_a_session_that_was_not_resumed_nothing_is_a_copy() -> None:
     memory: Redelivery[str] = Redelivery()
-    memory.spooled([(1, 10)], answered=True)
+    memory.spooled([(1, 10)])
     assert memory.sort([("a", True, 1, 10)]).new == ["a"]
 
 
@@ -60,7 +60,7 @@ def test_a_run_that_breaks_off_before_the_end_was_new(second: Publication) -> No
 def test_a_constant_reading_whose_identifiers_come_round_again_is_not_lost() -> None:
     # 65535 identifiers, all rows equal; the next round's first three were received, not spooled, and come again.
     memory: Redelivery[str] = Redelivery()
-    memory.spooled([(n, 7) for n in range(1, 65_533)], answered=True)
+    memory.spooled([(n, 7) for n in range(1, 65_533)])
     memory.resumed()
     again = [(f"r{n}", True, n, 7) for n in (1, 2, 3)]
     assert memory.sort(again).new == []
@@ -81,21 +81,12 @@ def test_a_new_session_forgets_all_identifiers() -> None:
     assert memory.sort([("a", True, 1, 10)]).new == ["a"]
 
 
-def test_rows_that_the_client_answers_by_itself_are_not_waited_for() -> None:
-    memory: Redelivery[str] = Redelivery()
-    memory.spooled([(1, 10), (2, 20)], answered=True)
-    # Row 3 became durable while there was no connection: the client answers its redelivery, nobody else sees it.
-    memory.spooled([(3, 30)], answered=False)
-    memory.resumed()
-    assert memory.sort([("b", True, 2, 20)]).copies == ["b"]
-
-
-def test_a_connection_lost_within_a_run_goes_on_with_it() -> None:
+def test_a_connection_lost_within_a_run_begins_it_anew() -> None:
     memory = spooled((1, 10), (2, 20), (3, 30))
     memory.sort([("a", True, 1, 10)])
     memory.resumed()
-    # The client holds what it has handed on, so the broker's next try brings the rest alone.
-    assert memory.sort([("b", True, 2, 20), ("c", True, 3, 30)]).copies == ["a", "b", "c"]
+    assert memory.held == 0
+    assert memory.sort([("a", True, 1, 10), ("b", True, 2, 20), ("c", True, 3, 30)]).copies == ["a", "b", "c"]
 
 
 class Broker:
@@ -140,7 +131,7 @@ def test_with_a_broker_that_keeps_order_every_publication_is_spooled_exactly_onc
     while broker.queue or broker.in_flight:
         # One life of a collector: it takes, spools some of it, acknowledges some of that, and is killed.
         memory: Redelivery[tuple[int, int, int]] = Redelivery()
-        memory.spooled([(packet_id, content) for packet_id, _, content in rows[-window:]], answered=True)
+        memory.spooled([(packet_id, content) for packet_id, _, content in rows[-window:]])
         memory.resumed()
         arrivals = [(one, True) for one in broker.in_flight]
         unanswered = 0
@@ -155,7 +146,7 @@ def test_with_a_broker_that_keeps_order_every_publication_is_spooled_exactly_onc
                 break
             rows += new
             unanswered += len(new)
-            memory.spooled([(one[0], one[2]) for one in new], answered=True)
+            memory.spooled([(one[0], one[2]) for one in new])
             # Acknowledged in order; how many arrive before the kill is chance.
             arrived = chance.randrange(unanswered + 1)
             broker.acknowledge(arrived)

@@ -19,6 +19,7 @@ import contextlib
 import json
 import logging
 import os
+import random
 import signal
 import sys
 import time
@@ -29,6 +30,7 @@ import pyarrow as pa
 from mqtt5 import PublishPacket
 
 from hanse.errors import HanseError, LocalError, RemoteError, Unavailable
+from hanse.mqtt.backoff import Backoff, BackoffSettings
 from hanse.mqtt.client import Client, ClientHandler, ClientSettings
 from hanse.mqtt.publication import Publication, decode
 from hanse.mqtt.subscriptions import Subscription
@@ -71,7 +73,35 @@ Row = tuple[int, Publication]
 """When it was received, and what it is."""
 
 
-class Collector(ClientHandler):
+class _Session(ClientHandler):
+    """One connection. It says nothing more once it has ended, whatever its client still does."""
+
+    def __init__(self, collector: "Collector") -> None:
+        self._collector = collector
+        self.is_over = False
+
+    def on_connected(self, session_present: bool) -> None:
+        """Whether the broker knows us still."""
+        self._collector.begin(session_present)
+
+    def on_disconnected(self, error: HanseError | None) -> None:
+        """The end; every connection has a client of its own."""
+        if not self.is_over:
+            self.is_over = True
+            self._collector.end(error)
+
+    def on_subscribed(self, answers: list[tuple[Subscription, int]]) -> None:
+        """The broker's answers."""
+        if not self.is_over:
+            self._collector.subscribed(answers)
+
+    def on_publications(self, publications: list[Publication]) -> None:
+        """One read."""
+        if not self.is_over:
+            self._collector.take(publications)
+
+
+class Collector:
     """One session into one producer's spool.
 
     Args:
@@ -90,12 +120,10 @@ class Collector(ClientHandler):
         self._urgent = asyncio.Event()
         self._stopping = asyncio.Event()
         self._held_since = 0.0
-        # Rows by where they are: durable; being written; of those not durable, received in a session that is gone.
-        self._rows_durable = 0
-        self._in_commit = 0
+        # Rows that wait, received in a session that the broker has lost since.
         self._old_rows = 0
         self._fatal: LocalError | None = None
-        self._client = Client(self._client_settings(), self)
+        self._client: Client | None = None
         self._writer: SpoolWriter | None = None
         _warn_of_overlaps(settings.topics)
 
@@ -130,7 +158,6 @@ class Collector(ClientHandler):
             self._writer = await self._open_spool()
             if self._writer is None:
                 return
-            self._rows_durable = self._writer.position.rows
             self._recover()
             await self._collect()
         finally:
@@ -145,8 +172,33 @@ class Collector(ClientHandler):
         self._urgent.set()
 
     async def _collect(self) -> None:
-        self._say("connecting")
-        self._client.subscribe(
+        keepers = [asyncio.create_task(self._keep_status()), asyncio.create_task(self._keep_spool_swept())]
+        backoff = Backoff(BackoffSettings(), random.random)
+        try:
+            while not self._stopping.is_set():
+                self._say("connecting", self.status.reason)
+                began = time.monotonic()
+                if await self._connect():
+                    backoff.held(time.monotonic() - began)
+                if not self._stopping.is_set():
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._stopping.wait(), backoff.next_s())
+        finally:
+            for task in keepers:
+                task.cancel()
+            await asyncio.gather(*keepers, return_exceptions=True)
+        if self._fatal is not None:
+            raise self._fatal
+
+    async def _connect(self) -> bool:
+        """One connection, from CONNECT to its end; whether it stood.
+
+        Each has a client of its own, so that a lost connection is the same as a killed process: whatever the broker
+        did not hear of comes again, in order, and is sorted into copies and new rows.
+        """
+        session = _Session(self)
+        client = Client(self._client_settings(), session)
+        client.subscribe(
             Subscription(
                 one,
                 qos=self.settings.qos,
@@ -158,21 +210,30 @@ class Collector(ClientHandler):
             for one in self.settings.topics
         )
         try:
-            await self._client.start(must_connect=True)
+            await client.start(must_connect=True)
         except (RemoteError, Unavailable) as error:
-            self._say("connecting", str(error))
-            _log.warning("%s Trying again.", error)
-            await self._client.start()
-        keepers = [asyncio.create_task(self._keep_status()), asyncio.create_task(self._keep_spool_swept())]
+            self._complain(error)
+            return False
+        except LocalError as error:
+            if not self.status.connects:
+                raise
+            self._complain(error)
+            return False
+        self._client = client
         try:
-            await self._commit_until_stopped()
+            await self._commit_until_over(session)
         finally:
-            for task in keepers:
-                task.cancel()
-            await asyncio.gather(*keepers, return_exceptions=True)
-            await self._client.stop()
-        if self._fatal is not None:
-            raise self._fatal
+            session.is_over = True
+            self._client = None
+            await client.stop()
+        # Durable before the next connection, which then finds them to be copies.
+        while self._queue and not self._stopping.is_set():
+            await self._commit()
+        return True
+
+    def _complain(self, error: HanseError) -> None:
+        self._say("connecting", str(error))
+        _log.warning("%s Trying again.", error)
 
     async def _open_spool(self) -> SpoolWriter | None:
         limits = SpoolLimits(
@@ -196,66 +257,54 @@ class Collector(ClientHandler):
             return writer
         return None
 
-    # What the client tells.
+    # What a connection tells.
 
-    def on_connected(self, session_present: bool) -> None:
-        """A session that is not the old one starts the packet identifiers anew."""
+    def begin(self, session_present: bool) -> None:
+        """The broker let us in. A session that is not the old one starts the packet identifiers anew."""
         self.status.connects += 1
         if session_present:
             self.status.sessions_resumed += 1
             self._redelivery.resumed()
-            # A session that still holds the subscriptions is not asked for them again, so no answer will tell.
-            asyncio.get_running_loop().call_soon(self._say_if_collecting)
         else:
-            # What waits was received in the old session, which is gone: spooled it must be, remembered it must not.
+            # Received in a session that is gone: nobody will send it again.
             self._enqueue(self._redelivery.give_up())
-            self._old_rows = self._in_commit + len(self._queue)
+            self._old_rows = len(self._queue)
             self._redelivery.forget()
             self._remember_session()
 
-    def on_disconnected(self, error: HanseError | None) -> None:
-        """The client tries again by itself; whoever looks at the status sees why."""
+    def end(self, error: HanseError | None) -> None:
+        """The connection is lost."""
         if error is not None:
-            self._say("connecting", str(error))
-            _log.warning("%s Trying again.", error)
+            self._complain(error)
+        self._wake.set()
+        self._urgent.set()
 
-    def on_subscribed(self, answers: list[tuple[Subscription, int]]) -> None:
+    def subscribed(self, answers: list[tuple[Subscription, int]]) -> None:
         """Filters that the broker refuses are the operator's to settle."""
         refused = [(one.filter, code) for one, code in answers if code >= 0x80]
         if refused:
             what = ", ".join(f"{name!r} (reason 0x{code:02X})" for name, code in refused)
-            self._fatal = LocalError(
-                f"{self.settings.url} refused the subscription to {what}; check its access rules."
-            )
+            self._fatal = LocalError(f"{self.settings.url} refused the subscription to {what}; check its rules.")
             self.stop()
             return
         for one, code in answers:
             if code < one.qos:
                 _log.warning("%r was granted QoS %d instead of %d.", one.filter, code, one.qos)
-        self._say_if_collecting()
-
-    def _say_if_collecting(self) -> None:
-        if self._client.is_connected and self._client.is_subscribed and self.status.state != "full":
+        if self.status.state != "full":
             self._say("collecting")
 
-    def on_publications(self, publications: list[Publication]) -> None:
+    def take(self, publications: list[Publication]) -> None:
         """One read. The hot path: no row is built here, that is the committing thread's work."""
         if self._stopping.is_set():
             # Unacknowledged, so the broker sends it again next time.
             return
         now_us = time.time_ns() // 1000
         self.status.received += len(publications)
-        if self._redelivery.held or any(one.dup for one in publications):
+        if self._redelivery.is_open:
             self._sort_redelivered(now_us, publications)
         else:
-            # Anything new ends a run of copies; the filter must hear of it while one may be open.
-            self._redelivery_ended(publications)
             self._enqueue([(now_us, one) for one in publications])
         self._note_queue()
-
-    def _redelivery_ended(self, publications: list[Publication]) -> None:
-        if any(one.qos for one in publications):
-            self._redelivery.give_up()
 
     def _sort_redelivered(self, now_us: int, publications: list[Publication]) -> None:
         found = self._redelivery.sort(
@@ -264,8 +313,6 @@ class Collector(ClientHandler):
         if self._redelivery.held:
             self._held_since = time.monotonic()
         self.status.copies += len(found.copies)
-        # At once: the client answers by itself, in this same turn, what was spooled without a connection, and the
-        # order of the answers must stay the order of the rows, or the next redelivery would have gaps.
         self._acknowledge([one.receipt for _, one in found.copies])
         self._enqueue(found.new)
 
@@ -282,52 +329,44 @@ class Collector(ClientHandler):
 
     # Commits.
 
-    async def _commit_until_stopped(self) -> None:
-        is_away = False
-        while not (self._stopping.is_set() and not self._queue):
+    async def _commit_until_over(self, session: _Session) -> None:
+        while not session.is_over:
+            if self._stopping.is_set() and not self._queue:
+                return
             if not self._queue:
                 self._wake.clear()
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._wake.wait(), 1.0)
                 self._decide_silent_run()
-            if self._queue_bytes < self.settings.commit_bytes_max and not self._stopping.is_set() and self._queue:
+            if self._queue and self._queue_bytes < self.settings.commit_bytes_max and not self._stopping.is_set():
                 self._urgent.clear()
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._urgent.wait(), self.settings.commit_interval_s)
-            if self._queue_bytes > QUEUE_BYTES_MAX and not is_away:
-                # Whatever is unacknowledged stays with the broker; the session is taken up again below.
+            if self._queue_bytes > QUEUE_BYTES_MAX:
+                # Whatever is unacknowledged stays with the broker; the next connection takes it up.
                 _log.warning(
                     "%d bytes wait for the disk: leaving the broker until they are written.", self._queue_bytes
                 )
-                is_away = True
-                await self._client.stop()
+                return
             await self._commit()
-            if is_away and not self._queue and not self._stopping.is_set():
-                is_away = False
-                await self._client.start()
 
     def _decide_silent_run(self) -> None:
-        if (
-            self._redelivery.held
-            and self._client.is_connected
-            and time.monotonic() - self._held_since > REDELIVERY_QUIET_S
-        ):
+        if self._redelivery.held and time.monotonic() - self._held_since > REDELIVERY_QUIET_S:
             self._enqueue(self._redelivery.give_up())
 
     async def _commit(self) -> None:
+        """Write what has come, in blocks of the commit's size, and acknowledge each."""
         while self._queue:
-            # A backlog is written in blocks of the commit's size, so that no block is beyond what a reader expects.
             rows, size = self._take()
-            self._in_commit = len(rows)
+            client = self._client
             seen = await self._write(rows)
-            self._in_commit = 0
             if seen is None:
                 return
-            is_answered = self._client.is_connected
-            self._acknowledge([one.receipt for _, one in rows if one.receipt])
+            # Acknowledged on the connection that brought them, or not at all: on another one they are copies.
+            if client is not None and client is self._client:
+                self._acknowledge([one.receipt for _, one in rows if one.receipt])
             old, self._old_rows = min(self._old_rows, len(rows)), max(0, self._old_rows - len(rows))
-            self._redelivery.spooled(seen[old:], answered=is_answered)
-            self._rows_durable += len(rows)
+            self._redelivery.spooled(seen[old:])
             self._queue_bytes -= size
             self.status.queue_bytes = self._queue_bytes
             self.status.spooled += len(rows)
@@ -346,7 +385,7 @@ class Collector(ClientHandler):
         return rows, size
 
     def _acknowledge(self, receipts: list[int]) -> None:
-        if receipts:
+        if receipts and self._client is not None:
             self._client.ack(receipts)
             self.status.acknowledged += len(receipts)
 
@@ -374,7 +413,8 @@ class Collector(ClientHandler):
                 await asyncio.wait_for(self._stopping.wait(), FULL_RETRY_S)
         self.status.bytes_spooled += batch.nbytes
         if self.status.state == "full":
-            self._say("collecting" if self._client.is_subscribed else "connecting")
+            is_subscribed = self._client is not None and self._client.is_subscribed
+            self._say("collecting" if is_subscribed else "connecting")
             _log.warning("There is room again: acknowledging.")
         return seen
 
@@ -398,7 +438,7 @@ class Collector(ClientHandler):
         assert self._writer is not None
         path = self._writer.directory / _SESSION_FILE
         beside = path.with_suffix(".tmp")
-        first = self._rows_durable + self._old_rows
+        first = self._writer.position.rows + self._old_rows
         with beside.open("w", encoding="utf-8") as file:
             json.dump({"url": self.settings.url, "first_row": first}, file)
             file.flush()
@@ -415,7 +455,7 @@ class Collector(ClientHandler):
             return
         if url == self.settings.url:
             seen = last_rows(self.settings.spool, self.settings.client_id, first_row=first, count=_WINDOW)
-            self._redelivery.spooled(seen, answered=True)
+            self._redelivery.spooled(seen)
 
     # Beside the data.
 
