@@ -15,7 +15,10 @@ from hanse import __version__
 from hanse.errors import HanseError, LocalError
 
 # Command word to the module that registers it.
-COMMANDS: dict[str, str] = {}
+COMMANDS: dict[str, str] = {
+    "collect": "hanse.cli.collect",
+    "pipeline": "hanse.cli.pipeline",
+}
 
 
 def _print_version(wanted: bool) -> None:

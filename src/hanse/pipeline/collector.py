@@ -19,6 +19,7 @@ import contextlib
 import json
 import logging
 import os
+import random
 import signal
 import sys
 import time
@@ -26,10 +27,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow as pa
-import uvloop
 from mqtt5 import PublishPacket
 
-from hanse.errors import HanseError, LocalError, Unavailable
+from hanse.errors import HanseError, LocalError, RemoteError, Unavailable
+from hanse.mqtt.backoff import Backoff, BackoffSettings
 from hanse.mqtt.client import Client, ClientHandler, ClientSettings
 from hanse.mqtt.publication import Publication, decode
 from hanse.mqtt.subscriptions import Subscription
@@ -72,7 +73,35 @@ Row = tuple[int, Publication]
 """When it was received, and what it is."""
 
 
-class Collector(ClientHandler):
+class _Session(ClientHandler):
+    """One connection. It says nothing more once it has ended, whatever its client still does."""
+
+    def __init__(self, collector: "Collector") -> None:
+        self._collector = collector
+        self.is_over = False
+
+    def on_connected(self, session_present: bool) -> None:
+        """Whether the broker knows us still."""
+        self._collector.begin(session_present)
+
+    def on_disconnected(self, error: HanseError | None) -> None:
+        """The end; every connection has a client of its own."""
+        if not self.is_over:
+            self.is_over = True
+            self._collector.end(error)
+
+    def on_subscribed(self, answers: list[tuple[Subscription, int]]) -> None:
+        """The broker's answers."""
+        if not self.is_over:
+            self._collector.subscribed(answers)
+
+    def on_publications(self, publications: list[Publication]) -> None:
+        """One read."""
+        if not self.is_over:
+            self._collector.take(publications)
+
+
+class Collector:
     """One session into one producer's spool.
 
     Args:
@@ -87,13 +116,14 @@ class Collector(ClientHandler):
         self._redelivery: Redelivery[Row] = Redelivery()
         self._queue: list[Row] = []
         self._queue_bytes = 0
-        self._copies: list[int] = []
         self._wake = asyncio.Event()
         self._urgent = asyncio.Event()
         self._stopping = asyncio.Event()
         self._held_since = 0.0
+        # Rows that wait, received in a session that the broker has lost since.
+        self._old_rows = 0
         self._fatal: LocalError | None = None
-        self._client = Client(self._client_settings(), self)
+        self._client: Client | None = None
         self._writer: SpoolWriter | None = None
         _warn_of_overlaps(settings.topics)
 
@@ -142,8 +172,33 @@ class Collector(ClientHandler):
         self._urgent.set()
 
     async def _collect(self) -> None:
-        self._say("connecting")
-        self._client.subscribe(
+        keepers = [asyncio.create_task(self._keep_status()), asyncio.create_task(self._keep_spool_swept())]
+        backoff = Backoff(BackoffSettings(), random.random)
+        try:
+            while not self._stopping.is_set():
+                self._say("connecting", self.status.reason)
+                began = time.monotonic()
+                if await self._connect():
+                    backoff.held(time.monotonic() - began)
+                if not self._stopping.is_set():
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._stopping.wait(), backoff.next_s())
+        finally:
+            for task in keepers:
+                task.cancel()
+            await asyncio.gather(*keepers, return_exceptions=True)
+        if self._fatal is not None:
+            raise self._fatal
+
+    async def _connect(self) -> bool:
+        """One connection, from CONNECT to its end; whether it stood.
+
+        Each has a client of its own, so that a lost connection is the same as a killed process: whatever the broker
+        did not hear of comes again, in order, and is sorted into copies and new rows.
+        """
+        session = _Session(self)
+        client = Client(self._client_settings(), session)
+        client.subscribe(
             Subscription(
                 one,
                 qos=self.settings.qos,
@@ -155,21 +210,30 @@ class Collector(ClientHandler):
             for one in self.settings.topics
         )
         try:
-            await self._client.start(must_connect=True)
-        except Unavailable as error:
-            self._say("connecting", str(error))
-            _log.warning("%s Trying again.", error)
-            await self._client.start()
-        keepers = [asyncio.create_task(self._keep_status()), asyncio.create_task(self._keep_spool_swept())]
+            await client.start(must_connect=True)
+        except (RemoteError, Unavailable) as error:
+            self._complain(error)
+            return False
+        except LocalError as error:
+            if not self.status.connects:
+                raise
+            self._complain(error)
+            return False
+        self._client = client
         try:
-            await self._commit_until_stopped()
+            await self._commit_until_over(session)
         finally:
-            for task in keepers:
-                task.cancel()
-            await asyncio.gather(*keepers, return_exceptions=True)
-            await self._client.stop()
-        if self._fatal is not None:
-            raise self._fatal
+            session.is_over = True
+            self._client = None
+            await client.stop()
+        # Durable before the next connection, which then finds them to be copies.
+        while self._queue and not self._stopping.is_set():
+            await self._commit()
+        return True
+
+    def _complain(self, error: HanseError) -> None:
+        self._say("connecting", str(error))
+        _log.warning("%s Trying again.", error)
 
     async def _open_spool(self) -> SpoolWriter | None:
         limits = SpoolLimits(
@@ -193,57 +257,54 @@ class Collector(ClientHandler):
             return writer
         return None
 
-    # What the client tells.
+    # What a connection tells.
 
-    def on_connected(self, session_present: bool) -> None:
-        """A session that is not the old one starts the packet identifiers anew."""
+    def begin(self, session_present: bool) -> None:
+        """The broker let us in. A session that is not the old one starts the packet identifiers anew."""
         self.status.connects += 1
         if session_present:
             self.status.sessions_resumed += 1
             self._redelivery.resumed()
         else:
+            # Received in a session that is gone: nobody will send it again.
+            self._enqueue(self._redelivery.give_up())
+            self._old_rows = len(self._queue)
             self._redelivery.forget()
             self._remember_session()
 
-    def on_disconnected(self, error: HanseError | None) -> None:
-        """The client tries again by itself; whoever looks at the status sees why."""
+    def end(self, error: HanseError | None) -> None:
+        """The connection is lost."""
         if error is not None:
-            self._say("connecting", str(error))
-            _log.warning("%s Trying again.", error)
+            self._complain(error)
+        self._wake.set()
+        self._urgent.set()
 
-    def on_subscribed(self, answers: list[tuple[Subscription, int]]) -> None:
+    def subscribed(self, answers: list[tuple[Subscription, int]]) -> None:
         """Filters that the broker refuses are the operator's to settle."""
         refused = [(one.filter, code) for one, code in answers if code >= 0x80]
         if refused:
             what = ", ".join(f"{name!r} (reason 0x{code:02X})" for name, code in refused)
-            self._fatal = LocalError(f"{self.settings.url} refused the subscription to {what}; check its access rules.")
+            self._fatal = LocalError(f"{self.settings.url} refused the subscription to {what}; check its rules.")
             self.stop()
             return
         for one, code in answers:
             if code < one.qos:
                 _log.warning("%r was granted QoS %d instead of %d.", one.filter, code, one.qos)
-        if self._client.is_subscribed and self.status.state != "full":
+        if self.status.state != "full":
             self._say("collecting")
 
-    def on_publications(self, publications: list[Publication]) -> None:
+    def take(self, publications: list[Publication]) -> None:
         """One read. The hot path: no row is built here, that is the committing thread's work."""
         if self._stopping.is_set():
             # Unacknowledged, so the broker sends it again next time.
             return
         now_us = time.time_ns() // 1000
         self.status.received += len(publications)
-        if self._redelivery.held or any(one.dup for one in publications):
+        if self._redelivery.is_open:
             self._sort_redelivered(now_us, publications)
         else:
-            # Anything new ends a run of copies; the filter must hear of it while one may be open.
-            self._redelivery_ended(publications)
-            self._queue += [(now_us, one) for one in publications]
-            self._queue_bytes += sum(len(one[0]) for one in publications) + _PACKET_OVERHEAD_BYTES * len(publications)
+            self._enqueue([(now_us, one) for one in publications])
         self._note_queue()
-
-    def _redelivery_ended(self, publications: list[Publication]) -> None:
-        if any(one.qos for one in publications):
-            self._redelivery.give_up()
 
     def _sort_redelivered(self, now_us: int, publications: list[Publication]) -> None:
         found = self._redelivery.sort(
@@ -252,9 +313,12 @@ class Collector(ClientHandler):
         if self._redelivery.held:
             self._held_since = time.monotonic()
         self.status.copies += len(found.copies)
-        self._copies += [one.receipt for _, one in found.copies]
-        self._queue += found.new
-        self._queue_bytes += sum(len(one.packet) + _PACKET_OVERHEAD_BYTES for _, one in found.new)
+        self._acknowledge([one.receipt for _, one in found.copies])
+        self._enqueue(found.new)
+
+    def _enqueue(self, rows: list[Row]) -> None:
+        self._queue += rows
+        self._queue_bytes += sum(len(one.packet) + _PACKET_OVERHEAD_BYTES for _, one in rows)
 
     def _note_queue(self) -> None:
         self.status.queue_bytes = self._queue_bytes
@@ -265,50 +329,44 @@ class Collector(ClientHandler):
 
     # Commits.
 
-    async def _commit_until_stopped(self) -> None:
-        is_away = False
-        while not (self._stopping.is_set() and not self._queue and not self._copies):
-            if not self._queue and not self._copies:
+    async def _commit_until_over(self, session: _Session) -> None:
+        while not session.is_over:
+            if self._stopping.is_set() and not self._queue:
+                return
+            if not self._queue:
                 self._wake.clear()
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._wake.wait(), 1.0)
                 self._decide_silent_run()
-            if self._queue_bytes < self.settings.commit_bytes_max and not self._stopping.is_set() and self._queue:
+            if self._queue and self._queue_bytes < self.settings.commit_bytes_max and not self._stopping.is_set():
                 self._urgent.clear()
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._urgent.wait(), self.settings.commit_interval_s)
-            if self._queue_bytes > QUEUE_BYTES_MAX and not is_away:
-                # Whatever is unacknowledged stays with the broker; the session is taken up again below.
-                _log.warning("%d bytes wait for the disk: leaving the broker until they are written.", self._queue_bytes)
-                is_away = True
-                await self._client.stop()
+            if self._queue_bytes > QUEUE_BYTES_MAX:
+                # Whatever is unacknowledged stays with the broker; the next connection takes it up.
+                _log.warning(
+                    "%d bytes wait for the disk: leaving the broker until they are written.", self._queue_bytes
+                )
+                return
             await self._commit()
-            if is_away and not self._queue and not self._stopping.is_set():
-                is_away = False
-                await self._client.start()
 
     def _decide_silent_run(self) -> None:
-        if (
-            self._redelivery.held
-            and self._client.is_connected
-            and time.monotonic() - self._held_since > REDELIVERY_QUIET_S
-        ):
-            late = self._redelivery.give_up()
-            self._queue += late
-            self._queue_bytes += sum(len(one.packet) + _PACKET_OVERHEAD_BYTES for _, one in late)
+        if self._redelivery.held and time.monotonic() - self._held_since > REDELIVERY_QUIET_S:
+            self._enqueue(self._redelivery.give_up())
 
     async def _commit(self) -> None:
-        copies, self._copies = self._copies, []
-        self._acknowledge(copies)
+        """Write what has come, in blocks of the commit's size, and acknowledge each."""
         while self._queue:
-            # A backlog is written in blocks of the commit's size, so that no block is beyond what a reader expects.
             rows, size = self._take()
+            client = self._client
             seen = await self._write(rows)
             if seen is None:
                 return
-            is_answered = self._client.is_connected
-            self._acknowledge([one.receipt for _, one in rows if one.receipt])
-            self._redelivery.spooled(seen, answered=is_answered)
+            # Acknowledged on the connection that brought them, or not at all: on another one they are copies.
+            if client is not None and client is self._client:
+                self._acknowledge([one.receipt for _, one in rows if one.receipt])
+            old, self._old_rows = min(self._old_rows, len(rows)), max(0, self._old_rows - len(rows))
+            self._redelivery.spooled(seen[old:])
             self._queue_bytes -= size
             self.status.queue_bytes = self._queue_bytes
             self.status.spooled += len(rows)
@@ -327,7 +385,7 @@ class Collector(ClientHandler):
         return rows, size
 
     def _acknowledge(self, receipts: list[int]) -> None:
-        if receipts:
+        if receipts and self._client is not None:
             self._client.ack(receipts)
             self.status.acknowledged += len(receipts)
 
@@ -338,16 +396,12 @@ class Collector(ClientHandler):
         batch, seen = await asyncio.to_thread(build, self.settings.client_id, first, rows)
         while True:
             try:
+                # A writer that was opened anew may have found the block whole on the disk.
                 if self._writer.position.rows == first:
                     await asyncio.to_thread(
                         self._writer.append, batch, received_us_min=rows[0][0], received_us_max=rows[-1][0]
                     )
-                # Else a writer opened anew found the block whole on the disk.
-                self.status.bytes_spooled += batch.nbytes
-                if self.status.state == "full":
-                    self._say("collecting" if self._client.is_subscribed else "connecting")
-                    _log.warning("There is room again: acknowledging.")
-                return seen
+                break
             except SpoolFullError as error:
                 self._say_full(error)
             except SpoolBrokenError as error:
@@ -357,6 +411,12 @@ class Collector(ClientHandler):
                 return None
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), FULL_RETRY_S)
+        self.status.bytes_spooled += batch.nbytes
+        if self.status.state == "full":
+            is_subscribed = self._client is not None and self._client.is_subscribed
+            self._say("collecting" if is_subscribed else "connecting")
+            _log.warning("There is room again: acknowledging.")
+        return seen
 
     def _say_full(self, error: HanseError) -> None:
         self.status.full_waits += 1
@@ -378,7 +438,7 @@ class Collector(ClientHandler):
         assert self._writer is not None
         path = self._writer.directory / _SESSION_FILE
         beside = path.with_suffix(".tmp")
-        first = self._writer.position.rows + len(self._queue)
+        first = self._writer.position.rows + self._old_rows
         with beside.open("w", encoding="utf-8") as file:
             json.dump({"url": self.settings.url, "first_row": first}, file)
             file.flush()
@@ -395,7 +455,7 @@ class Collector(ClientHandler):
             return
         if url == self.settings.url:
             seen = last_rows(self.settings.spool, self.settings.client_id, first_row=first, count=_WINDOW)
-            self._redelivery.spooled(seen, answered=True)
+            self._redelivery.spooled(seen)
 
     # Beside the data.
 
@@ -434,8 +494,8 @@ def _warn_of_overlaps(topics: Iterable[str]) -> None:
         for other in names[n + 1 :]:
             if "+" in one + other and not covers(one, other) and not covers(other, one) and may_overlap(one, other):
                 _log.warning(
-                    "The filters %r and %r overlap: some brokers (Mosquitto) send what matches both twice, and it is "
-                    "two rows then.",
+                    "The filters %r and %r overlap: some brokers (Mosquitto) send what matches both twice, and it "
+                    "is two rows then.",
                     one,
                     other,
                 )
@@ -522,7 +582,6 @@ def build(producer: str, first_row: int, rows: list[Row]) -> tuple[pa.RecordBatc
     seen = [
         (one.packet_id, _content_of(one.topic, payload, one.retain, _hashable(found)))
         for (_, one), payload, found in zip(rows, payloads, properties, strict=True)
-        if one.receipt
     ]
     return pa.RecordBatch.from_arrays(columns, schema=SPOOLED_ROW), seen
 
@@ -531,7 +590,7 @@ def _properties_column(properties: list[tuple[object, ...] | None]) -> pa.Array:
     if not any(properties):
         return pa.nulls(len(properties), PROPERTIES)
     names = [PROPERTIES.field(n).name for n in range(PROPERTIES.num_fields)]
-    as_rows = []
+    as_rows: list[dict[str, object] | None] = []
     for found in properties:
         if found is None:
             as_rows.append(None)
@@ -599,7 +658,7 @@ def main() -> int:
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     try:
         settings = CollectorSettings.from_json(_first_line())
-        uvloop.run(_run_until_input_ends(settings))
+        asyncio.run(_run_until_input_ends(settings))
     except LocalError as error:
         sys.stderr.write(f"{error}\n")
         return 2

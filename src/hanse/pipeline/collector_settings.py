@@ -12,15 +12,13 @@ import socket
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
-from urllib.parse import urlsplit
 
 from hanse.errors import LocalError
+from hanse.mqtt.urls import parse
 from hanse.pipeline.spool.format import check_name
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-
-SCHEMES = ("mqtt", "tcp", "mqtts", "ssl")
 
 
 def default_spool() -> str:
@@ -38,16 +36,9 @@ def parse_duration_s(name: str, text: str) -> float:
 
 
 def check_url(url: str) -> str:
-    """A broker's address."""
-    parts = urlsplit(url)
-    try:
-        port_is_right = parts.port is None or 0 < parts.port < 65536
-    except ValueError:
-        port_is_right = False
-    if parts.scheme not in SCHEMES or not parts.hostname or not port_is_right:
-        raise LocalError(f"url is {url!r}; expected mqtt://host:port, or mqtts://host:port for TLS.")
-    if parts.username or parts.password or parts.path.strip("/") or parts.query:
-        raise LocalError("url holds more than scheme, host and port; give the login as username and password.")
+    """A broker's address, without a login in it: addresses are shown and logged."""
+    if parse(url).username is not None:
+        raise LocalError("url holds a login; give it as username and password instead, addresses are shown.")
     return url
 
 

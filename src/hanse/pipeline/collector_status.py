@@ -30,8 +30,6 @@ class CollectorStatus:
     """Acknowledgements sent, each after its row was durable."""
     copies: int = 0
     """Redeliveries of rows that were spooled already: acknowledged, not spooled again."""
-    overlaps: int = 0
-    """Copies of one publication for overlapping subscriptions: acknowledged, not spooled again."""
     commits: int = 0
     bytes_spooled: int = 0
     connects: int = 0

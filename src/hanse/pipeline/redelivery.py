@@ -11,6 +11,11 @@ again what it holds as unacknowledged, with DUP and the same packet identifier, 
 4. Until the run is decided its publications are neither spooled nor acknowledged. What cannot be decided (the
    broker falls silent within a run) counts as new: twice is better than not at all.
 
+With a broker that hands packet identifiers out in a circle (Mosquitto and most others) this is exact: the window is
+smaller than the circle. With one that hands out the lowest free identifier it is exact where contents differ; an
+equal reading under an equal identifier, received and not yet spooled when the collector was killed, cannot be told
+from a copy by anyone, and is taken for one.
+
 A message's expiry counts down at the broker, so it is no part of the content.
 """
 
@@ -38,11 +43,10 @@ class Redelivery(Generic[Item]):
         # The row's place in the session's sequence of spooled QoS 1 and 2 rows, from 1; 0: no such row.
         self._place = array("Q", bytes(8 * 65536))
         self._spooled = 0
-        self._answered = 0
         self._run_end = 0
         self._next = 0
         self._held: list[Item] = []
-        self._is_open = False
+        self.is_open = False
 
     @property
     def held(self) -> int:
@@ -52,18 +56,11 @@ class Redelivery(Generic[Item]):
     def forget(self) -> None:
         """The broker's session is new: its packet identifiers mean other publications now."""
         self._place = array("Q", bytes(8 * 65536))
-        self._spooled = self._answered = self._run_end = self._next = 0
-        self._held.clear()
-        self._is_open = False
+        self._spooled = 0
+        self._close()
 
-    def spooled(self, rows: Iterable[tuple[int, int]], *, answered: bool) -> None:
-        """Rows that are durable, in order, as (packet identifier, content); 0 as identifier is QoS 0.
-
-        Args:
-            rows: what was spooled.
-            answered: whether they were acknowledged on a connection. If not, the client answers their redelivery by
-                itself, and they will not be seen again.
-        """
+    def spooled(self, rows: Iterable[tuple[int, int]]) -> None:
+        """Rows that are durable, in order, as (packet identifier, content); 0 as identifier is QoS 0."""
         content, place, count = self._content, self._place, self._spooled
         for packet_id, value in rows:
             if packet_id:
@@ -71,19 +68,18 @@ class Redelivery(Generic[Item]):
                 content[packet_id] = value
                 place[packet_id] = count
         self._spooled = count
-        if answered:
-            self._answered = count
 
     def resumed(self) -> None:
         """The session goes on over a new connection: what comes with DUP now may be copies."""
-        if not self._held:
-            self._run_end, self._next, self._is_open = self._answered, 0, self._answered > 0
+        # What was held is unacknowledged, and comes again.
+        self._close()
+        self._run_end, self._next, self.is_open = self._spooled, 0, self._spooled > 0
 
     def sort(self, publications: Sequence[tuple[Item, bool, int, int]]) -> Sorted[Item]:
         """Sort one read's publications, each as (item, has DUP, packet identifier or 0, content)."""
         found: Sorted[Item] = Sorted()
         for item, dup, packet_id, content in publications:
-            if not packet_id or not self._is_open:
+            if not packet_id or not self.is_open:
                 found.new.append(item)
                 continue
             place = self._place[packet_id]
@@ -105,5 +101,5 @@ class Redelivery(Generic[Item]):
 
     def _close(self) -> list[Item]:
         held, self._held = self._held, []
-        self._is_open = False
+        self.is_open = False
         return held

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -86,12 +87,13 @@ def watch(query: StreamingQuery, tell: Callable[[Progress], None], *, poll_s: in
                 told = seen.batch_id
                 tell(seen)
 
-    while not query.awaitTermination(poll_s):
+    try:
+        while not query.awaitTermination(poll_s):
+            tell_new()
+    except StreamingQueryException as failure:
         tell_new()
+        raise explain(failure) from failure
     tell_new()
-    failure = query.exception()
-    if failure is not None:
-        raise explain(failure)
 
 
 def explain(failure: Exception) -> HanseError:
