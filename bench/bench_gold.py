@@ -21,7 +21,7 @@ import psutil
 import pyarrow.parquet as pq
 
 sys.path.insert(0, str(Path(__file__).parent))
-from generate_traffic import Traffic, plan_for, to_arrow
+from generate_traffic import Traffic, plan_for, to_arrow  # type: ignore[import-not-found] # beside this file
 
 from hanse.pipeline import session
 from hanse.pipeline.jobs.gold import run_gold
@@ -64,12 +64,13 @@ def measure(rows: int, heap: str, directory: Path) -> dict[str, Any]:
     pq.write_table(to_arrow(traffic.batches()), source)
     generated_s = time.monotonic() - begun
     steps: dict[str, float] = {}
-    last = ["start", time.monotonic()]
+    last, last_at = "start", time.monotonic()
 
     def tell(step: str) -> None:
+        nonlocal last, last_at
         now = time.monotonic()
-        steps[str(last[0])] = round(now - float(last[1]), 2)
-        last[:] = [step, now]
+        steps[last] = round(now - last_at, 2)
+        last, last_at = step, now
         print(f"{step} …", file=sys.stderr, flush=True)
 
     watch = PeakMemory()

@@ -12,10 +12,11 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from hanse.errors import LocalError
 from hanse.pipeline.jobs import progress
-from hanse.pipeline.jobs.gold import GoldSettings, run_gold, steps
+from hanse.pipeline.jobs.gold import GoldSettings, refresh_gold, run_gold, steps
 from hanse.pipeline.jobs.progress import Batch
-from hanse.pipeline.jobs.silver import run_silver
-from hanse.pipeline.jobs.store import BRONZE, Store, Warehouse
+from hanse.pipeline.jobs.silver import refresh_silver, run_silver
+from hanse.pipeline.jobs.store import BRONZE, Store, Warehouse, stored_tables
+from hanse.pipeline.report import write_report
 from hanse.pipeline.schemas.catalog import GOLD, SILVER
 from hanse.pipeline.schemas.mqtt import ROW
 from hanse.telemetry import KINDS, topic_for
@@ -248,6 +249,16 @@ def test_gold_settings_out_of_range_are_refused() -> None:
         GoldSettings(window_s=0)
     with pytest.raises(LocalError, match="settle_s is -1"):
         GoldSettings(settle_s=-1)
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_an_empty_warehouse_gives_empty_tables_and_no_error(spark: Any, tmp_path: Path) -> None:
+    assert refresh_silver(spark, tmp_path) == "nothing new; 0 rows of telemetry"
+    assert refresh_gold(spark, tmp_path) == f"0 rows in {len(GOLD)} tables, 0 anomalies"
+    assert [table.rows() for table in stored_tables(tmp_path)] == [0] * len(SILVER | GOLD)
+    write_report(Warehouse(spark, tmp_path).read, tmp_path / "report.html")
+    assert "Nothing to show yet." in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.spark

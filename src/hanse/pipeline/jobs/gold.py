@@ -7,12 +7,14 @@ read again: that bounds what Spark must hold, and makes each step's cost its own
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from hanse.errors import LocalError
 from hanse.pipeline.advice import AdviceSettings, advice
-from hanse.pipeline.jobs.store import Store
+from hanse.pipeline.jobs.store import Store, Warehouse
+from hanse.pipeline.schemas.catalog import GOLD
 from hanse.pipeline.transforms import anomalies as anomaly
 from hanse.pipeline.transforms.broker_load import broker_load
 from hanse.pipeline.transforms.clock_skew import clock_skew
@@ -66,6 +68,14 @@ def run_gold(
     for name, make in steps(settings or GoldSettings()):
         tell(name)
         store.replace(name, make(store.read))
+
+
+def refresh_gold(spark: SparkSession, warehouse: Path) -> str:
+    """The job as the command line runs it, on tables in a directory; a sentence for the operator."""
+    store = Warehouse(spark, warehouse)
+    run_gold(store)
+    rows = sum(store.table(name).rows() for name in GOLD)
+    return f"{rows} rows in {len(GOLD)} tables, {store.table('gold_anomalies').rows()} anomalies"
 
 
 def steps(settings: GoldSettings) -> Iterator[tuple[str, Callable[[Read], DataFrame]]]:

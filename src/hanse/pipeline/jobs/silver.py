@@ -5,12 +5,12 @@ from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from hanse.pipeline import quality
 from hanse.pipeline.jobs import progress
-from hanse.pipeline.jobs.store import BRONZE, Store
+from hanse.pipeline.jobs.store import BRONZE, Store, Warehouse
 from hanse.pipeline.transforms.messages import messages
 from hanse.pipeline.transforms.telemetry_rows import refused, telemetry_rows
 from hanse.telemetry import KINDS
@@ -35,6 +35,18 @@ def run_silver(store: Store, checkpoint: Path, tell: Tell = lambda _: None) -> i
         progress.save(checkpoint, replace(batch, is_done=True))
         done += 1
     return done
+
+
+def refresh_silver(spark: SparkSession, warehouse: Path) -> str:
+    """The job as the command line runs it, on tables in a directory; a sentence for the operator."""
+    store = Warehouse(spark, warehouse)
+    refused_before = store.table("silver_quarantine").rows()
+    batches = run_silver(store, warehouse / "checkpoints" / "silver.json")
+    rows = sum(store.table(f"silver_{kind}").rows() for kind in KINDS)
+    refused_now = store.table("silver_quarantine").rows()
+    if not batches:
+        return f"nothing new; {rows} rows of telemetry"
+    return f"{rows} rows of telemetry, {refused_now - refused_before} refused in this run, {refused_now} in all"
 
 
 def _ends(bronze: DataFrame) -> dict[str, int]:

@@ -60,6 +60,11 @@ class Warehouse:
         table.replace(frame, app_id="gold", batch_id=0 if last is None else last + 1)
 
 
+def stored_tables(warehouse: Path) -> list[StoredTable]:
+    """All silver and gold tables in a directory, for compaction and vacuum; those never written do no harm."""
+    return [StoredTable(warehouse / name, table.arrow) for name, table in TABLES.items()]
+
+
 def _schema(name: str) -> pa.Schema:
     if name == BRONZE:
         return mqtt.ROW

@@ -18,10 +18,16 @@ TABLE = Table(
         count("uncertain_total", "uncertain up to the end of the window"),
         count("delivered_total", "delivered up to the end of the window"),
         count("dropped_total", "dropped up to the end of the window"),
-        count("lost_total", "expected but neither delivered nor (in the last window) still on the way"),
+        count(
+            "lost_total",
+            "expected less delivered, never below 0; in the last window what is still on the way is in it",
+        ),
         count("unexplained_total", "lost and not explained by a drop counter"),
         maybe(
-            number("delivery_ratio", "delivered of expected, up to the end of the window; missing if none expected")
+            number(
+                "delivery_ratio",
+                "delivered of expected up to the window's end, at most 1; an upper bound where some are uncertain",
+            )
         ),
     ),
 )

@@ -51,8 +51,7 @@ def delivery(
     lost = totals.withColumn(
         "lost_total", F.greatest(F.lit(0), F.col("expected_total") - F.col("delivered_total"))
     ).withColumn("unexplained_total", F.greatest(F.lit(0), F.col("lost_total") - F.col("dropped_total")))
-    # What was owed for certain cannot be delivered more than once; deliveries of uncertain ones must not lift the
-    # ratio.
+    # Deliveries of uncertain publications are among the delivered: with any, this is an upper bound.
     ratio = F.least(F.lit(1.0), F.col("delivered_total") / F.col("expected_total"))
     return TABLE.conform(lost.withColumn("delivery_ratio", F.when(F.col("expected_total") > 0, ratio)))
 
