@@ -16,6 +16,7 @@ from hanse.errors import HanseError, LocalError
 
 # Command word to the module that registers it.
 COMMANDS: dict[str, str] = {
+<<<<<<< HEAD
     "bench": "hanse.cli.bench",
     "down": "hanse.cli.pub_sub",
     "federator": "hanse.cli.federator",
@@ -25,6 +26,10 @@ COMMANDS: dict[str, str] = {
     "pub": "hanse.cli.pub_sub",
     "sub": "hanse.cli.pub_sub",
     "up": "hanse.cli.up",
+=======
+    "collect": "hanse.cli.collect",
+    "pipeline": "hanse.cli.pipeline",
+>>>>>>> room/analytics
 }
 
 

@@ -1,0 +1,136 @@
+"""From slices of the spool to the batches that Spark takes: shared by the streaming and the batch reader.
+
+Runs on executors, on a pickled copy of the reader: all it needs is in the partition. Small blocks (a quiet topic
+commits one every few milliseconds) are joined, because every batch costs the JVM the same whatever its size.
+"""
+
+import logging
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import InputPartition
+
+from hanse.pipeline.schemas.mqtt import conform
+from hanse.pipeline.spool import Slice, SpoolCorruptError, read_slice
+
+_log = logging.getLogger(__name__)
+
+# Blocks are joined until a batch has this many rows or bytes: beyond it a larger batch gains nothing.
+JOINED_ROWS_MIN = 8192
+JOINED_BYTES_MIN = 4 * 1024 * 1024
+
+# A task below this costs more to start than to run; one above holds more memory than it needs.
+PARTITION_BYTES_MIN = 1024 * 1024
+PARTITION_BYTES_MAX = 32 * 1024 * 1024
+
+
+@dataclass
+class SpoolPartition(InputPartition):
+    """What one task reads."""
+
+    slices: tuple[Slice, ...]
+    topics: tuple[str, ...] = ()
+    since_us: int | None = None
+    until_us: int | None = None
+    fail_on_data_loss: bool = True
+
+
+def partition_bytes(total_bytes: int, partitions_min: int) -> int:
+    """How large a task should be."""
+    return max(PARTITION_BYTES_MIN, min(PARTITION_BYTES_MAX, -(-total_bytes // partitions_min)))
+
+
+def pack(slices: Sequence[Slice], bytes_max: int) -> list[tuple[Slice, ...]]:
+    """Join slices, in order, into tasks of about `bytes_max`."""
+    tasks: list[tuple[Slice, ...]] = []
+    held: list[Slice] = []
+    held_bytes = 0
+    for part in slices:
+        size = part.end_pos - part.start_pos
+        if held and held_bytes + size > bytes_max * 5 // 4:
+            tasks.append(tuple(held))
+            held, held_bytes = [], 0
+        held.append(part)
+        held_bytes += size
+    if held:
+        tasks.append(tuple(held))
+    return tasks
+
+
+def topic_regex(filters: Sequence[str]) -> str:
+    """An expression that matches what any of the filters matches (MQTT 5, section 4.7)."""
+    alternatives = []
+    for one in filters:
+        levels = one.split("/")
+        # 4.7.2: a leading wildcard does not match topics that begin with $.
+        guard = r"[^$/][^/]*|" if levels[0] == "+" else ""
+        parts = [
+            f"(?:{guard})" if n == 0 and guard else "[^/]*" if level == "+" else re.escape(level)
+            for n, level in enumerate(levels)
+        ]
+        if levels == ["#"]:
+            alternatives.append(r"(?:[^$](?s:.*))?")
+        elif levels[-1] == "#":
+            # 4.7.1.2: sport/# matches sport itself too.
+            alternatives.append("/".join(parts[:-1]) + r"(?:/(?s:.*))?")
+        else:
+            alternatives.append("/".join(parts))
+    return "^(?:" + "|".join(alternatives) + r")\z"
+
+
+def read_rows(partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """The rows of a task, in order, as the contract has them."""
+    # Spark makes a partition without a value of an empty list of partitions.
+    if not isinstance(partition, SpoolPartition):
+        return iter(())
+    return _joined(_wanted(partition))
+
+
+def _wanted(partition: SpoolPartition) -> Iterator[pa.RecordBatch]:
+    on_damage: Callable[[SpoolCorruptError], None] | None = None if partition.fail_on_data_loss else _warn
+    expression = topic_regex(partition.topics) if partition.topics else None
+    for part in partition.slices:
+        for block in read_slice(part, on_damage=on_damage):
+            batch = conform(block)
+            mask = None
+            if expression is not None:
+                mask = pc.match_substring_regex(batch.column("topic"), expression)
+            received = (
+                batch.column("received_at").cast(pa.int64()) if partition.since_us or partition.until_us else None
+            )
+            if partition.since_us is not None:
+                mask = _both(mask, pc.greater_equal(received, partition.since_us))
+            if partition.until_us is not None:
+                mask = _both(mask, pc.less(received, partition.until_us))
+            yield batch if mask is None else batch.filter(mask)
+
+
+def _both(one: pa.Array | None, other: pa.Array) -> pa.Array:
+    return other if one is None else pc.and_(one, other)
+
+
+def _warn(error: SpoolCorruptError) -> None:
+    _log.warning("Rows are left out, as failOnDataLoss=false says: %s", error)
+
+
+def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    held: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        if batch.num_rows == 0:
+            continue
+        held.append(batch)
+        rows += batch.num_rows
+        size += batch.nbytes
+        if rows >= JOINED_ROWS_MIN or size >= JOINED_BYTES_MIN:
+            yield _join(held)
+            held, rows, size = [], 0, 0
+    if held:
+        yield _join(held)
+
+
+def _join(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
