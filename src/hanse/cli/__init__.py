@@ -16,20 +16,17 @@ from hanse.errors import HanseError, LocalError
 
 # Command word to the module that registers it.
 COMMANDS: dict[str, str] = {
-<<<<<<< HEAD
     "bench": "hanse.cli.bench",
+    "collect": "hanse.cli.collect",
     "down": "hanse.cli.pub_sub",
     "federator": "hanse.cli.federator",
     "interest": "hanse.cli.interest",
     "link-emulator": "hanse.cli.link_emulator",
     "load": "hanse.cli.load",
+    "pipeline": "hanse.cli.pipeline",
     "pub": "hanse.cli.pub_sub",
     "sub": "hanse.cli.pub_sub",
     "up": "hanse.cli.up",
-=======
-    "collect": "hanse.cli.collect",
-    "pipeline": "hanse.cli.pipeline",
->>>>>>> room/analytics
 }
 
 

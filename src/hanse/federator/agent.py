@@ -33,6 +33,7 @@ from hanse.federator.links_by_broker import BrokerLinkBook
 from hanse.federator.metrics import AgentMetrics
 from hanse.federator.naming import exported, imported, local_copies
 from hanse.federator.obligations import Obligation
+from hanse.federator.reporter import REPORT_EVERY_S, Reporter
 from hanse.federator.retained import RetainedFetcher, private_group
 from hanse.federator.settings import FederatorSettings
 from hanse.federator.sources import CLIENT_PREFIX, InterestSources
@@ -127,6 +128,13 @@ class Agent:
             {"/metrics": self._metrics_page, "/healthz": self._health_page, "/groups": self._groups_page}
         )
         self.metrics = self._make_metrics()
+        self.reporter = Reporter(
+            self.identity,
+            is_wanted=lambda topic: bool(self.machine.match(topic)),
+            publish=self._publish_telemetry,
+            flows=lambda: self.machine.flows,
+            links=self.metrics.links,
+        )
 
     def _make_metrics(self) -> AgentMetrics:
         machine, host = self.machine, self.host
@@ -148,9 +156,11 @@ class Agent:
 
     def _make_links(self, client_settings: ClientSettings) -> LinkBook | BrokerLinkBook:
         def up(neighbour: int) -> None:
+            self.reporter.note_link(neighbour, is_up=True)
             self._step(events.LinkUp(neighbour))
 
         def down(neighbour: int) -> None:
+            self.reporter.note_link(neighbour, is_up=False)
             self._step(events.LinkDown(neighbour))
 
         if self.settings.link == "broker":
@@ -220,6 +230,7 @@ class Agent:
         if address is not None:
             _log.info("metrics on %s", await self.http.start(*address))
         self._tasks.append(asyncio.create_task(self._save_interest()))
+        self._tasks.append(asyncio.create_task(self._report_telemetry()))
         self._tasks += [asyncio.create_task(self._follow(*source)) for source in self._sources.files]
         self._arm()
 
@@ -257,7 +268,9 @@ class Agent:
         for effect in effects:
             match effect:
                 case Send(neighbour, frame):
-                    self.links.send_control(neighbour, frame)
+                    traffic = self.metrics.link(neighbour, "out")
+                    traffic.control_frames += 1
+                    traffic.control_bytes += self.links.send_control(neighbour, frame)
                 case SendRuns(neighbour, runs):
                     self._send_runs(neighbour, runs, None)
                 case SubscribeHost(group):
@@ -281,6 +294,7 @@ class Agent:
 
     def _emit(self, event: Emit) -> None:
         self.emitted[event.name] += 1
+        self.reporter.note(event, self.machine.epoch)
         if _log.isEnabledFor(logging.INFO):
             words = {"group": event.group, "detail": event.detail}
             numbers = {"core": event.core, "neighbour": event.neighbour}
@@ -306,6 +320,8 @@ class Agent:
             outgoing = exported(self._crossing, batch)
         self.counters["host_publications"] += len(batch)
         routed = self.machine.publish(now, cast("Sequence[Publication]", outgoing))
+        if self.reporter.is_active:
+            self.reporter.trace(_distinct(routed), routed, None)
         if not receipts:
             self._hand_on(routed, None)
             return
@@ -318,6 +334,12 @@ class Agent:
         for packet in packets:
             qos = packet[0] >> 1 & 3
             self._hand_on(self.machine.publish_to(self._loop.time(), group, qos, [packet]), None)
+
+    def _publish_telemetry(self, topic: str, packet: bytes) -> None:
+        """To whoever collects it, here or elsewhere."""
+        self._hand_on(self.machine.publish(self._loop.time(), [Publication(topic, 1, packet)]), None)
+        if any(map(self.machine.is_local, self.machine.match(topic))):
+            self._deliver_bodies(packet, 1, 1, None)
 
     def _hand_on(self, routed: Routed, obligation: Obligation | None) -> None:
         for neighbour, runs in routed.frames.items():
@@ -337,9 +359,12 @@ class Agent:
         if is_owed and obligation is None:
             obligation = Obligation(_nothing)
         payload = codec.encode_data(runs)
+        traffic.frames += 1
         traffic.bytes += len(payload)
-        sent = self.links.send_data(neighbour, payload, count, obligation if is_owed else None)
-        self.counters["forwarded"] += count if sent else 0
+        if self.links.send_data(neighbour, payload, count, obligation if is_owed else None):
+            self.counters["forwarded"] += count
+        else:
+            traffic.dropped_frames += 1
 
     # --- frames from neighbours ---------------------------------------------------------------------------------------
 
@@ -349,6 +374,8 @@ class Agent:
         for topic, payload, receipt in frames:
             try:
                 if topic == CONTROL_TOPIC:
+                    traffic.control_frames += 1
+                    traffic.control_bytes += len(payload)
                     self._step(events.Received(neighbour, codec.decode_control(payload)))
                     continue
                 runs = codec.decode_data(payload)
@@ -357,10 +384,13 @@ class Agent:
                 _log.warning("frame of federator %d refused: %s", neighbour, error)
                 self.links.ack(neighbour, receipt)
                 continue
+            traffic.frames += 1
             traffic.bytes += len(payload)
             for run in runs:
                 traffic.messages[run[4]] += run[3]
             routed = self.machine.forward(started, neighbour, runs)
+            if self.reporter.is_active:
+                self.reporter.trace(runs, routed, neighbour)
             if not receipt:
                 self._hand_on(routed, None)
                 continue
@@ -384,6 +414,7 @@ class Agent:
                 run = run._replace(body=body, length=length)  # noqa: PLW2901 - the run as this broker may see it
                 if not length:
                     continue
+            self.machine.count_delivered(run)
             if run[4]:
                 self._deliver_owed(run, obligation or Obligation(_nothing))
             else:
@@ -475,11 +506,11 @@ class Agent:
         wanted, ended = self._wanted.apply([*change.added, *change.changed], change.removed)
         for filter_ in ended:
             self._known_filters.discard(filter_)
-            self._step(events.Unsubscribed(filter_))
+            self._tell_interest(events.Unsubscribed(filter_))
         added = [filter_ for filter_, _ in wanted if filter_ not in self._known_filters]
         for filter_ in added:
             self._known_filters.add(filter_)
-            self._step(events.Subscribed(filter_))
+            self._tell_interest(events.Subscribed(filter_))
         if self._is_restored and added:
             self.retained.want(added)
         if change.shares_added:
@@ -487,6 +518,14 @@ class Agent:
             message = json.dumps({"kind": "shares", "names": names}).encode()
             self._publish_to(MANAGEMENT_GROUP, [encode(MANAGEMENT_GROUP, message, qos=1)])
         self._arm_expiry()
+
+    def _tell_interest(self, event: events.Subscribed | events.Unsubscribed) -> None:
+        """Tell the protocol, and telemetry where this broker's interest in the group began or ended with it."""
+        group = self.machine.settings.grouping.group_of(event.filter)
+        was_local = self.machine.is_local(group)
+        self._step(event)
+        if self.machine.is_local(group) != was_local:
+            self.reporter.note_interest(group, is_added=not was_local, epoch=self.machine.epoch)
 
     def _arm_expiry(self) -> None:
         if self._expiry_timer is not None:
@@ -511,6 +550,11 @@ class Agent:
                 self._report(adapter.source, adapter.feed(found.chunk))
             else:
                 self._report(adapter.source, adapter.began_anew() if isinstance(found, Rotated) else adapter.lost())
+
+    async def _report_telemetry(self) -> None:
+        while True:
+            await asyncio.sleep(REPORT_EVERY_S)
+            self.reporter.report()
 
     async def _save_interest(self) -> None:
         while True:
@@ -576,6 +620,11 @@ class Agent:
         if core == self.identity:
             return "core"
         return "member" if self.machine.is_member(group) else "outsider"
+
+
+def _distinct(routed: Routed) -> list[Run]:
+    """The runs of a batch of our own, each once, however many neighbours get it."""
+    return list({run.first: run for runs in routed.frames.values() for run in runs}.values())
 
 
 def _nothing() -> None:

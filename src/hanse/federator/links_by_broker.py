@@ -100,9 +100,10 @@ class BrokerLinkBook:
 
     # --- out ------------------------------------------------------------------------------------------------------
 
-    def send_control(self, identity: int, frame: ControlFrame) -> None:
-        """Publish a control frame at the neighbour's broker, memberships on the papers' topic for them."""
-        self._publish(identity, broker_link.kind_of(frame), codec.encode_control(frame), qos=0)
+    def send_control(self, identity: int, frame: ControlFrame) -> int:
+        """Publish a control frame at the neighbour's broker, memberships on the papers' topic; say how large."""
+        payload = codec.encode_control(frame)
+        return len(payload) if self._publish(identity, broker_link.kind_of(frame), payload, qos=0) else 0
 
     def send_data(self, identity: int, payload: bytes, count: int, obligation: Obligation | None) -> bool:
         """Publish a data frame at the neighbour's broker; with an obligation until the neighbour acknowledges it."""

@@ -24,6 +24,8 @@ from hanse.protocol.settings import Settings
 from hanse.protocol.topics import may_cross
 
 PLANS_MAX = 65_536
+FLOWS_MAX = 100_000
+OTHER_GROUPS = ("(other)",)
 
 
 class Table(Protocol):
@@ -91,6 +93,8 @@ class Forwarding:
         self._parked: deque[_Parked] = deque()
         self._parked_bytes = 0
         self._hop_limit = 4
+        # (measure, origin, groups) to [publications, bytes of packets]: what the federation's accounts are made of.
+        self.flows: dict[tuple[str, int, tuple[str, ...]], list[int]] = {}
 
     # --- what the control side does ---------------------------------------------------------------------------
 
@@ -127,6 +131,16 @@ class Forwarding:
     def parked_bytes(self) -> int:
         """How much waits for a way."""
         return self._parked_bytes
+
+    def count_flow(self, measure: str, origin: int, groups: tuple[str, ...], count: int, size: int) -> None:
+        """Add to an account; beyond the limit, accounts of new groups are kept together."""
+        flow = self.flows.get((measure, origin, groups))
+        if flow is None:
+            if len(self.flows) >= FLOWS_MAX:
+                groups = OTHER_GROUPS
+            flow = self.flows.setdefault((measure, origin, groups), [0, 0])
+        flow[0] += count
+        flow[1] += size
 
     # --- publications from the host broker ----------------------------------------------------------------------
 
@@ -166,6 +180,7 @@ class Forwarding:
         body = packets[0] if count == 1 else b"".join(packets)
         run = Run(self.identity, self.epoch, self.next_id, count, qos, 1, plan.groups, body)
         self.next_id += count
+        self.count_flow("published", self.identity, plan.groups, count, len(body))
         for neighbour, groups in plan.hops:
             mine = run if groups is plan.groups else run._replace(groups=groups)
             runs = frames.get(neighbour)

@@ -253,6 +253,16 @@ class Machine:
         return tuple(sorted(n.identity for n in self._neighbours.values() if n.is_up))
 
     @property
+    def flows(self) -> dict[tuple[str, int, tuple[str, ...]], list[int]]:
+        """Publications and bytes by (measure, origin, groups), since the start."""
+        return self._forwarding.flows
+
+    def count_delivered(self, run: Run) -> None:
+        """The host broker was handed a run: account for it under the groups that are of interest here."""
+        groups = tuple([group for group in run.groups if group in self._interest])
+        self._forwarding.count_flow("delivered", run.origin, groups, run.length, len(run.body))
+
+    @property
     def parked_bytes(self) -> int:
         """How much data waits for a way."""
         return self._forwarding.parked_bytes
