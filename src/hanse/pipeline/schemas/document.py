@@ -24,8 +24,8 @@ each, which Spark, delta-rs, DuckDB or pandas can read.
   wire time of the best two-way check, and 15 parts in a million of drift). Without checks it is not corrected, and
   the row says so.
 - Loss is known where a broker was a member throughout; what was published between two reports while it joined or
-  left is `uncertain`. Totals are exact once traffic has come to rest; a window by itself may hold a message published
-  and not yet delivered.
+  left is `uncertain`. Totals are exact once traffic has come to rest; a window by itself may hold a message that is
+  published and not yet delivered.
 
 This page is made from the schemas (`python -m hanse.pipeline.schemas.document`); a test fails if the two differ.
 """
