@@ -75,7 +75,9 @@ def measure(rows: int, heap: str, directory: Path) -> dict[str, Any]:
 
     watch = PeakMemory()
     watch.start()
-    spark = session.build(master="local[2]", settings={"spark.driver.memory": heap})
+    # More parts than cores, so that each fits the heap; Spark joins the small ones again by itself.
+    parts = {"spark.sql.shuffle.partitions": "8"}
+    spark = session.build(master="local[2]", settings={"spark.driver.memory": heap} | parts)
     try:
         store = Warehouse(spark, directory / "warehouse")
         tell("bronze")

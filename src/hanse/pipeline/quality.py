@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812
 
 from hanse.pipeline.schemas import quarantine
@@ -137,9 +137,15 @@ def judge(frame: DataFrame, rules: Sequence[Rule]) -> DataFrame:
     return frame.withColumn("broken", F.array_compact(F.array(*verdicts)))
 
 
-def valid(frame: DataFrame, dataset: str) -> DataFrame:
-    """The rows of `frame` that break none of the rules of `dataset`."""
-    return judge(frame, RULES[dataset]).where(F.size("broken") == 0).drop("broken")
+def valid(frame: DataFrame, dataset: str, seen: Observation | None = None) -> DataFrame:
+    """The rows of `frame` that break none of the rules of `dataset`.
+
+    Once the result has been written, `seen` holds `broken`, the number of the other rows.
+    """
+    judged = judge(frame, RULES[dataset])
+    if seen is not None:
+        judged = judged.observe(seen, F.count_if(F.size("broken") > 0).alias("broken"))
+    return judged.where(F.size("broken") == 0).drop("broken")
 
 
 def quarantined(frame: DataFrame, dataset: str) -> DataFrame:

@@ -30,6 +30,7 @@ from hanse.telemetry.contracts import (
 )
 from hanse.telemetry.encoding import PAYLOAD_BYTES_MAX, ROWS_MAX, decode, decode_columns, encode, encode_batches
 from hanse.telemetry.registry import KINDS, contract_of, fields_of, kind_of
+from hanse.telemetry.reporter import Reporter
 from hanse.telemetry.sampling import is_sampled
 from hanse.telemetry.topic import FILTER_ALL, TelemetryTopic, parse_topic, topic_for
 
@@ -49,6 +50,7 @@ __all__ = [
     "HopTrace",
     "LinkCount",
     "MeshEvent",
+    "Reporter",
     "ResourceSample",
     "TelemetryTopic",
     "TopologyEvent",

@@ -7,8 +7,10 @@ Rules of this module:
 - `…_at_us` is a moment: microseconds since 1970 UTC by the reporter's own clock, unless the field says otherwise.
 - The *reporter* (the federator or manager that measured) is not a field: it stands in the topic, once, so that a
   row cannot contradict its topic.
-- Counts are cumulative since `started_at_us`, when the count was zero. Whoever restarts begins anew, with a later
-  `started_at_us`. Counts say how much; samples (`HopTrace`, `Delivery`) say how fast and which way, never how much.
+- Counts are cumulative since `started_at_us`, the last moment at which the count is known to have been zero: a
+  count that begins long after its process names its own beginning. Whoever restarts begins anew, with a later
+  `started_at_us`; a count never falls otherwise. Counts say how much; samples (`HopTrace`, `Delivery`) say how fast
+  and which way, never how much.
 - A message is named by `(origin, epoch, seq)`; brokers and federators by the federator's id.
 - Any change of a field is a new version of the topic and of the payload (`topic.VERSION`): nothing is guessed.
 """

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from hanse.pipeline import quality
@@ -61,8 +61,11 @@ def _write(store: Store, batch: progress.Batch, tell: Tell) -> None:
     frames["silver_messages"] = messages(bronze)
     for name, frame in frames.items():
         tell(f"batch {batch.batch_id}: {name}")
-        store.append(name, quality.valid(frame, name), batch.batch_id)
-        rejected.append(quality.quarantined(frame, name))
+        seen = Observation()
+        is_new = store.append(name, quality.valid(frame, name, seen), batch.batch_id)
+        # Decoding everything a second time, only to find that all is well, would be a third of the job.
+        if not is_new or seen.get["broken"]:
+            rejected.append(quality.quarantined(frame, name))
     tell(f"batch {batch.batch_id}: silver_quarantine")
     store.append("silver_quarantine", reduce(DataFrame.unionByName, rejected), batch.batch_id)
 

@@ -21,8 +21,8 @@ class Store(Protocol):
         """The table's rows; none if it was never written."""
         ...
 
-    def append(self, name: str, frame: DataFrame, batch_id: int) -> None:
-        """Adds rows, once for each `batch_id`: the same batch again adds nothing."""
+    def append(self, name: str, frame: DataFrame, batch_id: int) -> bool:
+        """Adds rows, once for each `batch_id`; False if it had that batch, and did not look at `frame`."""
         ...
 
     def replace(self, name: str, frame: DataFrame) -> None:
@@ -49,9 +49,9 @@ class Warehouse:
         """See `Store`."""
         return self.table(name).read(self.spark)
 
-    def append(self, name: str, frame: DataFrame, batch_id: int) -> None:
+    def append(self, name: str, frame: DataFrame, batch_id: int) -> bool:
         """See `Store`."""
-        self.table(name).append(frame, app_id="silver", batch_id=batch_id)
+        return not self.table(name).append(frame, app_id="silver", batch_id=batch_id).skipped
 
     def replace(self, name: str, frame: DataFrame) -> None:
         """See `Store`."""

@@ -18,6 +18,14 @@ each, which Spark, delta-rs, DuckDB or pandas can read.
 - Counts (throughput, traffic matrix, delivery, drops) come from counters and are exact; latency, paths, reordering
   and `delivered_twice` come from sampled messages.
 - "Required" columns are never null. Types are Spark's; `strings` is an array of strings.
+- Silver of telemetry is added to, once for each row of bronze, whatever is killed when. Everything after it (paths,
+  increments, latencies, all of gold) is made anew from all of silver at each run, and replaced in one step a table.
+- Latency is corrected for the two hosts' clocks; `skew_error_ms` says how far the correction may be off (half the
+  wire time of the best two-way check, and 15 parts in a million of drift). Without checks it is not corrected, and
+  the row says so.
+- Loss is known where a broker was a member throughout; what was published between two reports while it joined or
+  left is `uncertain`. Totals are exact once traffic has come to rest; a window by itself may hold a message that is
+  published and not yet delivered.
 
 This page is made from the schemas (`python -m hanse.pipeline.schemas.document`); a test fails if the two differ.
 """

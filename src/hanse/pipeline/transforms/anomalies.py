@@ -1,9 +1,10 @@
 """A broker or a link that leaves its own baseline.
 
 Each measure of each broker and link is one series over the windows from its first report to the last closed window;
-a window without a report is a zero, so that silence shows. The baseline is the median of up to `BASELINE_WINDOWS`
-windows before, the spread their median absolute deviation (both shrug off the outliers they are to find), with a
-floor relative to the baseline, so that a series that never moved does not call its first small step an anomaly.
+in a window without a report what is counted is zero, so that silence shows. The baseline is the median of up to
+`BASELINE_WINDOWS` windows before, the spread their median absolute deviation (both shrug off the outliers they are
+to find), with a floor relative to the baseline, so that a series that never moved does not call its first small
+step an anomaly.
 """
 
 from pyspark.sql import Column, DataFrame, Window
