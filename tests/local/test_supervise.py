@@ -112,6 +112,19 @@ def test_what_does_not_converge_is_taken_down_and_writes_no_state(tmp_path: Path
     asyncio.run(run())
 
 
+def test_a_state_file_that_cannot_be_written_takes_everything_down(tmp_path: Path) -> None:
+    async def run() -> None:
+        (tmp_path / "file").write_text("")
+        settings = FederationSettings(1, tmp_path, state_path=tmp_path / "file" / "state.json")
+        one = Federation(settings, sleeper, at_once)
+        with pytest.raises(LocalError, match="name another with --state"):
+            await one.start()
+        assert one.brokers[0].pid is None
+        assert one.agents[0].pid is None
+
+    asyncio.run(run())
+
+
 def test_an_agent_that_ends_is_noticed_when_nothing_is_started_again(tmp_path: Path) -> None:
     async def run() -> None:
         settings = FederationSettings(1, tmp_path, restarts=False)
