@@ -230,6 +230,7 @@ def test_a_share_is_interest_in_its_filter_and_its_name_is_known() -> None:
         ("a/#/b", "filter_malformed"),
         ("a+/b", "filter_malformed"),
         ("a\0b", "filter_malformed"),
+        ("a\ud800b", "filter_malformed"),
         ("$share//x", "filter_malformed"),
         ("$share/g", "filter_malformed"),
         ("$share/g/", "filter_malformed"),
