@@ -9,7 +9,7 @@ Rules:
 from hanse.errors import RemoteError
 
 FILTER_BYTES_MAX = 65_535
-# DESIGN section 4: topics have at most 200 levels; Mosquitto refuses deeper ones as malformed.
+# The federation carries topics of at most 200 levels; Mosquitto refuses deeper ones as malformed.
 FILTER_LEVELS_MAX = 200
 TELEMETRY_PREFIX = "$hanse/telemetry/"
 CONTROL_FIRST_LEVEL = "federator"
