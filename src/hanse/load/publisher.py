@@ -18,10 +18,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hanse.errors import Unavailable
+from hanse.load.gathering import GATHER_S
 from hanse.load.histogram import Histogram
 from hanse.load.packets import Block, Reader
 from hanse.load.plan import Load, parse_url
-from hanse.load.subscriber import GATHER_S
 from hanse.load.wire import Wire, client_id
 
 _PR_SET_TIMERSLACK = 29
@@ -109,7 +109,7 @@ class Publishers:
         waiting = list(self._publishers)
         told_ns = moved_ns = time.perf_counter_ns()
         # Acknowledgements come one by one; with a window that outlasts the pause, many are worth waiting for.
-        gathers = bool(self._load.qos) and self._load.window_or_default >= _GATHER_WINDOW_MIN
+        gathers = bool(self._load.qos) and all(one.window >= _GATHER_WINDOW_MIN for one in waiting)
         while waiting:
             for one in waiting:
                 one.wire.flush()
