@@ -9,8 +9,10 @@ default), and a pause would be what is measured: where pauses bring little, ther
 """
 
 GATHER_S = 0.001
-# 50 in a millisecond is 50,000 a second: above it, reading one by one begins to cost the broker its core.
-_WORTHWHILE = 50
+# More than the window of a Mosquitto that nobody configured. Fewer arrive slowly enough to be read one by one.
+_WORTHWHILE = 25
+# Other brokers' small windows (32, 100) show as the same number again and again; a free stream's numbers differ.
+_WINDOW_MAX = 200
 _MISSES_MAX = 3
 _REST_NS = 100_000_000
 
@@ -21,6 +23,7 @@ class Gathering:
     def __init__(self, qos: int) -> None:
         self._is_certain = qos == 0
         self._received = 0
+        self._gained = 0
         self._misses = 0
         self._rests_until_ns = 0
 
@@ -29,9 +32,10 @@ class Gathering:
         if self._is_certain:
             return True
         gained, self._received = received - self._received, received
+        is_window, self._gained = gained == self._gained and gained <= _WINDOW_MAX, gained
         if now_ns < self._rests_until_ns:
             return False
-        self._misses = self._misses + 1 if gained < _WORTHWHILE else 0
+        self._misses = self._misses + 1 if gained < _WORTHWHILE or is_window else 0
         if self._misses >= _MISSES_MAX:
             self._misses = 0
             self._rests_until_ns = now_ns + _REST_NS
