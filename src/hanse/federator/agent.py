@@ -33,7 +33,7 @@ from hanse.federator.links_by_broker import BrokerLinkBook
 from hanse.federator.metrics import AgentMetrics
 from hanse.federator.naming import exported, imported, local_copies
 from hanse.federator.obligations import Obligation
-from hanse.federator.reporter import REPORT_EVERY_S, Reporter
+from hanse.federator.reporter import REPORT_EVERY_S, FederatorReporter
 from hanse.federator.retained import RetainedFetcher, private_group
 from hanse.federator.settings import FederatorSettings
 from hanse.federator.sources import CLIENT_PREFIX, InterestSources
@@ -128,7 +128,7 @@ class Agent:
             {"/metrics": self._metrics_page, "/healthz": self._health_page, "/groups": self._groups_page}
         )
         self.metrics = self._make_metrics()
-        self.reporter = Reporter(
+        self.reporter = FederatorReporter(
             self.identity,
             is_wanted=lambda topic: bool(self.machine.match(topic)),
             publish=self._publish_telemetry,

@@ -30,11 +30,10 @@ from hanse.telemetry import (
     MeshEvent,
     ResourceSample,
     TopologyEvent,
-    encode_batches,
     is_sampled,
-    kind_of,
     topic_for,
 )
+from hanse.telemetry.reporter import Reporter
 
 REPORT_EVERY_S = 2.0
 # One in a thousand: 100 rows a second at 100,000 messages a second, 1.3 us each to decide.
@@ -44,7 +43,7 @@ _TICKS_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
-class Reporter:
+class FederatorReporter:
     """Collects rows and, every `REPORT_EVERY_S`, the counts; hands packets to `publish`."""
 
     def __init__(
@@ -58,6 +57,7 @@ class Reporter:
         sample_rate: float = SAMPLE_RATE,
     ) -> None:
         self._identity = str(identity)
+        self._topics = [topic_for(kind, self._identity) for kind in KINDS]
         self._is_wanted = is_wanted
         self._publish = publish
         self._flows = flows
@@ -66,8 +66,8 @@ class Reporter:
         self.counters: Counter[str] = Counter()
         self._host = platform.node() or "unknown"
         self._started_at_us = _now_us()
-        self._rows: dict[str, list[Contract]] = {}
-        self._keep(TopologyEvent(self._started_at_us, "federator_up", self._identity, None, None))
+        self._rows = Reporter(self._identity, ROWS_MAX)
+        self._rows.add(TopologyEvent(self._started_at_us, "federator_up", self._identity, None, None))
         self.is_active = False
 
     # --- rows as things happen ------------------------------------------------------------------------------------
@@ -77,17 +77,17 @@ class Reporter:
         at_us = _now_us()
         group, core = event.group, str(event.core) if event.core >= 0 else None
         if event.name in ("core_elected", "core_withdrawn"):
-            self._keep(MeshEvent(at_us, event.name, group, self._identity, epoch, core, None, None))
+            self._rows.add(MeshEvent(at_us, event.name, group, self._identity, epoch, core, None, None))
 
     def note_interest(self, group: str, *, is_added: bool, epoch: int) -> None:
         """Local interest began or ended: this federator is a member of the group, or no longer."""
         name = "member_joined" if is_added else "member_left"
-        self._keep(MeshEvent(_now_us(), name, group, self._identity, epoch, None, None, None))
+        self._rows.add(MeshEvent(_now_us(), name, group, self._identity, epoch, None, None, None))
 
     def note_link(self, neighbour: int, *, is_up: bool) -> None:
         """A link came up or went down."""
         name = "link_up" if is_up else "link_down"
-        self._keep(TopologyEvent(_now_us(), name, self._identity, str(neighbour), None))
+        self._rows.add(TopologyEvent(_now_us(), name, self._identity, str(neighbour), None))
 
     def trace(self, runs: Sequence[Run], routed: Routed, previous: int | None) -> None:
         """Sampled publications of one batch: where they came from, how many went on, what was delivered."""
@@ -105,7 +105,7 @@ class Reporter:
                 topic = _topic(run, seq)
                 hops = onward.get(key, 0)
                 is_new = previous is None or hops > 0 or key in delivered
-                self._keep(
+                self._rows.add(
                     HopTrace(
                         str(run.origin),
                         run.epoch,
@@ -121,7 +121,7 @@ class Reporter:
                     ),
                 )
                 if key in delivered:
-                    self._keep(
+                    self._rows.add(
                         Delivery(
                             str(run.origin), run.epoch, seq, topic, run.groups[0], run.qos, run.hops, None, _now_us()
                         ),
@@ -131,37 +131,20 @@ class Reporter:
         origin, rate = str(run.origin), self._sample_rate
         return [seq for seq in range(run.first, run.first + run.length) if is_sampled(origin, run.epoch, seq, rate)]
 
-    def _keep(self, row: Contract) -> None:
-        rows = self._rows.setdefault(kind_of(type(row)), [])
-        if len(rows) >= ROWS_MAX:
-            self.counters["telemetry_rows_dropped"] += 1
-            return
-        rows.append(row)
-
     # --- counts at the report -------------------------------------------------------------------------------------
 
     def report(self) -> None:
         """Publish what there is, if anybody wants it; events wait for a collector, within their limit."""
-        wanted = [kind for kind in KINDS if self._is_wanted(self._topic(kind))]
-        self.is_active = bool(wanted)
-        if not wanted:
-            for kind in ("hop", "delivery"):
-                self._rows.pop(kind, None)
+        self.is_active = any(map(self._is_wanted, self._topics))
+        if not self.is_active:
             return
-        rows, self._rows = self._rows, {}
-        rows["flow"] = list(self._flow_rows())
-        rows["link"] = list(self._link_rows())
-        rows["resource"] = [self._resources()]
-        for kind in sorted(rows):
-            topic = self._topic(kind)
-            if not rows[kind] or not self._is_wanted(topic):
-                continue
-            for payload in encode_batches(kind, rows[kind]):
-                self._publish(topic, encode(topic, payload, qos=1))
-                self.counters["telemetry_published"] += 1
-
-    def _topic(self, kind: str) -> str:
-        return topic_for(kind, self._identity)
+        rows: list[Contract] = [*self._flow_rows(), *self._link_rows(), self._resources()]
+        for row in rows:
+            self._rows.add(row)
+        for topic, payload in self._rows.flush():
+            self._publish(topic, encode(topic, payload, qos=1))
+            self.counters["telemetry_published"] += 1
+        self.counters["telemetry_rows_dropped"] = sum(self._rows.dropped.values())
 
     def _flow_rows(self) -> list[FlowCount]:
         at_us = _now_us()
