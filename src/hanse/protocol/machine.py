@@ -525,17 +525,18 @@ class Machine:
         route = self._routes.get(core)
         if route is None:
             return
-        had_way, parents = route.distance != UNREACHABLE, route.parents
+        distance, parents = route.distance, route.parents
         if not route.choose(self._is_usable, self.settings.redundancy):
             return
-        self._dirty_cores.add(core)
         self._is_table_changed = True
+        if route.distance != distance:
+            self._dirty_cores.add(core)  # another parent at the same distance is no news to anybody
         if route.parents != parents:
             detail = ",".join(map(str, route.parents))
             self._effects.append(Emit("parents_changed", core=core, detail=detail))
             self._dirty_keys.update((core, group) for group in self._joined_under.get(core, ()))
         if route.distance == UNREACHABLE:
-            if had_way:
+            if distance != UNREACHABLE:
                 route.lost_at = now
                 self._alarm(now + self._interval_s, _CORE_LOST, core)
             self._solicit(route)
