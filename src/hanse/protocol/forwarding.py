@@ -17,11 +17,12 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from hanse.errors import RemoteError
 from hanse.protocol.messages import Publication, Run
 from hanse.protocol.packets import split, topic_of
 from hanse.protocol.seen import Done, SeenIds
 from hanse.protocol.settings import Settings
-from hanse.protocol.topics import may_cross
+from hanse.protocol.topics import check_name, may_cross
 
 PLANS_MAX = 65_536
 
@@ -224,7 +225,14 @@ class Forwarding:
         named = [group for group in run.groups if self._table.is_known(group)]
         for offset, (start, end) in enumerate(split(run.body)):
             packet = run.body[start:end]
-            groups = tuple(sorted({*named, *self._table.match(topic_of(packet))}))
+            try:
+                topic = topic_of(packet)
+                check_name(topic)
+            except RemoteError:
+                self._counters["rejected_packet"] += 1
+                continue
+            matched = self._table.match(topic) if may_cross(topic) else ()  # R32
+            groups = tuple(sorted({*named, *matched}))
             if not groups:
                 self._counters["dropped_unknown_group"] += 1
                 continue

@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import assert_never
 
+from hanse.errors import RemoteError
 from hanse.protocol.claims import ClaimSet, Fetch
 from hanse.protocol.effects import (
     CloseLink,
@@ -46,6 +47,7 @@ from hanse.protocol.events import (
 from hanse.protocol.forwarding import Forwarding, Routed
 from hanse.protocol.identity import boot_epoch, check_federator_id, claim_delay_s, election_key
 from hanse.protocol.messages import (
+    HOPS_MAX,
     UNREACHABLE,
     Announcement,
     ClaimChange,
@@ -63,7 +65,7 @@ from hanse.protocol.messages import (
 from hanse.protocol.neighbour import Neighbour
 from hanse.protocol.routes import ADVANCED_AT, DISTANCE, SEQUENCE, Route
 from hanse.protocol.settings import MANAGEMENT_GROUP, RANK_DEFAULT, Settings
-from hanse.protocol.topics import filter_may_cross
+from hanse.protocol.topics import check_filter, filter_may_cross
 from hanse.protocol.trie import FilterIndex, MatchCache
 
 # What an alarm is for.
@@ -286,9 +288,9 @@ class Machine:
         return (parents[:1] if self.settings.outsider == "one_parent" else parents), not parents
 
     def hop_limit(self) -> int:
-        """Twice the largest known distance, and four (R29)."""
+        """Twice the largest known distance, and four, as far as a frame can say it (R29)."""
         distances = [route.distance for route in self._routes.values() if route.distance != UNREACHABLE]
-        return 2 * max(distances, default=0) + 4
+        return min(2 * max(distances, default=0) + 4, HOPS_MAX - 1)
 
     # --- links --------------------------------------------------------------------------------------------------------
 
@@ -399,7 +401,11 @@ class Machine:
             neighbour.echoed_at = now
 
     def _raise_epoch(self, heard: int) -> None:
-        self.epoch = boot_epoch(self.epoch, 0, heard)
+        epoch = boot_epoch(self.epoch, 0, heard)
+        if epoch == self.epoch:
+            self.counters["rejected_epoch"] += 1  # there is no later one, and ids must not begin anew in this one
+            return
+        self.epoch = epoch
         self.counters["epochs_raised"] += 1
         self._effects.append(StoreEpoch(self.epoch))
         self._effects.append(Emit("epoch_raised", detail=str(self.epoch)))
@@ -480,7 +486,8 @@ class Machine:
                 self.counters["identity_conflicts"] += 1
                 self._raise_epoch(epoch)
             return
-        if (distance == 0) != (core == neighbour.identity):
+        # One hop more than the largest distance would read as "no way" (R3).
+        if (distance == 0) != (core == neighbour.identity) or distance == UNREACHABLE - 1:
             self.counters["rejected_distance"] += 1
             return
         route = self._routes.get(core)
@@ -569,7 +576,7 @@ class Machine:
 
     def _solicit(self, route: Route) -> None:
         """Ask all neighbours for a way that is newer than what we have passed on (R18)."""
-        wanted = Solicit(route.core, route.epoch, route.announced + 1)
+        wanted = Solicit(route.core, route.epoch, route.next_sequence)
         for neighbour in self._neighbours.values():
             if neighbour.is_up:
                 neighbour.solicits[route.core] = wanted
@@ -873,6 +880,14 @@ class Machine:
 
     def _on_subscribed(self, filter_: str) -> None:
         if filter_ in self._filters:
+            return
+        try:
+            check_filter(filter_)
+        except RemoteError:
+            self.counters["rejected_filter"] += 1
+            return
+        if not filter_may_cross(filter_):
+            self.counters["ignored_closed_filter"] += 1  # R32
             return
         if len(self._filters) >= self.settings.groups_max:
             self.counters["rejected_groups_max"] += 1
@@ -1179,7 +1194,7 @@ class Machine:
                 continue
             if route.distance == UNREACHABLE:
                 if with_retractions:
-                    out.append(Announcement(core, route.epoch, route.announced + 1, UNREACHABLE, 0))
+                    out.append(Announcement(core, route.epoch, route.next_sequence, UNREACHABLE, 0))
                 continue
             route.note_announced()
             if claims is None or claims.epoch != route.epoch:
