@@ -1,4 +1,4 @@
-"""What breaks a rule is accepted, ignored or refused, and counted; nothing of it is passed on, and nothing else happens."""
+"""What breaks a rule is accepted, ignored or refused, and counted; nothing of it is passed on."""
 
 import tracemalloc
 

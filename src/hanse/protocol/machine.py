@@ -114,8 +114,8 @@ class Machine:
         self._holders: dict[str, dict[int, set[int]]] = {}
         # Core to the groups for which we hold or want a membership towards it.
         self._joined_under: dict[int, set[str]] = {}
-        # Groups claimed at a core's request to take over from it.
-        self._inherited: dict[str, int] = {}
+        # Groups claimed at a core's request to take over from it: that core, and until when it is to withdraw.
+        self._inherited: dict[str, tuple[int, float]] = {}
         self._hand_over_turn = -1
         # Groups that wait to be claimed: when, and those that wait for synchronised claims.
         self._claim_due: dict[str, float] = {}
@@ -386,7 +386,7 @@ class Machine:
             added, removed = neighbour.connected.apply(frame.epoch, frame.connections)
             self._dirty_keys.update(added, removed)
         for hand_over in frame.hand_overs:
-            self._on_hand_over(neighbour, hand_over)
+            self._on_hand_over(now, neighbour, hand_over)
         if not neighbour.has_spoken:
             neighbour.has_spoken = True
             self._dirty_groups.add(MANAGEMENT_GROUP)
@@ -639,14 +639,18 @@ class Machine:
 
     def _apply_change(self, now: float, claims: ClaimSet, change: ClaimChange) -> None:
         claims.change(change)
-        self._index_claim(claims.core, change.group, is_claimed=change.rank is not None)
+        if not self._index_claim(claims.core, change.group, is_claimed=change.rank is not None):
+            del claims.groups[change.group]
         if change.rank is None and self._wants(change.group) and change.group not in self._claim_due:
             self._wait_to_claim(now, change.group)
         if not claims.groups and claims.core != self.identity:
             self._forget_core(claims.core)
 
-    def _index_claim(self, core: int, group: str, *, is_claimed: bool) -> None:
-        """Keep the group's claimants, and the index for matching, in step with the claim sets."""
+    def _index_claim(self, core: int, group: str, *, is_claimed: bool) -> bool:
+        """Keep the group's claimants, and the index for matching, in step with the claim sets.
+
+        False for one group too many: the caller must not keep it either.
+        """
         cores = self._claimants.get(group, ())
         if is_claimed and self._fading.pop((core, group), None) is not None:
             self._dirty_keys.add((core, group))
@@ -655,7 +659,7 @@ class Machine:
                 if len(self._claimants) >= self.settings.groups_max:
                     self.counters["rejected_groups_max"] += 1
                     self._effects.append(Emit("limit_reached", group=group, detail="groups_max"))
-                    return
+                    return False
                 self._index.add(group)
             self._claimants[group] = tuple(sorted((*cores, core)))
         elif not is_claimed and core in cores:
@@ -671,6 +675,7 @@ class Machine:
                 self._dirty_keys.add((core, group))
         self._dirty_groups.add(group)
         self._is_table_changed = True
+        return True
 
     def _ask(self, now: float, core: int, neighbour: Neighbour) -> None:
         """Fetch the claims that we lack from the neighbour that named them, one request at a time (R12)."""
@@ -711,7 +716,8 @@ class Machine:
             self._end_fetch(part.core)
             return
         for group in sorted(claims.replace(part.epoch, fetch.version, tuple(fetch.claims))):
-            self._index_claim(part.core, group, is_claimed=group in claims.groups)
+            if not self._index_claim(part.core, group, is_claimed=group in claims.groups):
+                del claims.groups[group]
         if not claims.groups:
             self._forget_core(part.core)
         self._dirty_claims.add(part.core)
@@ -726,8 +732,9 @@ class Machine:
         grouping = str(self.settings.grouping) if group == MANAGEMENT_GROUP and rank is not None else ""
         if not self._claims.groups:
             self._dirty_cores.add(self.identity)
+        if not self._index_claim(self.identity, group, is_claimed=rank is not None):
+            return
         self._claims.change(ClaimChange(group, rank, grouping))
-        self._index_claim(self.identity, group, is_claimed=rank is not None)
         self._dirty_claims.add(self.identity)
         self.counters["claims_made" if rank is not None else "claims_withdrawn"] += 1
         name = "core_elected" if rank is not None else "core_withdrawn"
@@ -765,8 +772,7 @@ class Machine:
             if others or not has_members:
                 self._change_own_claim(group, None)  # R9
         elif core != self.identity and core is not None:
-            heir_of = self._inherited.get(group)
-            if heir_of is not None and heir_of in others:
+            if group in self._inherited and self._inherited[group][0] in others:
                 return  # R9: the old core withdraws, not its heir
             if self._is_connected((core, group)):
                 self._change_own_claim(group, None)  # R8
@@ -851,7 +857,7 @@ class Machine:
         if advertised and advertised != str(self.settings.grouping):
             self._effects.append(Emit("grouping_differs", core=core, detail=advertised))
 
-    def _on_hand_over(self, neighbour: Neighbour, hand_over: HandOver) -> None:
+    def _on_hand_over(self, now: float, neighbour: Neighbour, hand_over: HandOver) -> None:
         """A core without interest looks for an heir among its members (R9)."""
         core, group = hand_over
         if core == self.identity or core not in self._claimants.get(group, ()):
@@ -859,7 +865,7 @@ class Machine:
             return
         if self._wants(group):
             if group not in self._claims.groups:
-                self._inherited[group] = core
+                self._inherited[group] = (core, now + self.settings.expiry_s)
                 self._change_own_claim(group, self._ranks.get(group, RANK_DEFAULT))
             return
         self._pass_hand_over(core, group, neighbour.identity)
@@ -1077,6 +1083,9 @@ class Machine:
         for group, claim in self._claims.groups.items():
             if group not in self._interest and claim is not None:
                 self._hand_over(group)
+        for group in [group for group, (_, until) in self._inherited.items() if until <= now]:
+            del self._inherited[group]  # the core has interest again, and keeps the group
+            self._dirty_groups.add(group)
         self._dirty_groups.update(self._unclaimed)
         if self.core_of(MANAGEMENT_GROUP) is None:
             self._dirty_groups.add(MANAGEMENT_GROUP)
