@@ -124,3 +124,13 @@ def test_a_window_remembers_as_a_dictionary_does(actions: list[tuple[str, tuple[
                     del model[number]
         told = [(n, what) for start, size, what in window.pieces(ids[0], count) for n in range(start, start + size)]
         assert told == [(number, None if number < floor else model.get(number, NOTHING)) for number in ids]
+
+
+def test_ids_that_are_all_fresh_are_kept_although_they_are_too_many() -> None:
+    seen = SeenIds(60.0, CHUNK)
+    window = seen.window(1, 1)
+    assert window is not None
+    for chunk in range(5):
+        window.record(20.0, chunk * CHUNK, 1, G)
+    seen.forget(20.0)  # what came this very moment is never forgotten
+    assert next(window.pieces(0, 1))[2] == G

@@ -608,10 +608,8 @@ class Machine:
                 self._neighbours[parent].solicits[core] = Solicit(core, epoch, wanted)
 
     def _answer_solicits(self, route: Route) -> None:
-        for identity in sorted(route.waiting):
-            neighbour = self._neighbours.get(identity)
-            if neighbour is not None and neighbour.is_up:
-                self._dirty_cores.add(route.core)
+        """The number that neighbours wait for has come: it goes out at once."""
+        self._dirty_cores.add(route.core)
         route.waiting.clear()
 
     # --- claims -------------------------------------------------------------------------------------------------------
@@ -1296,10 +1294,8 @@ class Machine:
 def _discard(table: dict[str, dict[int, set[int]]], key: Key, identity: int) -> None:
     """Take a neighbour out of group -> core -> neighbours, and what is empty with it."""
     core, group = key
-    by_core = table.get(group)
-    if by_core is None or core not in by_core:
-        return
-    by_core[core].discard(identity)
+    by_core = table[group]
+    by_core[core].remove(identity)
     if not by_core[core]:
         del by_core[core]
     if not by_core:
