@@ -543,9 +543,8 @@ class Machine:
             self._effects.append(Emit("parents_changed", core=core, detail=detail))
             self._dirty_keys.update((core, group) for group in self._joined_under.get(core, ()))
         if route.distance == UNREACHABLE:
-            if distance != UNREACHABLE:
-                route.lost_at = now
-                self._alarm(now + self._interval_s, _CORE_LOST, core)
+            route.lost_at = now
+            self._alarm(now + self._interval_s, _CORE_LOST, core)
             self._solicit(route)
         else:
             route.lost_at = None
