@@ -15,7 +15,13 @@ from hanse import __version__
 from hanse.errors import HanseError, LocalError
 
 # Command word to the module that registers it.
-COMMANDS: dict[str, str] = {}
+COMMANDS: dict[str, str] = {
+    "down": "hanse.cli.pub_sub",
+    "interest": "hanse.cli.interest",
+    "link-emulator": "hanse.cli.link_emulator",
+    "pub": "hanse.cli.pub_sub",
+    "sub": "hanse.cli.pub_sub",
+}
 
 
 def _print_version(wanted: bool) -> None:

@@ -432,9 +432,10 @@ class Machine:
             # million of these a round, so this path does two look-ups and no calls.
             if route is not None and route.epoch == epoch:
                 entry = route.entries.get(identity)
-                if entry is not None and entry[DISTANCE] == distance and sequence > entry[SEQUENCE]:
-                    entry[SEQUENCE] = sequence
-                    entry[ADVANCED_AT] = now
+                if entry is not None and entry[DISTANCE] == distance and sequence >= entry[SEQUENCE]:
+                    if sequence > entry[SEQUENCE]:
+                        entry[SEQUENCE] = sequence
+                        entry[ADVANCED_AT] = now
                     if identity in route.parents:
                         if sequence > route.sequence:
                             route.sequence = sequence
@@ -494,7 +495,9 @@ class Machine:
             if sequence > entry[SEQUENCE]:
                 entry[ADVANCED_AT] = now
             entry[SEQUENCE], entry[DISTANCE] = sequence, distance
-        self._dirty_routes.add(core)
+        # Only a parent, or a neighbour that is nearer than we are, can change our own way.
+        if distance < route.distance or neighbour.identity in route.parents:
+            self._dirty_routes.add(core)
         if claims is None or (claims.epoch, claims.version) < (epoch, version):
             self._ask(now, core, neighbour)
 
@@ -694,9 +697,10 @@ class Machine:
 
     def _change_own_claim(self, group: str, rank: int | None) -> None:
         grouping = str(self.settings.grouping) if group == MANAGEMENT_GROUP and rank is not None else ""
+        if not self._claims.groups:
+            self._dirty_cores.add(self.identity)
         self._claims.change(ClaimChange(group, rank, grouping))
         self._index_claim(self.identity, group, is_claimed=rank is not None)
-        self._dirty_cores.add(self.identity)
         self._dirty_claims.add(self.identity)
         self.counters["claims_made" if rank is not None else "claims_withdrawn"] += 1
         name = "core_elected" if rank is not None else "core_withdrawn"
@@ -801,15 +805,16 @@ class Machine:
 
     def _decide_host_subscription(self, group: str) -> None:
         """Subscribe at the host only for what someone elsewhere wants (R32)."""
-        is_wanted = filter_may_cross(group) and (
-            any(core != self.identity for core in self._claimants.get(group, ())) or bool(self._children.get(group))
-        )
-        if is_wanted and group not in self._host_subscriptions:
-            self._host_subscriptions.add(group)
-            self._effects.append(SubscribeHost(group))
-        elif not is_wanted and group in self._host_subscriptions:
+        claimants = self._claimants.get(group, ())
+        is_wanted = bool(claimants and claimants != (self.identity,)) or group in self._children
+        if is_wanted == (group in self._host_subscriptions):
+            return
+        if not is_wanted:
             self._host_subscriptions.remove(group)
             self._effects.append(UnsubscribeHost(group))
+        elif filter_may_cross(group):
+            self._host_subscriptions.add(group)
+            self._effects.append(SubscribeHost(group))
 
     def _compare_grouping(self, core: int | None) -> None:
         """The management group's core advertises the grouping; another one is worth a word (R23)."""
@@ -1058,7 +1063,13 @@ class Machine:
             self._forget_neighbour(neighbour)
 
     def _age_route(self, now: float, core: int, route: Route, expiry_s: float) -> None:
-        stale = [n for n, entry in route.entries.items() if now - entry[ADVANCED_AT] > expiry_s]
+        # A refresh takes up to an interval a hop, so the core's own neighbours miss it first; the others hear it
+        # from them (R18), and their own patience grows with the distance only in case they do not.
+        stale = [
+            neighbour
+            for neighbour, entry in route.entries.items()
+            if now - entry[ADVANCED_AT] > expiry_s + entry[DISTANCE] * self._interval_s
+        ]
         for neighbour in stale:
             del route.entries[neighbour]
             self._dirty_routes.add(core)

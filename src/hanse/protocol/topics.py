@@ -13,6 +13,8 @@ Rules that this module keeps:
 Except for the `check_` functions and `split_share`, arguments are taken to be valid already.
 """
 
+from functools import lru_cache
+
 from hanse.errors import RemoteError
 
 # MQTT 5, 1.5.4: a string's length is two bytes on the wire. It cannot be larger, and a smaller bound would lose
@@ -141,6 +143,7 @@ def may_cross(topic: str) -> bool:
     return topic not in _CLOSED_NAMES and not topic.startswith(_CLOSED_PREFIXES)
 
 
+@lru_cache(maxsize=65_536)
 def filter_may_cross(filter_: str) -> bool:
     """Whether `filter_` matches any topic that may cross.
 

@@ -1,0 +1,72 @@
+"""Flags from a settings class: every setting of `hanse.settings` becomes `--x-y`, with its help, names and default.
+
+The flags reach the command as raw text; `read_settings` reads and checks them, so that a bad value is refused in
+the same words whether it came from a flag, a variable or the file.
+"""
+
+import inspect
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from hanse.settings import Setting, format_duration, read_settings, settings_of
+
+T = TypeVar("T")
+
+
+def with_settings(cls: type[T], section: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command all settings of `cls` as flags, and `--config`; it is called with the settings first.
+
+    Other parameters of the command stay as they are, and must be keyword-only.
+    """
+    known = settings_of(cls)
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = [
+            parameter
+            for parameter in inspect.signature(command, eval_str=True).parameters.values()
+            if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+        ]
+
+        def run(**arguments: Any) -> None:  # noqa: ANN401 - typer hands over what the signature below declares
+            config = arguments.pop("config")
+            flags = {one.name: arguments.pop(one.name) for one in known}
+            settings = read_settings(cls, section=section, flags=flags, environment=os.environ, file=config)
+            command(settings, **arguments)
+
+        config = inspect.Parameter(
+            "config",
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[
+                Path | None,
+                typer.Option("--config", help=f"A TOML file; its table [{section}] is read. HANSE_CONFIG."),
+            ],
+        )
+        parameters = [*own, config, *(_parameter(one) for one in known)]
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        run.__name__, run.__doc__ = command.__name__, command.__doc__
+        return run
+
+    return decorate
+
+
+def _parameter(one: Setting) -> inspect.Parameter:
+    kind: Any = bool if one.kind is bool else list[str] if one.kind is tuple else str
+    flag = f"{one.flag}/--no-{one.flag.removeprefix('--')}" if one.kind is bool else one.flag
+    option = typer.Option(flag, help=_help(one), show_default=False)
+    return inspect.Parameter(
+        one.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
+    )
+
+
+def _help(one: Setting) -> str:
+    names = " or ".join((one.variable, *one.spec.aliases))
+    if one.default is None or one.default == () or one.spec.is_secret:
+        return f"{one.spec.help} [{names}]"
+    shown = format_duration(one.default) if one.spec.is_duration else one.default
+    return f"{one.spec.help} [{names}; default {shown}]"

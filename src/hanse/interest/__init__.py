@@ -1,0 +1,49 @@
+"""How local subscriptions become known: adapters turn what a broker says into reports, a registry merges them.
+
+Adapters and registry are pure: messages or bytes in, reports and changes out. The shell (the federator) owns the
+sockets, the clock and the disk:
+
+1. it subscribes at the host to `adapter.topics()`, or follows the file with `follow.LogFollower`;
+2. it hands each message to `adapter.message(topic, payload)` (each chunk to `adapter.feed(chunk)`);
+3. it hands the reports to `InterestRegistry.apply(now_s, adapter.source, reports)` and acts on the change;
+4. it calls `adapter.lost()` whenever lines may have been missed, and `registry.expire(now_s)` when it is due;
+5. it saves `registry.dump(...)` with `store.save`, and hands what `store.read` finds to `registry.load(...)`.
+"""
+
+from hanse.interest.announce import AnnounceAdapter
+from hanse.interest.beacon import BeaconAdapter
+from hanse.interest.mosquitto_file import MosquittoFileAdapter
+from hanse.interest.mosquitto_log import MosquittoLogAdapter
+from hanse.interest.registry import Change, InterestRegistry, InterestSettings
+from hanse.interest.reports import (
+    BridgeGone,
+    BridgeSeen,
+    ClientBack,
+    ClientLeft,
+    Gap,
+    Report,
+    Session,
+    Subscribed,
+    Unsubscribed,
+)
+from hanse.interest.static import StaticAdapter
+
+__all__ = [
+    "AnnounceAdapter",
+    "BeaconAdapter",
+    "BridgeGone",
+    "BridgeSeen",
+    "Change",
+    "ClientBack",
+    "ClientLeft",
+    "Gap",
+    "InterestRegistry",
+    "InterestSettings",
+    "MosquittoFileAdapter",
+    "MosquittoLogAdapter",
+    "Report",
+    "Session",
+    "StaticAdapter",
+    "Subscribed",
+    "Unsubscribed",
+]

@@ -1,0 +1,63 @@
+"""Which subscriptions count as interest in the federation, and in what.
+
+Rules:
+1. `$share/<name>/<filter>` is interest in `<filter>` (MQTT 5, section 4.8.2).
+2. `$...` never crosses, but for `$hanse/telemetry/...`; nor do the control topics of the federation.
+3. What MQTT does not allow as a filter is refused (sections 4.7.1 and 4.7.3), as is what our limits exclude.
+"""
+
+from hanse.errors import RemoteError
+
+FILTER_BYTES_MAX = 65_535
+# DESIGN section 4: topics have at most 200 levels; Mosquitto refuses deeper ones as malformed.
+FILTER_LEVELS_MAX = 200
+TELEMETRY_PREFIX = "$hanse/telemetry/"
+CONTROL_FIRST_LEVEL = "federator"
+CONTROL_TOPICS = frozenset({"federated_topology_ann", "NEW_REGULAR_TOPIC"})
+
+
+class NotFederated(RemoteError):  # noqa: N818 - it names a state: this filter stays at its broker
+    """The filter is sound, and what it matches never leaves the broker."""
+
+
+def split_share(text: str) -> tuple[str | None, str]:
+    """The share name (None for an ordinary subscription) and the filter behind it.
+
+    Raises:
+        RemoteError: `$share/` without a name or without a filter.
+    """
+    if not text.startswith("$share/"):
+        return None, text
+    name, slash, inner = text[len("$share/") :].partition("/")
+    if not name or not slash or not inner or "+" in name or "#" in name:
+        raise RemoteError(
+            f"Saw a shared subscription of {len(text)} characters; expected `$share/<name>/<filter>`."
+        )
+    return name, inner
+
+
+def check_filter(text: str) -> None:
+    """Refuse what is not a filter that the federation may carry.
+
+    Raises:
+        NotFederated: it is a filter, for topics that never cross.
+        RemoteError: it is not a filter, or beyond the limits.
+    """
+    if not text:
+        raise RemoteError("Saw an empty filter; MQTT asks for at least one character.")
+    if len(text.encode(errors="surrogatepass")) > FILTER_BYTES_MAX:
+        raise RemoteError(f"Saw a filter of more than {FILTER_BYTES_MAX} bytes, the longest that MQTT can carry.")
+    levels = text.split("/")
+    if len(levels) > FILTER_LEVELS_MAX:
+        raise RemoteError(f"Saw a filter of {len(levels)} levels; at most {FILTER_LEVELS_MAX} are federated.")
+    if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
+        raise RemoteError("Saw a filter with NUL or a lone surrogate, which MQTT forbids.")
+    for position, level in enumerate(levels):
+        if "#" in level and (level != "#" or position != len(levels) - 1):
+            raise RemoteError("Saw `#` within a level or before the last one; it stands alone, at the end.")
+        if "+" in level and level != "+":
+            raise RemoteError("Saw `+` within a level; it stands alone.")
+    if text.startswith("$") and not text.startswith(TELEMETRY_PREFIX):
+        raise NotFederated("Topics that begin with `$` stay at their broker.")
+    if levels[0] == CONTROL_FIRST_LEVEL or text in CONTROL_TOPICS:
+        raise NotFederated("The federation's own control topics are not carried for clients.")

@@ -1,0 +1,178 @@
+"""The wording of Mosquitto's log, 2.0 and 2.1, and what each line means for interest.
+
+Lines as seen with 2.0.11; 2.1 adds an address in brackets, and the reason after a colon:
+
+    New client connected from 127.0.0.1:41558 as my client (p2, c1, k60).
+    my client 1 a b/+/#                               (subscribe: client, granted QoS, filter)
+    my client a b/+/#                                 (unsubscribe: client, filter)
+    Client my client disconnected.
+    Client my client has exceeded timeout, disconnecting.
+    Client my client [127.0.0.1:41558] disconnected: connection closed by client.
+
+Rules:
+1. Client ids may hold spaces and digits, so a subscribe line can be split in several ways. A client that is known
+   to be connected decides; else the leftmost split does, and the ambiguity is counted.
+2. A line of 999 bytes or more was cut by the broker (it builds lines in 1,000 bytes): refused, never guessed.
+3. A clean session of MQTT 3 ends with its connection. In MQTT 5 `c1` says how the session began, not when it
+   ends, and the log never tells the expiry: the session's fate is unknown.
+4. A disconnect line that names another address than the client's present one is of a connection that was taken
+   over.
+5. Clients whose id begins with the federator's own prefix are nobody's interest.
+"""
+
+import re
+from collections import Counter, OrderedDict
+from dataclasses import dataclass
+
+from hanse.interest.reports import ClientBack, ClientLeft, Report, Session, Subscribed, Unsubscribed
+
+# Mosquitto's buffer is 1,000 bytes with the final NUL; a line of 999 may have been longer.
+LINE_BYTES_CUT = 999
+# Connected clients remembered, to tell splits apart. Beyond it the oldest is forgotten, and counted.
+CLIENTS_KNOWN_MAX = 100_000
+# Broker 2.0 prints internal numbers (1: MQTT 3.1, 2: 3.1.1, 5: 5), 2.1 prints the version (3, 4, 5).
+PROTOCOL_5 = 5
+
+_TIMESTAMP = re.compile(r"(?:\d{9,11}|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[^ ]*): ")
+_CONNECTED = re.compile(
+    r"New (?P<kind>client|bridge) connected from (?P<address>\S+) as (?P<client>.*)"
+    r" \(p(?P<protocol>\d+), c(?P<clean>[01]), k\d+(?:, u'.*')?\)\.?"
+)
+_LEFT = re.compile(
+    r"Client (?P<client>.+?)(?: \[(?P<address>[^\]]*)\])? "
+    r"(?:disconnected(?:(?: due to|,|:) .*)?|closed its connection|has exceeded timeout, disconnecting)\.?"
+)
+_BROKEN = re.compile(r"(?:Bad socket read/write|Socket error) on client (?P<client>.+?)(?:: .*|, disconnecting\.?)")
+_SPLIT = re.compile(r" ([012]) (?=.)")
+
+
+@dataclass(frozen=True, slots=True)
+class _Connected:
+    address: str
+    session: Session
+
+
+class MosquittoLines:
+    """What the lines have told so far: who is connected, and how their sessions end."""
+
+    def __init__(self, own_prefix: str) -> None:
+        self.counters: Counter[str] = Counter()
+        self._own_prefix = own_prefix
+        self._connected: OrderedDict[str, _Connected] = OrderedDict()
+
+    def forget(self) -> None:
+        """Lines may have been missed: who is connected is no longer known."""
+        self._connected.clear()
+
+    def text(self, line: bytes) -> str | None:
+        """The line without its timestamp; None where it was cut or is not UTF-8 (counted)."""
+        if len(line) >= LINE_BYTES_CUT:
+            self.counters["lines_cut"] += 1
+            return None
+        try:
+            text = line.decode()
+        except UnicodeDecodeError:
+            self.counters["lines_not_utf8"] += 1
+            return None
+        stamp = _TIMESTAMP.match(text)
+        return text[stamp.end() :] if stamp else text
+
+    def subscribe(self, text: str) -> list[Report]:
+        """`<client> <qos> <filter>`."""
+        splits = [(text[: m.start()], int(m[1]), text[m.end() :]) for m in _SPLIT.finditer(text) if m.start()]
+        if not splits:
+            self.counters["lines_unreadable"] += 1
+            return []
+        known = [split for split in splits if split[0] in self._connected]
+        if len(known or splits) > 1:
+            self.counters["lines_ambiguous"] += 1
+        client, qos, wanted = (known or splits)[0]
+        return [] if self._is_own(client) else [Subscribed(client, wanted, qos)]
+
+    def unsubscribe(self, text: str) -> list[Report]:
+        """`<client> <filter>`."""
+        spaces = [position for position, character in enumerate(text) if character == " " and position > 0]
+        if not spaces:
+            self.counters["lines_unreadable"] += 1
+            return []
+        known = [position for position in spaces if text[:position] in self._connected]
+        if len(known or spaces) > 1:
+            self.counters["lines_ambiguous"] += 1
+        space = (known or spaces)[0]
+        client, given_up = text[:space], text[space + 1 :]
+        return [] if self._is_own(client) else [Unsubscribed(client, given_up)]
+
+    def notice(self, text: str) -> list[Report]:
+        """Connects and disconnects; every other notice means nothing here."""
+        if match := _CONNECTED.fullmatch(text):
+            return self._came(match)
+        match = _LEFT.fullmatch(text) or _BROKEN.fullmatch(text)
+        if match is None:
+            return []
+        return self._went(match["client"], match.groupdict().get("address"))
+
+    def any_kind(self, text: str) -> list[Report]:
+        """A line from a file, where nothing says of which kind it is.
+
+        A client chooses its id, so it could choose one that reads like a disconnect line of another's: the
+        connected client that the line begins with is therefore asked first.
+        """
+        client = self._known_at_the_start_of(text)
+        if client is not None:
+            rest = text[len(client) + 1 :]
+            if rest[:1] in {"0", "1", "2"} and rest[1:2] == " " and len(rest) > 2:
+                return [] if self._is_own(client) else [Subscribed(client, rest[2:], int(rest[0]))]
+            return [] if self._is_own(client) else [Unsubscribed(client, rest)]
+        if match := _CONNECTED.fullmatch(text):
+            return self._came(match)
+        if match := _LEFT.fullmatch(text) or _BROKEN.fullmatch(text):
+            return self._went(match["client"], match.groupdict().get("address"))
+        # The log may begin after this client's connect line. `Warning: ...` and the like are not clients.
+        word, _, rest = text.partition(" ")
+        if rest[:1] in {"0", "1", "2"} and rest[1:2] == " " and len(rest) > 2 and word and not word.endswith(":"):
+            return [] if self._is_own(word) else [Subscribed(word, rest[2:], int(rest[0]))]
+        self.counters["lines_of_no_concern"] += 1
+        return []
+
+    def _known_at_the_start_of(self, text: str) -> str | None:
+        found = None
+        for position, character in enumerate(text):
+            if character == " " and text[:position] in self._connected:
+                # An id may be the beginning of another one: the longest is right unless the filter says otherwise,
+                # and a QoS between the two tells that the shorter one spoke.
+                if found is not None and text[len(found) + 1 : len(found) + 3] in {"0 ", "1 ", "2 "}:
+                    self.counters["lines_ambiguous"] += 1
+                    break
+                found = text[:position]
+        return found
+
+    def _came(self, match: re.Match[str]) -> list[Report]:
+        client = match["client"]
+        if self._is_own(client):
+            return []
+        is_clean = match["clean"] == "1"
+        session = Session.KEPT if not is_clean else Session.ENDED
+        if is_clean and int(match["protocol"]) == PROTOCOL_5:
+            session = Session.UNKNOWN
+        self._connected[client] = _Connected(match["address"], session)
+        self._connected.move_to_end(client)
+        if len(self._connected) > CLIENTS_KNOWN_MAX:
+            self._connected.popitem(last=False)
+            self.counters["clients_forgotten"] += 1
+        return [ClientBack(client, session_kept=not is_clean)]
+
+    def _went(self, client: str, address: str | None) -> list[Report]:
+        if self._is_own(client):
+            return []
+        known = self._connected.get(client)
+        if known is not None and address is not None and address != known.address:
+            self.counters["disconnects_of_taken_over_connections"] += 1
+            return []
+        self._connected.pop(client, None)
+        return [ClientLeft(client, known.session if known else Session.UNKNOWN)]
+
+    def _is_own(self, client: str) -> bool:
+        is_own = client.startswith(self._own_prefix)
+        if is_own:
+            self.counters["lines_of_our_own"] += 1
+        return is_own

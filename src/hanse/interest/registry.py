@@ -1,0 +1,359 @@
+"""Who wants what at this broker: the reports of all adapters merged into one set of filters.
+
+Rules:
+1. A filter is wanted while at least one `(source, client)` holds a subscription to it; its QoS is the largest held.
+2. A TTL runs only when something may have ended unseen: after a disconnect whose session may live on, after a gap,
+   after a restart, or where the source says so (beacons). What is confirmed stops running out.
+3. Where the source says that it ended, it ended at once. One exception: a client that reconnects with a clean start
+   will nearly always subscribe again within moments, so its filters get that long before the meshes are told.
+4. A report that asks for more than the limits allow is dropped, and counted by reason. So is what never crosses.
+5. Pure: time comes in, changes come out. Several reports in one call make one change; what ends and begins anew
+   within it is no change at all.
+"""
+
+import heapq
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, assert_never
+
+from hanse.errors import LocalError, RemoteError
+from hanse.interest.filters import NotFederated, check_filter, split_share
+from hanse.interest.reports import (
+    BridgeGone,
+    BridgeSeen,
+    ClientBack,
+    ClientLeft,
+    Gap,
+    Report,
+    Session,
+    Subscribed,
+    Unsubscribed,
+)
+
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class InterestSettings:
+    """How long to believe, and how much to hold.
+
+    Attributes:
+        kept_ttl_s: a persistent session's filters, after its client left. Shorter loses messages that the broker
+            would have queued for it, longer carries traffic for nobody. Mosquitto itself keeps sessions for ever
+            by default.
+        unknown_ttl_s: the same where the source cannot tell whether the session lives on. The protocol keeps absent
+            memberships for the same hour.
+        unconfirmed_ttl_s: what was known before a gap or a restart. A client that stays connected through it
+            makes no new line, so this is long: losing it would silence a healthy subscriber.
+        resubscribe_grace_s: after a clean reconnect.
+        filters_max: distinct filters; the protocol's limit of groups.
+        clients_max: distinct clients that hold something.
+        filters_per_client_max: so that one client cannot use up the rest.
+    """
+
+    kept_ttl_s: float = 86_400.0
+    unknown_ttl_s: float = 3_600.0
+    unconfirmed_ttl_s: float = 86_400.0
+    resubscribe_grace_s: float = 2.0
+    filters_max: int = 1_000_000
+    clients_max: int = 1_000_000
+    filters_per_client_max: int = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What became different: for the protocol (filters) and for the operator (share names, bridges).
+
+    Attributes:
+        added: filters that are wanted now and were not, with their QoS.
+        changed: filters whose largest QoS is another one now.
+        removed: filters that nobody wants any more.
+        shares_added: `(name, filter)` of shared subscriptions that were not known here before.
+        shares_removed: those that are gone.
+    """
+
+    added: tuple[tuple[str, int], ...] = ()
+    changed: tuple[tuple[str, int], ...] = ()
+    removed: tuple[str, ...] = ()
+    shares_added: tuple[tuple[str, str], ...] = ()
+    shares_removed: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to do."""
+        return not (self.added or self.changed or self.removed or self.shares_added or self.shares_removed)
+
+
+class _Held:
+    """One subscription: mutable, because a million of them exist and their time changes often."""
+
+    __slots__ = ("expires_at_s", "filter", "qos", "share")
+
+    def __init__(self, share: str | None, wanted: str, qos: int) -> None:
+        self.share = share
+        self.filter = wanted
+        self.qos = qos
+        self.expires_at_s: float | None = None
+
+
+_Owner = tuple[str, str]  # source, client
+
+
+class InterestRegistry:
+    """Reports in, changes out."""
+
+    def __init__(self, settings: InterestSettings | None = None) -> None:
+        self.settings = settings or InterestSettings()
+        self.drops: Counter[str] = Counter()
+        self._held: dict[_Owner, dict[str, _Held]] = {}
+        # How many subscriptions hold a filter, by QoS.
+        self._wanted: dict[str, list[int]] = {}
+        self._shares: Counter[tuple[str, str]] = Counter()
+        self._bridges: set[str] = set()
+        # Times may be out of date: an entry counts only if the subscription still expires then.
+        self._expiries: list[tuple[float, _Owner, str]] = []
+        self._before: dict[str, int | None] = {}
+        self._shares_before: dict[tuple[str, str], bool] = {}
+
+    def apply(self, now_s: float, source: str, reports: Iterable[Report]) -> Change:
+        """Take in what one adapter reported, in order."""
+        for report in reports:
+            match report:
+                case Subscribed(client, wanted, qos, ttl_s):
+                    self._subscribe(now_s, (source, client), wanted, qos, ttl_s)
+                case Unsubscribed(client, given_up):
+                    self._remove((source, client), given_up)
+                case ClientLeft(client, session):
+                    self._leave(now_s, (source, client), session)
+                case ClientBack(client, session_kept):
+                    until_s = None if session_kept else now_s + self.settings.resubscribe_grace_s
+                    self._set_expiry((source, client), until_s)
+                case Gap():
+                    for owner in [owner for owner in self._held if owner[0] == source]:
+                        self._run_out(owner, now_s + self.settings.unconfirmed_ttl_s)
+                case BridgeSeen(name):
+                    self._bridges.add(name)
+                case BridgeGone(name):
+                    self._bridges.discard(name)
+                case _:
+                    assert_never(report)
+        return self._change()
+
+    def expire(self, now_s: float) -> Change:
+        """End what ran out by now."""
+        while self._expiries and self._expiries[0][0] <= now_s:
+            at_s, owner, text = heapq.heappop(self._expiries)
+            held = self._held.get(owner, {}).get(text)
+            if held is not None and held.expires_at_s == at_s:
+                self._remove(owner, text)
+        return self._change()
+
+    def next_expiry_s(self) -> float | None:
+        """When `expire` should be called at the latest; perhaps earlier than needed."""
+        return self._expiries[0][0] if self._expiries else None
+
+    def filters(self) -> dict[str, int]:
+        """All filters that are wanted, with their largest QoS."""
+        return {wanted: _largest(counts) for wanted, counts in sorted(self._wanted.items())}
+
+    def references(self, wanted: str) -> int:
+        """How many subscriptions hold this filter."""
+        return sum(self._wanted.get(wanted, ()))
+
+    def shares(self) -> dict[str, frozenset[str]]:
+        """Share names in use here and their filters. A name in use at two brokers means a message to each."""
+        names: dict[str, set[str]] = {}
+        for name, wanted in self._shares:
+            names.setdefault(name, set()).add(wanted)
+        return {name: frozenset(names[name]) for name in sorted(names)}
+
+    def has_bridges(self) -> bool:
+        """Whether the host has a bridge of its own that is up."""
+        return bool(self._bridges)
+
+    def dump(self, now_s: float, wall_s: float) -> dict[str, Any]:
+        """Everything, as JSON can hold it. `wall_s` is the wall clock: a restart may be a reboot."""
+        subscriptions = [
+            [source, client, text, held.qos, None if held.expires_at_s is None else held.expires_at_s - now_s]
+            for (source, client), texts in sorted(self._held.items())
+            for text, held in sorted(texts.items())
+        ]
+        return {"version": _VERSION, "saved_at_s": wall_s, "subscriptions": subscriptions}
+
+    def load(self, now_s: float, wall_s: float, document: Mapping[str, Any]) -> Change:
+        """Take up what `dump` gave before a restart: all of it unconfirmed, and what ran out meanwhile left out.
+
+        Raises:
+            LocalError: the document is not one of ours.
+        """
+        version = document.get("version")
+        rows = document.get("subscriptions")
+        saved_at_s = document.get("saved_at_s")
+        if version != _VERSION or not isinstance(rows, list) or not isinstance(saved_at_s, int | float):
+            raise LocalError(
+                f"The stored interest has version {version!r}, expected {_VERSION} with its list of subscriptions; "
+                "move the file away to begin with none."
+            )
+        # A wall clock that stepped back must not lengthen anything.
+        away_s = max(0.0, wall_s - saved_at_s)
+        for row in rows:
+            try:
+                source, client, text, qos, left_s = row
+                source, client, text = str(source), str(client), str(text)
+                left_s = None if left_s is None else float(left_s) - away_s
+            except (TypeError, ValueError) as error:
+                raise LocalError(
+                    "The stored interest holds a row that is not [source, client, filter, qos, seconds left]; "
+                    "move the file away to begin with none."
+                ) from error
+            if left_s is not None and left_s <= 0:
+                continue
+            if text in self._held.get((source, client), {}):
+                continue  # already reported since the start: newer than the file
+            ttl_s = self.settings.unconfirmed_ttl_s
+            self._subscribe(now_s, (source, client), text, qos, ttl_s if left_s is None else min(ttl_s, left_s))
+        return self._change()
+
+    def _subscribe(self, now_s: float, owner: _Owner, text: str, qos: int, ttl_s: float | None) -> None:
+        if qos not in {0, 1, 2}:
+            self.drops["qos_out_of_range"] += 1
+            return
+        texts = self._held.get(owner, {})
+        held = texts.get(text)
+        if held is None:
+            held = self._admit(owner, texts, text, qos)
+            if held is None:
+                return
+        elif held.qos != qos:
+            self._note(held.filter)
+            self._wanted[held.filter][held.qos] -= 1
+            self._wanted[held.filter][qos] += 1
+            held.qos = qos
+        self._expire_at(owner, text, held, None if ttl_s is None else now_s + ttl_s)
+
+    def _admit(self, owner: _Owner, texts: dict[str, _Held], text: str, qos: int) -> _Held | None:
+        try:
+            share, wanted = split_share(text)
+            check_filter(wanted)
+        except NotFederated:
+            self.drops["filter_never_federated"] += 1
+            return None
+        except RemoteError:
+            self.drops["filter_malformed"] += 1
+            return None
+        settings = self.settings
+        if owner not in self._held and len(self._held) >= settings.clients_max:
+            self.drops["clients_max"] += 1
+            return None
+        if len(texts) >= settings.filters_per_client_max:
+            self.drops["filters_per_client_max"] += 1
+            return None
+        if wanted not in self._wanted and len(self._wanted) >= settings.filters_max:
+            self.drops["filters_max"] += 1
+            return None
+        self._note(wanted)
+        held = _Held(share, wanted, qos)
+        self._held.setdefault(owner, texts)[text] = held
+        self._wanted.setdefault(wanted, [0, 0, 0])[qos] += 1
+        if share is not None:
+            self._shares_before.setdefault((share, wanted), (share, wanted) in self._shares)
+            self._shares[share, wanted] += 1
+        return held
+
+    def _remove(self, owner: _Owner, text: str) -> None:
+        texts = self._held.get(owner)
+        held = texts.pop(text, None) if texts is not None else None
+        if texts is None or held is None:
+            return  # Mosquitto logs an unsubscription also from who never subscribed
+        if not texts:
+            del self._held[owner]
+        self._note(held.filter)
+        counts = self._wanted[held.filter]
+        counts[held.qos] -= 1
+        if not any(counts):
+            del self._wanted[held.filter]
+        if held.share is not None:
+            key = (held.share, held.filter)
+            self._shares_before.setdefault(key, True)
+            self._shares[key] -= 1
+            if not self._shares[key]:
+                del self._shares[key]
+
+    def _leave(self, now_s: float, owner: _Owner, session: Session) -> None:
+        match session:
+            case Session.ENDED:
+                for text in list(self._held.get(owner, {})):
+                    self._remove(owner, text)
+            case Session.KEPT:
+                self._run_out(owner, now_s + self.settings.kept_ttl_s)
+            case Session.UNKNOWN:
+                self._run_out(owner, now_s + self.settings.unknown_ttl_s)
+            case _:
+                assert_never(session)
+
+    def _run_out(self, owner: _Owner, at_s: float) -> None:
+        """Let a client's subscriptions end at a time, unless they end sooner anyway."""
+        for text, held in self._held.get(owner, {}).items():
+            if held.expires_at_s is None or held.expires_at_s > at_s:
+                self._expire_at(owner, text, held, at_s)
+
+    def _set_expiry(self, owner: _Owner, at_s: float | None) -> None:
+        for text, held in self._held.get(owner, {}).items():
+            self._expire_at(owner, text, held, at_s)
+
+    def _expire_at(self, owner: _Owner, text: str, held: _Held, at_s: float | None) -> None:
+        if held.expires_at_s == at_s:
+            return
+        held.expires_at_s = at_s
+        if at_s is not None:
+            heapq.heappush(self._expiries, (at_s, owner, text))
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """A beacon renewed for days leaves times behind that mean nothing: drop them before they are many."""
+        live_max = sum(len(texts) for texts in self._held.values()) if len(self._expiries) % 1024 == 0 else None
+        if live_max is None or len(self._expiries) < 2 * live_max + 1024:
+            return
+        self._expiries = [
+            (held.expires_at_s, owner, text)
+            for owner, texts in self._held.items()
+            for text, held in texts.items()
+            if held.expires_at_s is not None
+        ]
+        heapq.heapify(self._expiries)
+
+    def _note(self, wanted: str) -> None:
+        if wanted not in self._before:
+            counts = self._wanted.get(wanted)
+            self._before[wanted] = None if counts is None else _largest(counts)
+
+    def _change(self) -> Change:
+        added: list[tuple[str, int]] = []
+        changed: list[tuple[str, int]] = []
+        removed: list[str] = []
+        for wanted, before in sorted(self._before.items()):
+            counts = self._wanted.get(wanted)
+            if counts is None:
+                if before is not None:
+                    removed.append(wanted)
+                continue
+            now = _largest(counts)
+            if before is None:
+                added.append((wanted, now))
+            elif before != now:
+                changed.append((wanted, now))
+        shares = sorted(self._shares_before.items())
+        self._before = {}
+        self._shares_before = {}
+        return Change(
+            tuple(added),
+            tuple(changed),
+            tuple(removed),
+            tuple(key for key, was_there in shares if not was_there and key in self._shares),
+            tuple(key for key, was_there in shares if was_there and key not in self._shares),
+        )
+
+
+def _largest(counts: list[int]) -> int:
+    return 2 if counts[2] else 1 if counts[1] else 0

@@ -1,0 +1,10 @@
+"""A federation on one machine: brokers and agents as supervised processes, and links that can be made bad.
+
+- `mosquitto`: the broker's configuration and where its program is.
+- `ports`: free ports on the loopback.
+- `processes`: one supervised process: ready by condition, restarted with back-off, never left behind.
+- `overlay`: `ring`, `line`, `full`, `star`, `grid:RxC` as edges.
+- `state`: the state file that `hanse down`, `hanse pub` and `hanse sub` read.
+- `supervise`: all of it together, as `Federation`.
+- `emulator`: a link with delay, jitter, bandwidth and cuts, between two federators.
+"""

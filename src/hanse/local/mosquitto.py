@@ -1,0 +1,119 @@
+"""Mosquitto as we start it: its configuration, each line with its reason, and the search for its program.
+
+Where we start the broker, we set it well: sessions survive a restart, queues are bounded and large enough that a
+federator's pause loses nothing, and the log topics tell of subscriptions. It listens on the loopback only.
+"""
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from hanse.errors import LocalError
+from hanse.interest.vendor import MOSQUITTO_LOG_TYPES
+from hanse.local.ports import LOOPBACK
+
+# Debian keeps it out of an ordinary user's PATH, Homebrew elsewhere again.
+_OTHER_PLACES = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin", "/usr/bin", "/usr/local/bin")
+HOW_TO_GET_IT = (
+    "The program mosquitto was not found in PATH or the usual places; install it (Debian and Ubuntu: "
+    "`apt install mosquitto`, macOS: `brew install mosquitto`), or name it in HANSE_MOSQUITTO."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings:
+    """What differs between one local broker and the next.
+
+    Attributes:
+        port: on the loopback.
+        directory: holds its configuration, log and database.
+        autosave_s: how much a killed broker may forget of its sessions, queues and retained messages. Mosquitto's
+            own default is 1,800; every save writes the whole database and stops the broker for that long.
+        inflight_max: QoS 1 and 2 messages under way to one client. Mosquitto's 20 limits a federator to a few
+            thousand messages a second; 0 (no limit) breaks MQTT 5 bridges in 2.0.11.
+        queued_max: messages waiting for one client beyond that. Mosquitto's 1,000 drops in silence within
+            milliseconds at our rates; no limit would let one absent client eat the memory.
+        extra: lines to add at the end, as they are.
+    """
+
+    port: int
+    directory: Path
+    autosave_s: int = 30
+    inflight_max: int = 20_000
+    queued_max: int = 100_000
+    queued_bytes_max: int = 256 * 1024 * 1024
+    persistence: bool = True
+    extra: tuple[str, ...] = ()
+
+
+def find_program() -> str:
+    """Where mosquitto is.
+
+    Raises:
+        LocalError: nowhere; the message says how to get it.
+    """
+    named = os.environ.get("HANSE_MOSQUITTO")
+    if named:
+        found = shutil.which(named)
+        if found is None:
+            raise LocalError(f"HANSE_MOSQUITTO names {named!r}, which is no program; correct it or unset it.")
+        return found
+    places = os.pathsep.join([os.environ.get("PATH", ""), *_OTHER_PLACES])
+    found = shutil.which("mosquitto", path=places)
+    if found is None:
+        raise LocalError(HOW_TO_GET_IT)
+    return found
+
+
+def configuration(settings: BrokerSettings) -> str:
+    """The text of `mosquitto.conf`."""
+    lines = [
+        f"listener {settings.port} {LOOPBACK}",
+        "allow_anonymous true",
+        # Without it a small message may wait 40 ms for the acknowledgement of the one before.
+        "set_tcp_nodelay true",
+        f"max_inflight_messages {settings.inflight_max}",
+        f"max_queued_messages {settings.queued_max}",
+        f"max_queued_bytes {settings.queued_bytes_max}",
+        # A client that is away with a persistent session misses QoS 0, as MQTT has it.
+        "queue_qos0_messages false",
+        f"persistence {'true' if settings.persistence else 'false'}",
+        f"persistence_location {settings.directory}/",
+        f"autosave_interval {settings.autosave_s}",
+        "connection_messages true",
+        "log_timestamp false",
+        "log_dest topic",
+        f"log_dest file {settings.directory / 'mosquitto.log'}",
+        *(f"log_type {kind}" for kind in MOSQUITTO_LOG_TYPES),
+        "sys_interval 1",
+        # Started by root it would change to a user who cannot write to the directory.
+        *(["user root"] if os.geteuid() == 0 else []),
+        *settings.extra,
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def write_configuration(settings: BrokerSettings) -> Path:
+    """Put the configuration into the broker's directory, and say where.
+
+    Raises:
+        LocalError: the directory cannot hold it.
+    """
+    if any(character.isspace() for character in str(settings.directory)):
+        raise LocalError(
+            f"The directory {str(settings.directory)!r} has a space in its name, which Mosquitto's configuration "
+            "cannot hold; choose another with --dir."
+        )
+    path = settings.directory / "mosquitto.conf"
+    try:
+        settings.directory.mkdir(parents=True, exist_ok=True)
+        path.write_text(configuration(settings), encoding="utf-8")
+    except OSError as error:
+        raise LocalError(f"{path} could not be written ({error.strerror}); choose another --dir.") from error
+    return path
+
+
+def command(settings: BrokerSettings) -> list[str]:
+    """The command line that starts this broker; writes its configuration."""
+    return [find_program(), "-c", str(write_configuration(settings))]

@@ -1,0 +1,202 @@
+"""Supervised processes: started, waited for by condition, restarted with back-off, and never left behind.
+
+Rules:
+1. Ready means that a condition holds, within a deadline; never that some time passed.
+2. A process that ends unasked is started again, after a back-off that doubles up to a limit and begins anew once it
+   ran for a while; unless told not to.
+3. Ending is SIGTERM, then after a grace SIGKILL to the whole process group, so that children of children go too.
+4. If we are killed ourselves, the kernel ends them: PR_SET_PDEATHSIG, set between fork and exec.
+5. What a process prints goes to a file of its own, and the end of it into the error when it does not come up.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hanse.errors import LocalError, Unavailable
+
+_PR_SET_PDEATHSIG = 1
+_TAIL_BYTES = 2_000
+_POLL_S = 0.02
+# Loaded before any fork: between fork and exec little more than a system call is safe.
+_LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSettings:
+    """How a process is kept.
+
+    Attributes:
+        restarts: whether it is started again when it ends unasked.
+        back_off_s: before the first restart; doubles with each one.
+        back_off_s_max: the longest wait; longer leaves a broker down that could be up, shorter burns a core on one
+            that cannot.
+        settled_s: a process that ran so long begins with the first back-off again.
+        grace_s: from SIGTERM to SIGKILL. A federator says goodbye to its meshes in this time.
+    """
+
+    restarts: bool = True
+    back_off_s: float = 0.2
+    back_off_s_max: float = 10.0
+    settled_s: float = 10.0
+    grace_s: float = 5.0
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Ask the kernel for SIGKILL when the parent dies; for `preexec_fn`."""
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        # The parent may have died before the call: then no signal would ever come.
+        if os.getppid() != parent_pid:
+            os._exit(1)
+
+
+@dataclass(slots=True)
+class SupervisedProcess:
+    """One command, kept running until `stop`.
+
+    Attributes:
+        name: for messages and logs.
+        output: the file that takes what it prints.
+        restarts: how often it was started again.
+    """
+
+    name: str
+    command: Sequence[str]
+    output: Path
+    settings: ProcessSettings = field(default_factory=ProcessSettings)
+    environment: dict[str, str] | None = None
+    restarts: int = 0
+    _process: asyncio.subprocess.Process | None = None
+    _keeper: asyncio.Task[None] | None = None
+    _is_stopping: bool = False
+
+    @property
+    def pid(self) -> int | None:
+        """The id of the present process; None while none runs."""
+        running = self._process is not None and self._process.returncode is None
+        return self._process.pid if running and self._process is not None else None
+
+    @property
+    def returncode(self) -> int | None:
+        """How the present (or last) process ended; None while it runs or before it was started."""
+        return None if self._process is None else self._process.returncode
+
+    async def start(self) -> None:
+        """Start it, and keep it.
+
+        Raises:
+            LocalError: there is no such program, or its output file cannot be written.
+        """
+        if self._keeper is not None:
+            raise LocalError(f"{self.name} was started already; stop it first.")
+        self._is_stopping = False
+        await self._spawn()
+        self._keeper = asyncio.create_task(self._keep(), name=f"keep {self.name}")
+
+    async def wait_ready(self, condition: Callable[[], Awaitable[bool]], deadline_s: float) -> None:
+        """Wait until the condition holds.
+
+        Raises:
+            Unavailable: it did not within the deadline, or the process ended and is not started again.
+        """
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + deadline_s
+        while not await condition():
+            if self.pid is None and not self.settings.restarts:
+                raise Unavailable(
+                    f"{self.name} ended with code {self.returncode} before it was ready.{self._said()}"
+                )
+            if loop.time() > until_s:
+                raise Unavailable(f"{self.name} was not ready within {deadline_s:g} s.{self._said()}")
+            await asyncio.sleep(_POLL_S)
+
+    async def stop(self) -> None:
+        """End it and all of its group; returns when it is gone. Harmless when it does not run."""
+        self._is_stopping = True
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await keeper
+        process = self._process
+        if process is None:
+            return
+        if process.returncode is None:
+            _signal_group(process.pid, signal.SIGTERM)
+            try:
+                await asyncio.wait_for(process.wait(), self.settings.grace_s)
+            except TimeoutError:
+                _signal_group(process.pid, signal.SIGKILL)
+                await process.wait()
+        # The leader is gone; what it started may not be.
+        _signal_group(process.pid, signal.SIGKILL)
+
+    async def kill(self) -> None:
+        """End it as a crash would (SIGKILL). It is started again, if it is one that is."""
+        process = self._process
+        if process is not None and process.returncode is None:
+            _signal_group(process.pid, signal.SIGKILL)
+            await process.wait()
+
+    async def _spawn(self) -> None:
+        parent_pid = os.getpid()
+        try:
+            self.output.parent.mkdir(parents=True, exist_ok=True)
+            with self.output.open("ab") as output:
+                self._process = await asyncio.create_subprocess_exec(
+                    *self.command,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    env=self.environment,
+                    start_new_session=True,  # a group of its own, out of reach of the terminal's Ctrl-C
+                    preexec_fn=lambda: die_with_parent(parent_pid),
+                )
+        except OSError as error:
+            raise LocalError(
+                f"{self.name} could not be started: {self.command[0]}: {error.strerror}; "
+                "check that it is installed."
+            ) from error
+
+    async def _keep(self) -> None:
+        loop = asyncio.get_running_loop()
+        back_off_s = self.settings.back_off_s
+        while True:
+            assert self._process is not None
+            began_s = loop.time()
+            await self._process.wait()
+            if self._is_stopping or not self.settings.restarts:
+                return
+            # Children of the crashed one hold its ports.
+            _signal_group(self._process.pid, signal.SIGKILL)
+            if loop.time() - began_s >= self.settings.settled_s:
+                back_off_s = self.settings.back_off_s
+            ended = self._process
+            while self._process is ended:
+                await asyncio.sleep(back_off_s)
+                back_off_s = min(2 * back_off_s, self.settings.back_off_s_max)
+                # The program may be missing for a moment, while it is being replaced.
+                with contextlib.suppress(LocalError):
+                    await self._spawn()
+            self.restarts += 1
+
+    def _said(self) -> str:
+        try:
+            with self.output.open("rb") as file:
+                file.seek(max(0, self.output.stat().st_size - _TAIL_BYTES))
+                text = file.read().decode(errors="replace").strip()
+        except OSError:
+            return ""
+        return f" It said last ({self.output}):\n{text}" if text else f" It said nothing ({self.output})."
+
+
+def _signal_group(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, number)

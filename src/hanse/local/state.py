@@ -1,0 +1,146 @@
+"""The state file: what runs on this machine, for `hanse down`, `hanse pub`, `hanse sub`, and scripts.
+
+It is written when the federation has converged, at once and whole: who waits for the file to appear may use what
+it says. It is removed when the federation is taken down.
+
+    {"manager": URL or null, "dashboard": URL or null, "gateway": URL or null,
+     "federators": [{"id", "broker", "link", "metrics", "broker_pid", "federator_pid"}]}
+
+`supervisor_pid` and its start time stand beside them: `hanse down` ends the supervisor, which ends the rest, and a
+process id alone may be somebody else's by then.
+"""
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from hanse.errors import LocalError
+
+DEFAULT_PATH = Path(".hanse/state.json")
+
+
+@dataclass(frozen=True, slots=True)
+class FederatorState:
+    """One broker and its federator, as they run."""
+
+    id: int
+    broker: str
+    link: str | None
+    metrics: str | None
+    broker_pid: int
+    federator_pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """All that runs."""
+
+    federators: tuple[FederatorState, ...]
+    manager: str | None = None
+    dashboard: str | None = None
+    gateway: str | None = None
+    supervisor_pid: int | None = None
+    supervisor_started: str | None = None
+
+    def broker_at(self, k: int) -> str:
+        """The URL of the broker number `k`, as in `--at k`.
+
+        Raises:
+            LocalError: there is no such broker.
+        """
+        if not 0 <= k < len(self.federators):
+            raise LocalError(
+                f"Broker {k} was asked for; this federation has {len(self.federators)}, "
+                f"numbered 0 to {len(self.federators) - 1}."
+            )
+        return self.federators[k].broker
+
+
+def write(path: Path, state: State) -> None:
+    """Put the state file in place, atomically.
+
+    Raises:
+        LocalError: the disk refuses.
+    """
+    beside = path.with_name(f"{path.name}.{os.getpid()}.new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside.write_text(json.dumps(asdict(state), indent=2) + "\n", encoding="utf-8")
+        beside.replace(path)
+    except OSError as error:
+        raise LocalError(
+            f"The state file {path} could not be written ({error.strerror}); name another with --state."
+        ) from error
+
+
+def read(path: Path) -> State:
+    """The state of a running federation.
+
+    Raises:
+        LocalError: there is none, or the file is not one of ours.
+    """
+    try:
+        document = json.loads(path.read_bytes())
+    except FileNotFoundError as error:
+        raise LocalError(
+            f"There is no state file {path}, so no federation is known to run; "
+            "start one with `hanse up`, or name its file with --state."
+        ) from error
+    except (OSError, ValueError) as error:
+        raise LocalError(f"The state file {path} cannot be read ({error}); end the federation by hand.") from error
+    try:
+        return _parse(document)
+    except (KeyError, TypeError, ValueError) as error:
+        raise LocalError(f"{path} is not a state file of `hanse up`; name the right one with --state.") from error
+
+
+def remove(path: Path) -> None:
+    """Say that the federation is gone."""
+    path.unlink(missing_ok=True)
+
+
+def process_start(pid: int) -> str | None:
+    """When a process began, in the kernel's ticks: with its id, this names it for good. None when it is gone."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    # The name in parentheses may itself hold spaces and parentheses.
+    fields = text.rpartition(")")[2].split()
+    return None if fields[0] in {"Z", "X"} else fields[19]
+
+
+def _parse(document: Any) -> State:  # noqa: ANN401 - whatever the file holds
+    rows = document["federators"]
+    federators = tuple(
+        FederatorState(
+            id=int(row["id"]),
+            broker=_text(row["broker"]),
+            link=_text_or_none(row.get("link")),
+            metrics=_text_or_none(row.get("metrics")),
+            broker_pid=int(row["broker_pid"]),
+            federator_pid=int(row["federator_pid"]),
+        )
+        for row in rows
+    )
+    pid = document.get("supervisor_pid")
+    return State(
+        federators,
+        _text_or_none(document.get("manager")),
+        _text_or_none(document.get("dashboard")),
+        _text_or_none(document.get("gateway")),
+        None if pid is None else int(pid),
+        _text_or_none(document.get("supervisor_started")),
+    )
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _text_or_none(value: object) -> str | None:
+    return None if value is None else _text(value)

@@ -1,0 +1,284 @@
+"""N brokers and N agents on one machine, from start to convergence to an end that leaves nothing behind.
+
+Rules:
+1. Nothing is started before everything that can be checked has been: program, ports, overlay, directory.
+2. Brokers first, all ready; then agents; then the readiness callback says when the federation has converged; only
+   then is the state file written. A failure on the way takes everything down again.
+3. A broker or agent that is started again has a new process id: the state file follows.
+4. Agents end before brokers, so that they can take their leave. The state file goes first: nobody should use it.
+"""
+
+import asyncio
+import contextlib
+import functools
+import os
+import signal
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hanse.errors import LocalError, Unavailable
+from hanse.local import mosquitto, overlay, ports, state
+from hanse.local.client import broker_answers
+from hanse.local.ports import LOOPBACK
+from hanse.local.processes import ProcessSettings, SupervisedProcess
+
+_POLL_S = 0.05
+_WATCH_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class FederationSettings:
+    """What `hanse up` is told.
+
+    Attributes:
+        brokers: how many; broker k listens on `base_port` + k.
+        base_port: None takes free ports.
+        directory: brokers and agents each get one below it.
+        restarts: whether what dies is started again.
+        ready_s: the deadline for brokers to answer.
+        converged_s: the deadline for the federation to converge.
+    """
+
+    brokers: int
+    directory: Path
+    base_port: int | None = None
+    overlay: str = "ring"
+    state_path: Path | None = None
+    restarts: bool = True
+    ready_s: float = 15.0
+    converged_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One broker and its agent: all that an agent's command line needs.
+
+    Attributes:
+        k: its number, from 0; also the federator's id.
+        neighbours: the link URLs of the neighbours that this side dials: those with a smaller number. One
+            connection serves both directions, so each link is dialled once.
+        neighbours_all: the link URLs of all neighbours.
+    """
+
+    k: int
+    directory: Path
+    broker_port: int
+    link_port: int
+    metrics_port: int
+    neighbours: tuple[str, ...]
+    neighbours_all: tuple[str, ...]
+
+    @property
+    def broker_url(self) -> str:
+        """Where its broker listens."""
+        return f"mqtt://{LOOPBACK}:{self.broker_port}"
+
+    @property
+    def link_url(self) -> str:
+        """Where its agent listens for neighbours."""
+        return f"mqtt://{LOOPBACK}:{self.link_port}"
+
+    @property
+    def metrics_url(self) -> str:
+        """Where its agent shows itself."""
+        return f"http://{LOOPBACK}:{self.metrics_port}"
+
+
+def plan(settings: FederationSettings) -> list[Site]:
+    """Every site with its ports and neighbours; checks all that can be checked beforehand."""
+    links = overlay.edges(settings.overlay, settings.brokers)
+    mosquitto.find_program()
+    if settings.base_port is not None:
+        broker_ports = [settings.base_port + k for k in range(settings.brokers)]
+        ports.require_free(broker_ports)
+        others = [port for port in ports.free(3 * settings.brokers) if port not in broker_ports]
+    else:
+        others = ports.free(3 * settings.brokers)
+        broker_ports, others = others[: settings.brokers], others[settings.brokers :]
+    link_ports, metrics_ports = others[: settings.brokers], others[settings.brokers : 2 * settings.brokers]
+
+    def link(k: int) -> str:
+        return f"mqtt://{LOOPBACK}:{link_ports[k]}"
+
+    return [
+        Site(
+            k=k,
+            directory=settings.directory / f"site-{k}",
+            broker_port=broker_ports[k],
+            link_port=link_ports[k],
+            metrics_port=metrics_ports[k],
+            neighbours=tuple(link(other) for other in of if other < k),
+            neighbours_all=tuple(link(other) for other in of),
+        )
+        for k, of in enumerate(overlay.neighbours(links, settings.brokers))
+    ]
+
+
+AgentCommand = Callable[[Site], Sequence[str]]
+Converged = Callable[[Sequence[Site]], Awaitable[bool]]
+
+
+class Federation:
+    """Brokers and agents, together. Use `run` for a command, or `async with` in tests and in the lab."""
+
+    def __init__(self, settings: FederationSettings, agent_command: AgentCommand, is_converged: Converged) -> None:
+        """`agent_command` gives the command line of a site's agent; `is_converged` is asked again and again."""
+        self.settings = settings
+        self._is_converged = is_converged
+        self.sites: list[Site] = plan(settings)
+        keep = ProcessSettings(restarts=settings.restarts)
+        self.brokers: list[SupervisedProcess] = []
+        self.agents: list[SupervisedProcess] = []
+        for site in self.sites:
+            broker = mosquitto.command(mosquitto.BrokerSettings(site.broker_port, site.directory / "broker"))
+            self.brokers.append(
+                SupervisedProcess(f"broker {site.k}", broker, site.directory / "broker" / "output.log", keep)
+            )
+            self.agents.append(
+                SupervisedProcess(
+                    f"federator {site.k}", agent_command(site), site.directory / "federator" / "output.log", keep
+                )
+            )
+        self._watcher: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Start all, wait for convergence, write the state file.
+
+        Raises:
+            Unavailable: something did not come up within its deadline; everything is taken down again.
+        """
+        try:
+            await self._start_all(self.brokers)
+            await asyncio.gather(
+                *(
+                    broker.wait_ready(functools.partial(broker_answers, site.broker_url), self.settings.ready_s)
+                    for broker, site in zip(self.brokers, self.sites, strict=True)
+                )
+            )
+            await self._start_all(self.agents)
+            await self._converge()
+        except BaseException:
+            await self.stop()
+            raise
+        if self.settings.state_path is not None:
+            state.write(self.settings.state_path, self.state())
+        self._watcher = asyncio.create_task(self._watch(), name="watch processes")
+
+    async def stop(self) -> None:
+        """Take everything down; returns when nothing is left."""
+        watcher, self._watcher = self._watcher, None
+        if watcher is not None:
+            watcher.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await watcher
+            if self.settings.state_path is not None:
+                state.remove(self.settings.state_path)
+        await asyncio.gather(*(agent.stop() for agent in self.agents))
+        await asyncio.gather(*(broker.stop() for broker in self.brokers))
+
+    async def __aenter__(self) -> "Federation":  # noqa: PYI034 - not meant to be derived from
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def run(self, on_started: Callable[["Federation"], Awaitable[None]] | None = None) -> None:
+        """Start, and hold until SIGINT or SIGTERM; then take everything down.
+
+        `on_started` runs beside it (a live table, say) and is cancelled at the end.
+        """
+        loop = asyncio.get_running_loop()
+        ended = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, ended.set)
+        try:
+            starting = asyncio.create_task(self.start())
+            waiting = asyncio.create_task(ended.wait())
+            await asyncio.wait({starting, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            if not starting.done():
+                starting.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await starting
+            beside = asyncio.ensure_future(on_started(self)) if on_started and not ended.is_set() else None
+            await waiting
+            if beside is not None:
+                beside.cancel()
+                await asyncio.gather(beside, return_exceptions=True)
+        finally:
+            await self.stop()
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+
+    def state(self) -> state.State:
+        """What runs now. A process that is just being started again has the id 0."""
+        return state.State(
+            federators=tuple(
+                state.FederatorState(
+                    id=site.k,
+                    broker=site.broker_url,
+                    link=site.link_url,
+                    metrics=site.metrics_url,
+                    broker_pid=broker.pid or 0,
+                    federator_pid=agent.pid or 0,
+                )
+                for site, broker, agent in zip(self.sites, self.brokers, self.agents, strict=True)
+            ),
+            supervisor_pid=os.getpid(),
+            supervisor_started=state.process_start(os.getpid()),
+        )
+
+    async def _start_all(self, processes: list[SupervisedProcess]) -> None:
+        await asyncio.gather(*(process.start() for process in processes))
+
+    async def _converge(self) -> None:
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + self.settings.converged_s
+        while not await self._is_converged(self.sites):
+            for process in [*self.brokers, *self.agents]:
+                if process.pid is None and not self.settings.restarts:
+                    raise Unavailable(f"{process.name} ended with code {process.returncode}: see {process.output}.")
+            if loop.time() > until_s:
+                raise Unavailable(
+                    f"The federation did not converge within {self.settings.converged_s:g} s; "
+                    f"see what the agents say below {self.settings.directory}."
+                )
+            await asyncio.sleep(_POLL_S)
+
+    async def _watch(self) -> None:
+        known = self.state()
+        while True:
+            await asyncio.sleep(_WATCH_S)
+            now = self.state()
+            if now != known and self.settings.state_path is not None:
+                state.write(self.settings.state_path, now)
+            known = now
+
+
+async def down(path: Path, deadline_s: float = 30.0) -> bool:
+    """End the federation that a state file tells of; False when it was gone already.
+
+    Only the supervisor is signalled: it ends what it started. The file of a federation that is gone is removed.
+
+    Raises:
+        LocalError: no state file, or it names no supervisor.
+        Unavailable: it did not end within the deadline.
+    """
+    found = state.read(path)
+    pid, started = found.supervisor_pid, found.supervisor_started
+    if pid is None or started is None:
+        raise LocalError(f"{path} names no supervisor; end the federation where it was started.")
+    # The same id with another start is another process, and none of our business.
+    if state.process_start(pid) != started:
+        state.remove(path)
+        return False
+    os.kill(pid, signal.SIGTERM)
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + deadline_s
+    while state.process_start(pid) == started:
+        if loop.time() > until_s:
+            raise Unavailable(f"The supervisor (process {pid}) did not end within {deadline_s:g} s.")
+        await asyncio.sleep(_POLL_S)
+    state.remove(path)
+    return True

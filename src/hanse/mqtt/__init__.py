@@ -1,0 +1,21 @@
+"""MQTT 5 connections in batches: what one read brings is one list, what one turn writes goes out at once.
+
+The layers, each one file:
+
+    limits        every number that bounds something
+    refusal       what a peer did wrong, with the MQTT reason code that tells it so
+    counters      what passed and what was dropped, by reason
+    properties    the property table, and a walk over property bytes
+    publication   PUBLISH packets as bytes: split, read, make canonical, patch identifiers and expiry
+    framing       a byte stream split into packets
+    codec         every other packet, by way of the `mqtt5` codec, guarded
+    sending       one direction: packet identifiers, the window, the queue, retransmission, credit
+    receiving     the other direction: withheld acknowledgements, QoS 2 without doubles
+    subscriptions the set of filters that is wanted, and what has to be said to the broker to get there
+    exchange      both directions over one stream of packets; still no sockets
+    connection    a transport: joined writes, keep-alive, an orderly end
+    client, server, link    the three shells
+
+Inside the federation a publication is the bytes of one whole PUBLISH packet in *canonical* form: DUP 0, packet
+identifier 0 where QoS > 0, no subscription identifiers, no topic alias. A *run* is such packets, one after another.
+"""

@@ -1,0 +1,526 @@
+"""One session at a broker: it connects, stays connected, and says what came and what arrived.
+
+Rules:
+
+- One callback a read, with a list. Acknowledging is the caller's (`ack`), unless `auto_ack`.
+- The wanted subscriptions and the unacknowledged publications survive every reconnect; what the broker's session
+  still holds is not said again, what it lost is (`subscriptions`, `sending`, `receiving` own the details).
+- It never gives up once started: it backs off, with jitter from outside, and says each time why it failed.
+- Nothing here grows without limit: QoS 0 is dropped and counted where the broker does not keep up, QoS 1 and 2 wait
+  for `credit`.
+"""
+
+import asyncio
+import random
+import ssl
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import mqtt5
+from mqtt5 import ConnAckPacket, ConnectPacket, DisconnectPacket, SubAckPacket, UnsubAckPacket
+
+from hanse.errors import HanseError, LocalError, RemoteError, Unavailable
+from hanse.mqtt import codec
+from hanse.mqtt.backoff import Backoff, BackoffSettings
+from hanse.mqtt.connection import Connection, disconnect_packet
+from hanse.mqtt.counters import Counters
+from hanse.mqtt.exchange import BY_CLIENT, Exchange
+from hanse.mqtt.framing import Splitter
+from hanse.mqtt.limits import HELD_BYTES_MAX, HELD_PACKETS_MAX, PACKET_BYTES_MAX, RECEIVE_MAX, WRITE_BYTES_MAX
+from hanse.mqtt.publication import Publication, encode
+from hanse.mqtt.receiving import Receiving
+from hanse.mqtt.refusal import NORMAL, WITH_WILL, Refusal, protocol_error
+from hanse.mqtt.sending import Sending
+from hanse.mqtt.subscriptions import Subscription, Subscriptions
+from hanse.mqtt.tls import TlsSettings, client_context
+from hanse.mqtt.urls import Address, parse
+
+# CONNACK codes that mean: the operator has to change something. The rest may work later.
+_OPERATORS: Final = {
+    0x84: "it does not speak MQTT 5",
+    0x85: "it does not take this client id",
+    0x86: "it does not take this user name and password",
+    0x87: "this client is not authorised",
+    0x8A: "this client is banned",
+    0x8C: "it wants another way of authentication",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Will:
+    """What the broker publishes if this client vanishes."""
+
+    topic: str
+    payload: bytes = b""
+    qos: int = 0
+    retain: bool = False
+    delay_s: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """One session.
+
+    Args:
+        url: where the broker is; user name and password may stand in it.
+        client_id: who we are.
+        clean_start: whether the first connection makes the broker forget an old session. A reconnect never does.
+            Mosquitto 2.0.11 saves no session to disk whose CONNECT asked for a clean start.
+        session_expiry_s: how long the broker keeps the session (and what arrives for it) while we are away.
+        receive_max: how many unacknowledged publications of QoS 1 and 2 the broker may send.
+        connect_timeout_s: for the whole of an attempt: name, TCP, TLS, CONNACK.
+        held_packets_max, held_bytes_max: QoS 1 and 2 publications kept for the broker before credit ends.
+        write_bytes_max: unsent bytes beyond which QoS 0 is dropped.
+    """
+
+    url: str
+    client_id: str
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    tls: TlsSettings | None = None
+    will: Will | None = None
+    keep_alive_s: int = 20
+    clean_start: bool = True
+    session_expiry_s: int = 0
+    receive_max: int = RECEIVE_MAX
+    packet_bytes_max: int = PACKET_BYTES_MAX
+    connect_timeout_s: float = 10.0
+    held_packets_max: int = HELD_PACKETS_MAX
+    held_bytes_max: int = HELD_BYTES_MAX
+    write_bytes_max: int = WRITE_BYTES_MAX
+    backoff: BackoffSettings = field(default_factory=BackoffSettings)
+    auto_ack: bool = False
+    user_properties: tuple[tuple[str, str], ...] = ()
+
+
+class ClientHandler:
+    """What a client tells. Override what is of interest; nothing here may block."""
+
+    def on_connected(self, session_present: bool) -> None:
+        """The broker let us in; subscriptions and retransmissions are on their way."""
+
+    def on_disconnected(self, error: HanseError | None) -> None:
+        """A connection ended or an attempt failed, and why; None after `stop`."""
+
+    def on_publications(self, publications: list[Publication]) -> None:
+        """One read's publications. Call `ack` with their receipts (those that are not 0), now or later."""
+
+    def on_acknowledged(self, numbers: list[int]) -> None:
+        """Publications that the broker has taken over (PUBACK, PUBCOMP)."""
+
+    def on_refused(self, refused: list[tuple[int, int]]) -> None:
+        """Publications that it will not take, with its reason code, or 0x92: unknown, lost with its session."""
+
+    def on_credit(self) -> None:
+        """After `publish_run` raised Unavailable: half of the room is free again."""
+
+    def on_subscribed(self, answers: list[tuple[Subscription, int]]) -> None:
+        """Filters with the reason code of the SUBACK: the QoS granted, or 0x80 and above for a refusal."""
+
+    def on_unsubscribed(self, answers: list[tuple[Subscription, int]]) -> None:
+        """Filters with the reason code of the UNSUBACK."""
+
+    def on_assigned(self, first_number: int, first_packet_id: int, count: int) -> None:
+        """A batch that holds QoS 2 is about to be written for the first time, with these packet identifiers."""
+
+    def on_received(self, pairs: list[tuple[int, int]]) -> None:
+        """(number, packet identifier) of QoS 2 that the broker has; PUBREL is written when this returns."""
+
+
+# How a transport is made: given a protocol factory, connect it. Tests join two ends in memory.
+Dial = Callable[[Callable[[], Connection]], Awaitable[object]]
+
+
+class Client:
+    """A client of one broker.
+
+    Args:
+        jitter: numbers from 0 to 1 for the back-off.
+        dial: how to make the transport; by default TCP or TLS to the address in the settings.
+        counters: to count into one place with others.
+
+    Raises:
+        LocalError: a setting is wrong.
+    """
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        handler: ClientHandler,
+        *,
+        jitter: Callable[[], float] = random.random,
+        dial: Dial | None = None,
+        counters: Counters | None = None,
+    ) -> None:
+        self.settings = settings
+        self.address: Address = parse(settings.url)
+        self.handler = handler
+        self.counters = counters or Counters()
+        self._tls = self._tls_context()
+        self._connect_bytes = self._connect_packet(clean_start=settings.clean_start)
+        self._backoff = Backoff(settings.backoff, jitter)
+        self._dial = dial or self._dial_network
+        self._subscriptions = Subscriptions()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._attempt: _Attempt | None = None
+        self._connected = asyncio.Event()
+        self._sending = Sending(
+            self.counters,
+            packets_max=settings.held_packets_max,
+            bytes_max=settings.held_bytes_max,
+            write_bytes_max=settings.write_bytes_max,
+            on_assigned=handler.on_assigned,
+            on_received=handler.on_received,
+            on_credit=handler.on_credit,
+            on_outcomes=self._settle_soon,
+        )
+        self._exchange = Exchange(
+            self.counters,
+            self._sending,
+            Receiving(self.counters, receive_max=settings.receive_max),
+            others=BY_CLIENT,
+            on_publications=handler.on_publications,
+            on_acknowledged=handler.on_acknowledged,
+            on_refused=handler.on_refused,
+            on_other=self._on_other,
+            auto_ack=settings.auto_ack,
+        )
+
+    # The life of it.
+
+    async def start(self, *, must_connect: bool = False) -> None:
+        """Begin. With `must_connect` the first attempt must succeed, else its error is raised and nothing runs."""
+        assert self._task is None, "the client was started already"
+        self._loop = asyncio.get_running_loop()
+        if must_connect:
+            await self._connect()
+        self._task = asyncio.create_task(self._stay_connected(), name=f"mqtt client {self.settings.client_id}")
+
+    async def wait_connected(self, timeout_s: float) -> None:
+        """Return when it is connected; raise Unavailable when it was not in time."""
+        try:
+            await asyncio.wait_for(self._connected.wait(), timeout_s)
+        except TimeoutError:
+            raise Unavailable(f"{self.address} did not let us in within {timeout_s} s.") from None
+
+    async def stop(self, *, with_will: bool = False) -> None:
+        """DISCONNECT and end. `with_will` makes the broker publish the will."""
+        attempt, self._attempt = self._attempt, None
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        if attempt is not None:
+            attempt.leave(WITH_WILL if with_will else NORMAL)
+            await attempt.closed.wait()
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the broker has let us in and the connection stands."""
+        return self._connected.is_set()
+
+    # Out.
+
+    @property
+    def credit(self) -> int:
+        """How many publications of QoS 1 and 2 may be handed over now."""
+        return self._sending.credit
+
+    @property
+    def unacknowledged(self) -> int:
+        """Publications of QoS 1 and 2 that the broker has not acknowledged."""
+        return self._sending.held
+
+    def publish_run(self, run: bytes, *, qos: int | None = None, count: int | None = None) -> int:
+        """Send a run of canonical packets; see `Sending.publish_run`, which says what is returned and raised."""
+        return self._sending.publish_run(run, qos=qos, count=count)
+
+    def publish(self, topic: str, payload: bytes, *, qos: int = 0, retain: bool = False) -> int:
+        """Send one publication: for those who have only one."""
+        return self.publish_run(encode(topic, payload, qos=qos, retain=retain), qos=qos, count=1)
+
+    def resume(self, entries: Sequence[tuple[int, bytes | None]]) -> list[int]:
+        """Take up a former process's unfinished publications before `start`; see `Sending.resume`."""
+        return self._sending.resume(entries)
+
+    # In.
+
+    def ack(self, receipts: Iterable[int]) -> None:
+        """Acknowledge publications; the broker then forgets them."""
+        self._exchange.ack(receipts)
+
+    def subscribe(self, items: Iterable[Subscription]) -> None:
+        """Want these filters, from now on and over reconnects; `on_subscribed` tells the broker's answers."""
+        self._write(self._subscriptions.subscribe(items))
+
+    def unsubscribe(self, patterns: Iterable[str]) -> None:
+        """Want these filters no more, whether this process subscribed to them or a former one."""
+        self._write(self._subscriptions.unsubscribe(patterns))
+
+    @property
+    def subscriptions(self) -> dict[str, Subscription]:
+        """The filters wanted."""
+        return dict(self._subscriptions.wanted)
+
+    @property
+    def is_subscribed(self) -> bool:
+        """Whether the broker has answered for every filter wanted."""
+        return self._subscriptions.is_settled
+
+    def abort(self) -> None:
+        """Cut the connection as a network would; the client reconnects. For tests and for suspicion."""
+        if self._attempt is not None and self._attempt.connection is not None:
+            self._attempt.connection.abort(Unavailable("the connection was cut off on purpose."))
+
+    # Inside.
+
+    def _write(self, data: bytes) -> None:
+        if data and self._attempt is not None and self._attempt.connection is not None:
+            self._attempt.connection.write(data)
+
+    def _settle_soon(self) -> None:
+        assert self._loop is not None, "publish after `start`"
+        self._loop.call_soon(self._exchange.settle)
+
+    def _tls_context(self) -> ssl.SSLContext | None:
+        if self.address.is_tls:
+            return client_context(self.settings.tls or TlsSettings())
+        if self.settings.tls is not None:
+            raise LocalError(
+                f"TLS files were given for {self.address}, which is plain; write mqtts:// to use them."
+            )
+        return None
+
+    def _connect_packet(self, *, clean_start: bool) -> bytes:
+        settings = self.settings
+        username = settings.username if settings.username is not None else self.address.username
+        password = settings.password if settings.password is not None else self.address.password
+        if not 1 <= settings.receive_max <= 65_535 or not 0 <= settings.keep_alive_s <= 65_535:
+            raise LocalError("receive_max is 1 to 65535 and keep_alive_s 0 to 65535.")
+        will = settings.will
+        try:
+            return ConnectPacket(
+                settings.client_id,
+                username=username,
+                password=None if password is None else password.encode(),
+                clean_start=clean_start,
+                keep_alive=settings.keep_alive_s,
+                session_expiry_interval=settings.session_expiry_s,
+                receive_max=settings.receive_max,
+                max_packet_size=settings.packet_bytes_max,
+                user_properties=list(settings.user_properties),
+                will=None
+                if will is None
+                else mqtt5.Will(
+                    will.topic,
+                    payload=will.payload,
+                    qos=mqtt5.QoS(will.qos),
+                    retain=will.retain,
+                    will_delay_interval=will.delay_s,
+                ),
+            ).write()
+        except (ValueError, OverflowError) as error:
+            raise LocalError(f"the session settings do not make a CONNECT packet: {error}.") from error
+
+    async def _dial_network(self, make: Callable[[], Connection]) -> None:
+        loop = asyncio.get_running_loop()
+        name = self.settings.tls.server_name if self.settings.tls else None
+        await loop.create_connection(
+            make,
+            self.address.host,
+            self.address.port,
+            ssl=self._tls,
+            server_hostname=(name or self.address.host) if self._tls else None,
+        )
+
+    async def _stay_connected(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                if self._attempt is None:
+                    await self._connect()
+                assert self._attempt is not None
+                since = loop.time()
+                await self._attempt.closed.wait()
+                self._attempt = None
+                self._backoff.held(loop.time() - since)
+            except HanseError as error:
+                self.handler.on_disconnected(error)
+            await asyncio.sleep(self._backoff.next_s())
+
+    async def _connect(self) -> None:
+        """One attempt, up to a CONNACK that lets us in."""
+        attempt = _Attempt(self)
+        try:
+            async with asyncio.timeout(self.settings.connect_timeout_s):
+                await self._dial(attempt.make)
+                await attempt.answered.wait()
+        except TimeoutError:
+            attempt.give_up()
+            raise Unavailable(
+                f"{self.address} did not answer CONNECT within {self.settings.connect_timeout_s} s."
+            ) from None
+        except ssl.SSLCertVerificationError as error:
+            raise LocalError(
+                f"the certificate of {self.address} is not to be trusted: {error.verify_message}; check ca_file, "
+                "and that the name in the address is in the certificate."
+            ) from error
+        except ssl.SSLError as error:
+            raise LocalError(
+                f"TLS with {self.address} failed: {error.reason or error}; is it a TLS port?"
+            ) from error
+        except OSError as error:
+            tls = " (is it a TLS port?)" if self._tls is not None else ""
+            raise Unavailable(f"{self.address} cannot be reached: {error.strerror or error}{tls}.") from error
+        except asyncio.CancelledError:
+            attempt.give_up()
+            raise
+        if attempt.failure is not None:
+            raise attempt.failure
+
+    def _on_connack(self, attempt: "_Attempt", connack: ConnAckPacket) -> None:
+        connection = attempt.connection
+        assert connection is not None
+        self._attempt = attempt
+        self.counters.connects += 1
+        self._connect_bytes = self._connect_packet(clean_start=False)
+        self._connected.set()
+        keep_alive_s = connack.server_keep_alive
+        connection.keep_alive(self.settings.keep_alive_s if keep_alive_s is None else keep_alive_s, pings=True)
+        self.handler.on_connected(connack.session_present)
+        self._exchange.attach(
+            connection.write,
+            connection.waiting_bytes,
+            session_present=connack.session_present,
+            receive_max=connack.receive_max,
+            packet_bytes_max=connack.max_packet_size,
+            qos_max=int(connack.max_qos),
+            retain_available=connack.retain_available,
+        )
+        connection.write(
+            self._subscriptions.attach(
+                session_present=connack.session_present, has_identifiers=connack.subscription_id_available
+            )
+        )
+
+    def _on_lost(self, error: HanseError | None) -> None:
+        self._connected.clear()
+        self._exchange.detach()
+        self._subscriptions.detach()
+        self.counters.disconnects += 1
+        self.handler.on_disconnected(error)
+
+    def _on_other(self, packet: mqtt5.Packet) -> None:
+        if isinstance(packet, SubAckPacket):
+            codes = [int(code) for code in packet.reason_codes]
+            self.handler.on_subscribed(self._subscriptions.answer(packet.packet_id, True, codes))
+            self._write(self._subscriptions.proceed())
+        elif isinstance(packet, UnsubAckPacket):
+            codes = [int(code) for code in packet.reason_codes]
+            self.handler.on_unsubscribed(self._subscriptions.answer(packet.packet_id, False, codes))
+            self._write(self._subscriptions.proceed())
+        elif isinstance(packet, DisconnectPacket):
+            assert self._attempt is not None
+            self._attempt.told(packet)
+        elif not isinstance(packet, mqtt5.PingRespPacket):
+            raise protocol_error(f"a {type(packet).__name__} came that was not asked for")
+
+
+class _Attempt:
+    """One connection of a client's, from dialling to its end; the owner of its `Connection`."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.connection: Connection | None = None
+        self.answered = asyncio.Event()
+        self.closed = asyncio.Event()
+        self.failure: HanseError | None = None
+        self._is_accepted = False
+        self._told: HanseError | None = None
+
+    def make(self) -> Connection:
+        """The protocol for the transport."""
+        settings = self._client.settings
+        splitter = Splitter(settings.packet_bytes_max)
+        self.connection = Connection(self, splitter, self._client.counters, says_disconnect=False)
+        return self.connection
+
+    def give_up(self) -> None:
+        """Nobody waits for it any more."""
+        if self.connection is not None:
+            self.connection.abort()
+
+    def leave(self, reason_code: int) -> None:
+        """Say goodbye."""
+        if self.connection is not None:
+            self.connection.end(None, disconnect_packet(reason_code))
+
+    def told(self, packet: DisconnectPacket) -> None:
+        """The broker says DISCONNECT: why the connection is about to end."""
+        reason = packet.reason_str or packet.reason_code.name.lower().replace("_", " ")
+        elsewhere = f" (use {packet.server_reference})" if packet.server_reference else ""
+        self._told = Unavailable(f"{self._client.address} ended the connection: {reason}{elsewhere}.")
+        assert self.connection is not None
+        self.connection.end(self._told, b"")
+
+    def on_open(self, connection: Connection) -> None:
+        """The transport is there: CONNECT."""
+        connection.write(self._client._connect_bytes)  # noqa: SLF001 - two halves of one thing
+        connection.flush()
+
+    def on_packets(self, data: bytes, offsets: list[tuple[int, int]]) -> None:
+        """CONNACK first, then the session's traffic."""
+        if not self._is_accepted:
+            start, end = offsets[0]
+            if data[start] >> 4 != codec.CONNACK:
+                raise protocol_error(
+                    f"the first packet of a broker has type {data[start] >> 4}; CONNACK was expected"
+                )
+            connack = codec.decode(data[start:end])
+            assert isinstance(connack, ConnAckPacket)
+            if int(connack.reason_code):
+                self._refused(connack)
+                return
+            self._is_accepted = True
+            assert self.connection is not None
+            self.connection.says_disconnect = True
+            self._client._on_connack(self, connack)  # noqa: SLF001
+            self.answered.set()
+            offsets = offsets[1:]
+        if offsets:
+            self._client._exchange.receive(data, offsets)  # noqa: SLF001
+
+    def _refused(self, connack: ConnAckPacket) -> None:
+        code = int(connack.reason_code)
+        name = connack.reason_str or connack.reason_code.name.lower().replace("_", " ")
+        address = self._client.address
+        if code in _OPERATORS:
+            self.failure = LocalError(
+                f"{address} refused the session: {_OPERATORS[code]} ({name}); check the settings."
+            )
+        else:
+            elsewhere = f"; it names {connack.server_reference}" if connack.server_reference else ""
+            self.failure = Unavailable(f"{address} refused the session for now: {name}{elsewhere}.")
+        assert self.connection is not None
+        self.connection.end(self.failure, b"")
+
+    def on_lost(self, error: HanseError | None) -> None:
+        """The end, of an attempt or of a connection that stood."""
+        if self._is_accepted:
+            self._client._on_lost(error)  # noqa: SLF001
+        elif self.failure is None:
+            address = self._client.address
+            if isinstance(error, Refusal):
+                self.failure = RemoteError(f"{address} does not answer as an MQTT 5 broker: {error}.")
+            else:
+                self.failure = Unavailable(
+                    f"{address} closed the connection before CONNACK; is it an MQTT 5 port, plain or TLS as the "
+                    "address says, and does it want a client certificate?"
+                )
+        self.closed.set()
+        self.answered.set()
+
+    def on_writable(self) -> None:
+        """Sending looks at what waits by itself."""

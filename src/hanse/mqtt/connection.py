@@ -1,0 +1,253 @@
+"""One transport: packets in, bytes out, an orderly end.
+
+Rules: whatever is written within one turn of the loop leaves in one `transport.write`; reading never pauses; a
+connection that is told to end has `CLOSE_DEADLINE_S` to drain and is then cut; after the end nothing is delivered.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from mqtt5 import DisconnectPacket, DisconnectReasonCode
+
+from hanse.errors import HanseError, Unavailable
+from hanse.mqtt import codec
+from hanse.mqtt.counters import Counters
+from hanse.mqtt.framing import Splitter
+from hanse.mqtt.keepalive import KeepAlive
+from hanse.mqtt.refusal import KEEP_ALIVE_TIMEOUT, NORMAL, UNSPECIFIED, Refusal
+
+CLOSE_DEADLINE_S: Final = 5.0
+
+# Linux's option number, which Python names from 3.12 on: the kernel keeps at most so much unsent data, so that what
+# is urgent does not stand behind megabytes in a socket buffer.
+TCP_NOTSENT_LOWAT: Final = 25
+
+
+class Owner(Protocol):
+    """Who handles a connection's packets; it may change in the connection's life (handshake, then traffic)."""
+
+    def on_open(self, connection: "Connection") -> None:
+        """The transport is there."""
+
+    def on_packets(self, data: bytes, offsets: list[tuple[int, int]]) -> None:
+        """One read's packets; a Refusal that it raises ends the connection."""
+
+    def on_lost(self, error: HanseError | None) -> None:
+        """The transport is gone: None if we ended it, else why. Called once."""
+
+    def on_writable(self) -> None:
+        """The transport has room again after it had none."""
+
+
+def disconnect_packet(reason_code: int, reason: str | None = None, server_reference: str | None = None) -> bytes:
+    """DISCONNECT with a reason code; one that MQTT does not allow there becomes 0x80 (unspecified)."""
+    try:
+        code = DisconnectReasonCode(reason_code)
+    except (ValueError, OverflowError):
+        code = DisconnectReasonCode(UNSPECIFIED)
+    return DisconnectPacket(
+        reason_code=code, reason_str=reason[:1000] if reason else None, server_reference=server_reference
+    ).write()
+
+
+class Connection(asyncio.Protocol):
+    """The asyncio protocol behind every shell here.
+
+    Args:
+        owner: who handles the packets.
+        transport_bytes: how much may wait in the transport before `on_writable` is used; see `is_writable`.
+        says_disconnect: whether a refusal is told by DISCONNECT. Not before CONNECT was answered (MQTT 5, 4.13).
+    """
+
+    def __init__(
+        self,
+        owner: Owner,
+        splitter: Splitter,
+        counters: Counters,
+        *,
+        transport_bytes: int | None = None,
+        says_disconnect: bool = True,
+    ) -> None:
+        self.owner = owner
+        self.counters = counters
+        self.splitter = splitter
+        self.says_disconnect = says_disconnect
+        self.is_writable = True
+        self.received_at = 0.0
+        self.sent_at = 0.0
+        self._transport_bytes = transport_bytes
+        self._transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
+        self._out: list[bytes | bytearray] = []
+        self._out_bytes = 0
+        self._end: HanseError | None = None
+        self._is_ending = False
+        self._keep_alive: KeepAlive | None = None
+        self._timers: list[asyncio.TimerHandle] = []
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep small messages quick, and bound what waits unsent."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self.received_at = self.sent_at = self._loop.time()
+        wire = transport.get_extra_info("socket")
+        if wire is not None and wire.family != socket.AF_UNIX:
+            wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._transport_bytes is not None and hasattr(socket, "TCP_QUICKACK"):  # Linux
+                wire.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, self._transport_bytes)
+        if self._transport_bytes is not None:
+            transport.set_write_buffer_limits(high=self._transport_bytes, low=self._transport_bytes // 4)
+        self.owner.on_open(self)
+
+    def data_received(self, data: bytes) -> None:
+        """All complete packets of one read go to the owner as one list."""
+        if self._is_ending:
+            return
+        self.received_at = self._loop.time()
+        counters = self.counters
+        counters.reads += 1
+        counters.bytes_in += len(data)
+        found, offsets = self.splitter.feed(data)
+        try:
+            if offsets:
+                self.owner.on_packets(found, offsets)
+            if self.splitter.refusal is not None:
+                raise self.splitter.refusal
+        except Refusal as refusal:
+            self.refuse(refusal)
+
+    def eof_received(self) -> bool:
+        """A half-open connection is of no use here."""
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The one place where an owner learns of the end."""
+        for timer in self._timers:
+            timer.cancel()
+        self._transport = None
+        self._out.clear()
+        if not self._is_ending:
+            self._is_ending = True
+            why = f": {error}" if error else ""
+            self._end = Unavailable(f"the peer closed the connection{why}.")
+        self.owner.on_lost(self._end)
+
+    def pause_writing(self) -> None:
+        """The transport holds more than its limit."""
+        self.is_writable = False
+
+    def resume_writing(self) -> None:
+        """It has room again."""
+        self.is_writable = True
+        self.owner.on_writable()
+
+    # What owners call.
+
+    @property
+    def peer_certificate(self) -> dict[str, object] | None:
+        """The peer's certificate as `ssl` gives it, where TLS asked for one."""
+        return self._transport.get_extra_info("peercert") if self._transport else None
+
+    @property
+    def peer_address(self) -> str:
+        """Host and port of the other side, for logs."""
+        name = self._transport.get_extra_info("peername") if self._transport else None
+        return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "an unnamed peer"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a write can still reach the peer."""
+        return self._transport is not None and not self._is_ending
+
+    def waiting_bytes(self) -> int:
+        """Bytes written that have not reached the kernel."""
+        return self._out_bytes + (self._transport.get_write_buffer_size() if self._transport else 0)
+
+    def write(self, data: bytes | bytearray) -> None:
+        """Bytes for the peer, in order, at the end of this turn of the loop."""
+        if self._is_ending or not data:
+            return
+        if not self._out:
+            self._loop.call_soon(self.flush)
+        self._out.append(data)
+        self._out_bytes += len(data)
+
+    def flush(self) -> None:
+        """What was written in this turn, in one call."""
+        if not self._out:
+            return
+        out = self._out
+        self._out = []
+        self._out_bytes = 0
+        if self._transport is None:
+            return
+        data = out[0] if len(out) == 1 else b"".join(out)
+        self._transport.write(data)
+        self.sent_at = self._loop.time()
+        self.counters.writes += 1
+        self.counters.bytes_out += len(data)
+
+    def keep_alive(self, interval_s: float, *, pings: bool) -> None:
+        """Ping (client side), and give the peer up when it stays silent."""
+        if interval_s > 0:
+            self._keep_alive = KeepAlive(interval_s, self._loop.time(), pings=pings)
+            self._check_alive()
+
+    def _check_alive(self) -> None:
+        assert self._keep_alive is not None
+        if self._is_ending:
+            return
+        verdict = self._keep_alive.check(self._loop.time(), self.received_at, self.sent_at)
+        if verdict == "ping":
+            self.write(codec.PING)
+        elif verdict == "dead":
+            interval_s = self._keep_alive.interval_s
+            self.refuse(Refusal(KEEP_ALIVE_TIMEOUT, f"nothing came within the keep-alive of {interval_s} s."))
+            return
+        self.after(self._keep_alive.check_every_s, self._check_alive)
+
+    def after(self, seconds: float, call: Callable[[], None]) -> None:
+        """Call it later, unless the connection has ended by then."""
+        self._timers = [
+            timer for timer in self._timers if timer.when() > self._loop.time() and not timer.cancelled()
+        ]
+        self._timers.append(self._loop.call_later(seconds, call))
+
+    def refuse(self, refusal: Refusal) -> None:
+        """End it for what the peer did: counted, told by its reason code, reported to the owner."""
+        if self._is_ending:
+            return
+        self.counters.refuse(refusal.counted_as)
+        last = disconnect_packet(refusal.reason_code, str(refusal)) if self.says_disconnect else b""
+        self.end(refusal, last)
+
+    def close(
+        self, reason_code: int = NORMAL, reason: str | None = None, server_reference: str | None = None
+    ) -> None:
+        """End it because we want to."""
+        last = disconnect_packet(reason_code, reason, server_reference) if self.says_disconnect else b""
+        self.end(None, last)
+
+    def end(self, error: HanseError | None, last: bytes) -> None:
+        """Write what was written and then `last`, and close; cut it off if it does not drain."""
+        if self._is_ending:
+            return
+        self.write(last)
+        self.flush()
+        self._is_ending = True
+        self._end = error
+        if self._transport is not None:
+            self._transport.close()
+            self._timers.append(self._loop.call_later(CLOSE_DEADLINE_S, self._transport.abort))
+
+    def abort(self, error: HanseError | None = None) -> None:
+        """Cut it off, as a crash would."""
+        if not self._is_ending:
+            self._is_ending = True
+            self._end = error
+        if self._transport is not None:
+            self._transport.abort()

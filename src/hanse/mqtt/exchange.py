@@ -1,0 +1,238 @@
+"""Both directions of PUBLISH over one stream of packets. Still no sockets: packets in, bytes out by `write`.
+
+Rules: what one read brought is handled in its order and handed on as one list; what was good before a fault is
+handed on before the fault is raised; a packet that this side may not receive is a protocol error.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from mqtt5 import Packet, PubAckPacket, PubCompPacket, PubRecPacket, PubRelPacket
+
+from hanse.mqtt import codec
+from hanse.mqtt.counters import Counters
+from hanse.mqtt.publication import PUBLISH, Publication, Reader
+from hanse.mqtt.receiving import Receiving
+from hanse.mqtt.refusal import QUOTA_EXCEEDED, Refusal, protocol_error
+from hanse.mqtt.sending import Sending
+
+# What each side may receive once connected (MQTT 5, table 2-1).
+BY_CLIENT: Final = frozenset({codec.SUBACK, codec.UNSUBACK, codec.PINGRESP, codec.DISCONNECT, codec.AUTH})
+BY_SERVER: Final = frozenset({codec.SUBSCRIBE, codec.UNSUBSCRIBE, codec.PINGREQ, codec.DISCONNECT, codec.AUTH})
+
+
+class Exchange:
+    """One session's PUBLISH traffic; it outlives connections.
+
+    Args:
+        others: the packet types besides PUBLISH and its answers that this side takes: BY_CLIENT or BY_SERVER.
+        on_publications: one read's publications, new to the caller.
+        on_acknowledged: numbers (see `Sending.publish_run`) that the peer has acknowledged.
+        on_refused: numbers that the peer refused, or that could not be sent, with the reason code.
+        on_other: every other packet, decoded, in its place among the publications.
+        auto_ack: acknowledge when `on_publications` has returned.
+    """
+
+    def __init__(
+        self,
+        counters: Counters,
+        sending: Sending,
+        receiving: Receiving,
+        *,
+        others: frozenset[int],
+        on_publications: Callable[[list[Publication]], None],
+        on_acknowledged: Callable[[list[int]], None],
+        on_refused: Callable[[list[tuple[int, int]]], None],
+        on_other: Callable[[Packet], None],
+        auto_ack: bool = False,
+    ) -> None:
+        self.sending = sending
+        self.receiving = receiving
+        self._counters = counters
+        self._reader = Reader()
+        self._others = others
+        self._on_publications = on_publications
+        self._on_acknowledged = on_acknowledged
+        self._on_refused = on_refused
+        self._on_other = on_other
+        self._auto_ack = auto_ack
+        self._write: Callable[[bytes | bytearray], None] | None = None
+
+    def attach(
+        self,
+        write: Callable[[bytes | bytearray], None],
+        waiting_bytes: Callable[[], int],
+        *,
+        session_present: bool,
+        receive_max: int,
+        packet_bytes_max: int | None,
+        qos_max: int = 2,
+        retain_available: bool = True,
+    ) -> None:
+        """A connection is there, with what the peer said it takes."""
+        self._write = write
+        self._reader.forget_aliases()
+        self.receiving.attach(session_present=session_present)
+        self.sending.attach(
+            write,
+            waiting_bytes,
+            receive_max=receive_max,
+            packet_bytes_max=packet_bytes_max,
+            session_present=session_present,
+            qos_max=qos_max,
+            retain_available=retain_available,
+        )
+        self.settle()
+
+    def detach(self) -> None:
+        """The connection is gone."""
+        self._write = None
+        self.sending.detach()
+        self.receiving.detach()
+
+    def ack(self, receipts: Iterable[int]) -> None:
+        """Acknowledge publications by their receipts. Without a connection: when the peer sends them again."""
+        answer = self.receiving.ack(receipts)
+        if answer and self._write is not None:
+            self._write(answer)
+
+    def settle(self) -> None:
+        """Tell the outcomes that did not need the peer."""
+        outcomes = self.sending.take_outcomes()
+        if done := [number for number, code in outcomes if not code]:
+            self._on_acknowledged(done)
+        if refused := [pair for pair in outcomes if pair[1]]:
+            self._on_refused(refused)
+
+    def receive(self, data: bytes, offsets: list[tuple[int, int]]) -> None:
+        """One read's packets.
+
+        Raises:
+            Refusal: the peer broke a rule; what came before was handed on.
+        """
+        self._counters.packets_in += len(offsets)
+        turn = _Turn()
+        refusal: Refusal | None = None
+        try:
+            self._sort(data, offsets, turn)
+        except Refusal as error:
+            refusal = error
+        try:
+            self._admit(turn)
+        except Refusal as error:
+            refusal = refusal or error
+        self._deliver(turn)
+        self._conclude(turn)
+        if refusal is not None:
+            raise refusal
+
+    def _sort(self, data: bytes, offsets: list[tuple[int, int]], turn: "_Turn") -> None:
+        count = len(offsets)
+        k = 0
+        while k < count:
+            start, end = offsets[k]
+            head = data[start]
+            if head & 0xF0 == PUBLISH:
+                k = self._reader.read_from(data, offsets, k, self.receiving.receipt_base, turn.publications)
+                if k < count and data[offsets[k][0]] & 0xF0 == PUBLISH:
+                    self._read_one(data, *offsets[k], turn)
+                    k += 1
+                continue
+            k += 1
+            if head == 0x40 and end - start == 4:
+                # PUBACK without a reason, the bulk of what a publisher hears: no codec.
+                packet_id = data[start + 2] << 8 | data[start + 3]
+                if not packet_id:
+                    raise protocol_error("a PUBACK has packet identifier 0")
+                turn.acknowledged.append(packet_id)
+            else:
+                self._one(codec.decode(data[start:end]), head >> 4, turn)
+
+    def _read_one(self, data: bytes, start: int, end: int, turn: "_Turn") -> None:
+        try:
+            turn.publications.append(self._reader.read(data, start, end, self.receiving.receipt_base))
+        except Refusal as refusal:
+            if refusal.reason_code != QUOTA_EXCEEDED:
+                raise
+            # Ours to refuse, not the peer's fault: a broker must pass such a publication on, and would again.
+            self._counters.drop("properties")
+            qos = data[start] >> 1 & 3
+            if qos:
+                i = start + 1
+                while data[i] >= 128:
+                    i += 1
+                at = i + 3 + (data[i + 1] << 8 | data[i + 2])
+                turn.answers.append(
+                    self.receiving.reject(data[at] << 8 | data[at + 1], qos, QUOTA_EXCEEDED),
+                )
+
+    def _one(self, packet: Packet, kind: int, turn: "_Turn") -> None:
+        if isinstance(packet, PubAckPacket | PubRecPacket) and int(packet.reason_code) >= 0x80:
+            number = self.sending.refuse(packet.packet_id, qos=1 if kind == codec.PUBACK else 2)
+            if number:
+                turn.refused.append((number, int(packet.reason_code)))
+        elif isinstance(packet, PubAckPacket):
+            turn.acknowledged.append(packet.packet_id)
+        elif isinstance(packet, PubRecPacket):
+            turn.received.append(packet.packet_id)
+        elif isinstance(packet, PubCompPacket):
+            turn.completed.append(packet.packet_id)
+        elif isinstance(packet, PubRelPacket):
+            # A double in this same read comes before its release, a new publication with that identifier after it.
+            self._admit(turn)
+            turn.answers.append(self.receiving.release([packet.packet_id]))
+        elif kind in self._others:
+            self._admit(turn)
+            self._deliver(turn)
+            if kind == codec.PINGREQ:
+                turn.answers.append(codec.PONG)
+            else:
+                self._on_other(packet)
+        else:
+            raise protocol_error(f"a packet of type {kind} may not come here, or not again")
+
+    def _admit(self, turn: "_Turn") -> None:
+        if turn.publications:
+            publications, turn.publications = turn.publications, []
+            fresh, answers = self.receiving.admit(publications)
+            turn.fresh.extend(fresh)
+            turn.answers.append(answers)
+
+    def _deliver(self, turn: "_Turn") -> None:
+        if turn.fresh:
+            fresh, turn.fresh = turn.fresh, []
+            self._counters.publications_in += len(fresh)
+            self._on_publications(fresh)
+            if self._auto_ack:
+                self.ack([publication[5] for publication in fresh if publication[5]])
+
+    def _conclude(self, turn: "_Turn") -> None:
+        """Answers of the peer's to what we sent, and ours that are due at once."""
+        done = self.sending.acknowledge(turn.acknowledged) if turn.acknowledged else []
+        if turn.completed:
+            done += self.sending.complete(turn.completed)
+        if turn.received:
+            turn.answers.append(self.sending.received(turn.received))
+        if self._write is not None and (answers := b"".join(turn.answers)):
+            self._write(answers)
+        if done:
+            self._on_acknowledged(done)
+        if turn.refused:
+            self._on_refused(turn.refused)
+        if done or turn.refused:
+            self.sending.proceed()
+
+
+class _Turn:
+    """What one read amounts to."""
+
+    __slots__ = ("acknowledged", "answers", "completed", "fresh", "publications", "received", "refused")
+
+    def __init__(self) -> None:
+        self.publications: list[Publication] = []
+        self.fresh: list[Publication] = []
+        self.acknowledged: list[int] = []
+        self.received: list[int] = []
+        self.completed: list[int] = []
+        self.refused: list[tuple[int, int]] = []
+        self.answers: list[bytes] = []

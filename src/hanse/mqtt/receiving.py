@@ -1,0 +1,136 @@
+"""The other direction of a session: publications that come from the peer, until we have acknowledged them.
+
+Rules:
+
+- Acknowledging is the caller's (`ack`), because custody acknowledges upstream only when downstream did. At QoS 1
+  the PUBACK is withheld, at QoS 2 the PUBREC; PUBREL and PUBCOMP then run by themselves.
+- A publication that the caller still holds is not handed to it a second time when the peer sends it again after a
+  reconnect: its later `ack` answers both.
+- At QoS 2 an identifier that was PUBRECed and not yet released is a double: answered again, dropped (4.3.3).
+- A *receipt* names the session as well as the packet identifier: an `ack` that comes after the session was lost
+  cannot acknowledge another publication that got the same identifier.
+- The peer may have `receive_max` of them outstanding; one more ends the connection (3.3.4).
+"""
+
+from array import array
+from collections.abc import Iterable
+from sys import byteorder
+
+from hanse.mqtt.counters import Counters
+from hanse.mqtt.limits import RECEIVE_MAX
+from hanse.mqtt.publication import Publication
+from hanse.mqtt.refusal import ID_NOT_FOUND, RECEIVE_MAX_EXCEEDED, Refusal, protocol_error
+
+_SESSION: int = 1 << 16
+
+
+class Receiving:
+    """What comes from one peer, over all connections of a session."""
+
+    def __init__(self, counters: Counters, *, receive_max: int = RECEIVE_MAX) -> None:
+        self._counters = counters
+        self._receive_max = receive_max
+        # Added to a packet identifier to make a receipt; changes with the session.
+        self.receipt_base = _SESSION
+        self._held: dict[int, int] = {}  # receipt to QoS: handed to the caller
+        self._unreleased: set[int] = set()  # receipts of QoS 2: PUBREC sent
+        self._answered: set[int] = set()  # receipts of QoS 1 whose `ack` came while there was no connection
+        self._is_attached = False
+
+    @property
+    def held(self) -> int:
+        """Publications that the caller has not acknowledged."""
+        return len(self._held)
+
+    def attach(self, *, session_present: bool) -> None:
+        """A connection is there. Without the old session, receipts of the old one are void."""
+        if not session_present:
+            self.receipt_base += _SESSION
+            self._held.clear()
+            self._unreleased.clear()
+            self._answered.clear()
+        self._is_attached = True
+
+    def detach(self) -> None:
+        """The connection is gone; what the caller acknowledges now is answered when the peer sends it again."""
+        self._is_attached = False
+
+    def admit(self, publications: list[Publication]) -> tuple[list[Publication], bytes]:
+        """Those that are new to the caller, and what to answer at once to those that are not."""
+        held = self._held
+        fresh: list[Publication] = []
+        answers: list[int] = []
+        late: list[int] = []
+        for publication in publications:
+            receipt = publication[5]
+            if receipt:
+                if receipt in self._unreleased:
+                    answers.append(receipt)
+                    self._counters.drop("double_qos2")
+                    continue
+                if receipt in self._answered:
+                    self._answered.remove(receipt)
+                    if publication[4]:
+                        late.append(receipt)
+                        self._counters.drop("answered_already")
+                        continue
+                if receipt in held:
+                    if held[receipt] == 1 and not publication[4]:
+                        raise protocol_error(
+                            f"packet identifier {receipt & 0xFFFF} came again, unacknowledged, without DUP"
+                        )
+                    self._counters.drop("held_already")
+                    continue
+                held[receipt] = publication[2]
+            fresh.append(publication)
+        if len(held) + len(self._unreleased) > self._receive_max:
+            raise Refusal(
+                RECEIVE_MAX_EXCEEDED,
+                f"{len(held) + len(self._unreleased)} publications are unacknowledged; {self._receive_max} may be",
+            )
+        return fresh, _packets(0x40020000, late) + _packets(0x50020000, answers)
+
+    def ack(self, receipts: Iterable[int]) -> bytes:
+        """What tells the peer that these are done with: PUBACK at QoS 1, PUBREC at QoS 2, in the order given."""
+        words: list[int] = []
+        for receipt in receipts:
+            qos = self._held.pop(receipt, None)
+            if qos is None:
+                if receipt:
+                    self._counters.refuse("stale_receipt")
+            elif qos == 1 and not self._is_attached:
+                self._answered.add(receipt)
+            elif qos == 1:
+                words.append(0x40020000 | receipt & 0xFFFF)
+            else:
+                self._unreleased.add(receipt)
+                words.append(0x50020000 | receipt & 0xFFFF)
+        return _packets(0, words) if self._is_attached else b""
+
+    def reject(self, receipt: int, qos: int, reason_code: int) -> bytes:
+        """What tells the peer that one was not taken, for a reason; it will not come again."""
+        kind = 0x40 if qos == 1 else 0x50
+        return bytes((kind, 3)) + (receipt & 0xFFFF).to_bytes(2) + bytes((reason_code,))
+
+    def release(self, packet_ids: Iterable[int]) -> bytes:
+        """PUBREL: the PUBCOMPs to write."""
+        answers: list[bytes] = []
+        for packet_id in packet_ids:
+            receipt = self.receipt_base + packet_id
+            if receipt in self._unreleased:
+                self._unreleased.remove(receipt)
+                answers.append(b"\x70\x02" + packet_id.to_bytes(2))
+            else:
+                # A former process's, or one whose PUBCOMP was lost. Unanswered, the peer asks for ever.
+                answers.append(b"\x70\x03" + packet_id.to_bytes(2) + bytes((ID_NOT_FOUND,)))
+        return b"".join(answers)
+
+
+def _packets(kind: int, numbers: list[int]) -> bytes:
+    """Four bytes each: type, length 2, packet identifier. 0.05 us each, against 0.25 us for the codec's."""
+    if not numbers:
+        return b""
+    words = array("I", [kind | number & 0xFFFF for number in numbers] if kind else numbers)
+    if byteorder == "little":
+        words.byteswap()
+    return words.tobytes()

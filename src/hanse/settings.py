@@ -1,0 +1,318 @@
+"""Settings: one name each, read from flags, the environment, a TOML file, and what somebody else hands out.
+
+A command's settings are a frozen dataclass whose fields are made with `setting` or `duration`. The field's name is
+the setting's only name, written three ways: `x_y` in TOML (under the command's table), `HANSE_X_Y` in the
+environment, `--x-y` as a flag. A duration's field ends in `_s`, its setting does not: `probe_timeout_s` is read
+from `probe_timeout = "500ms"`.
+
+Rules:
+
+1. A flag wins over the environment, that over the file, that over what was handed out, that over the default.
+2. `HANSE_X_Y` wins over an alias (the papers' names, such as `TOP_MAX_REDUNDANCY`). An empty variable is not set.
+3. Whatever is wrong is a `LocalError` that names the source, the value and what is allowed. Values of secret
+   settings are never shown.
+4. Nothing is ignored in silence: an unknown name in the file or in the environment is refused, with the nearest
+   known name beside it. (In what is handed out it is skipped: an older agent must live with a newer manager.)
+"""
+
+import dataclasses
+import difflib
+import math
+import re
+import tomllib
+import types
+import typing
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hanse.errors import LocalError
+
+T = TypeVar("T")
+
+PREFIX = "HANSE_"
+CONFIG_VARIABLE = "HANSE_CONFIG"
+
+_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)(ms|s|m|h)")
+_WORDS_TRUE = frozenset({"1", "true", "yes", "on"})
+_WORDS_FALSE = frozenset({"0", "false", "no", "off"})
+_METADATA = "hanse"
+
+
+def parse_duration_s(text: str) -> float:
+    """Seconds in `500ms`, `2s`, `1m` or `1h`; a ValueError says what is allowed."""
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise ValueError("a number and a unit: 500ms, 2s, 1m or 1h")
+    return float(match[1]) * _UNIT_S[match[2]]
+
+
+def format_duration(duration_s: float) -> str:
+    """The text that `parse_duration_s` reads back: whole seconds as `2s`, finer ones in `ms`."""
+    return f"{duration_s:.0f}s" if duration_s == int(duration_s) else f"{duration_s * 1000:.10g}ms"
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What a setting allows, beside its type."""
+
+    help: str
+    is_duration: bool = False
+    aliases: tuple[str, ...] = ()
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[str, ...] = ()
+    is_secret: bool = False
+    check: Callable[[Any], str | None] | None = None
+
+
+def setting(
+    default: T,
+    help: str,  # noqa: A002 - the word that typer and argparse use for it
+    *,
+    aliases: Collection[str] = (),
+    minimum: float | None = None,
+    maximum: float | None = None,
+    choices: Collection[str] = (),
+    is_secret: bool = False,
+    check: Callable[[Any], str | None] | None = None,
+) -> T:
+    """A field of a settings class. `check` returns what is allowed when it refuses the value, else None."""
+    spec = Spec(help, False, tuple(aliases), minimum, maximum, tuple(choices), is_secret, check)
+    return dataclasses.field(default=default, metadata={_METADATA: spec})
+
+
+def duration(
+    default_s: float,
+    help: str,  # noqa: A002 - as above
+    *,
+    aliases: Collection[str] = (),
+    minimum_s: float = 0.0,
+    maximum_s: float | None = None,
+) -> float:
+    """A field in seconds, written as `500ms`, `2s`, `1m` or `1h` by people. Its name ends in `_s`."""
+    spec = Spec(help, True, tuple(aliases), minimum_s, maximum_s)
+    return dataclasses.field(default=default_s, metadata={_METADATA: spec})
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting of a class, with its names."""
+
+    field: str
+    name: str
+    kind: type
+    is_optional: bool
+    default: Any
+    spec: Spec
+
+    @property
+    def variable(self) -> str:
+        """Its environment variable."""
+        return PREFIX + self.name.upper()
+
+    @property
+    def flag(self) -> str:
+        """Its flag."""
+        return "--" + self.name.replace("_", "-")
+
+
+def settings_of(cls: type) -> tuple[Setting, ...]:
+    """The settings of a class, in the order of its fields."""
+    hints = typing.get_type_hints(cls)
+    return tuple(
+        _describe(field, hints[field.name]) for field in dataclasses.fields(cls) if _METADATA in field.metadata
+    )
+
+
+def _describe(field: "dataclasses.Field[Any]", hint: Any) -> Setting:  # noqa: ANN401 - a type or a union of types
+    spec: Spec = field.metadata[_METADATA]
+    kind, is_optional = hint, False
+    if isinstance(hint, types.UnionType):
+        members = [member for member in typing.get_args(hint) if member is not type(None)]
+        assert len(members) == 1, f"setting {field.name}: one type, or one type and None"
+        kind, is_optional = members[0], True
+    kind = typing.get_origin(kind) or kind
+    assert kind in (str, int, float, bool, Path, tuple), f"setting {field.name}: no reader for {kind}"
+    assert field.name.endswith("_s") == spec.is_duration, (
+        f"setting {field.name}: durations, and only they, end in _s"
+    )
+    name = field.name.removesuffix("_s") if spec.is_duration else field.name
+    return Setting(field.name, name, kind, is_optional, field.default, spec)
+
+
+def read_settings(
+    cls: type[T],
+    *,
+    section: str,
+    flags: Mapping[str, object] | None = None,
+    environment: Mapping[str, str] | None = None,
+    file: Path | None = None,
+    handed_out: Mapping[str, object] | None = None,
+    other_variables: Collection[str] = (),
+) -> T:
+    """The settings of `cls` from all sources.
+
+    Args:
+        cls: A dataclass whose fields are made with `setting` and `duration`.
+        section: The TOML table to read, by convention the command's word.
+        flags: Name to value; None means that the flag was not given.
+        environment: Usually `os.environ`.
+        file: A TOML file; `HANSE_CONFIG` names one when this is None.
+        handed_out: Name to value as the manager gives them.
+        other_variables: `HANSE_…` variables that belong to other commands, and are no typing errors here.
+
+    Raises:
+        LocalError: With the source, the value and what is allowed.
+    """
+    known = {one.name: one for one in settings_of(cls)}
+    environment = environment or {}
+    if file is None and environment.get(CONFIG_VARIABLE):
+        file = Path(environment[CONFIG_VARIABLE])
+    _refuse_unknown_variables(known.values(), environment, other_variables)
+    table = _read_table(file, section) if file is not None else {}
+    for name in table:
+        if name not in known:
+            raise LocalError(f"{file}: [{section}] has the unknown setting {name!r}.{_nearest(name, known)}")
+
+    values: dict[str, object] = {}
+    for one in known.values():
+        found = _find(one, flags or {}, environment, table, handed_out or {}, file, section)
+        if found is not None:
+            source, raw = found
+            values[one.field] = _convert(one, raw, source)
+    return cls(**values)
+
+
+def _find(  # noqa: PLR0917 - one argument a source
+    one: Setting,
+    flags: Mapping[str, object],
+    environment: Mapping[str, str],
+    table: Mapping[str, object],
+    handed_out: Mapping[str, object],
+    file: Path | None,
+    section: str,
+) -> tuple[str, object] | None:
+    """Rule 1: the first source that has it, as (how to name the source, raw value)."""
+    if flags.get(one.name) is not None:
+        return one.flag, flags[one.name]
+    for variable in (one.variable, *one.spec.aliases):
+        if environment.get(variable):
+            return variable, environment[variable]
+    if one.name in table:
+        return f"{one.name} in {file} [{section}]", table[one.name]
+    if handed_out.get(one.name) is not None:
+        return f"{one.name} from the manager", handed_out[one.name]
+    return None
+
+
+def _read_table(file: Path, section: str) -> Mapping[str, object]:
+    try:
+        document = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise LocalError(f"{file}: cannot be read ({error.strerror}); name a readable TOML file.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise LocalError(f"{file}: not TOML ({error}).") from error
+    loose = sorted(name for name, value in document.items() if not isinstance(value, dict))
+    if loose:
+        raise LocalError(f"{file}: {loose[0]!r} stands outside a table; settings belong under [{section}].")
+    table: Mapping[str, object] = document.get(section, {})
+    return table
+
+
+def _refuse_unknown_variables(
+    known: Iterable[Setting], environment: Mapping[str, str], other_variables: Collection[str]
+) -> None:
+    mine = {one.variable for one in known} | {CONFIG_VARIABLE} | set(other_variables)
+    for variable in sorted(environment):
+        if variable.startswith(PREFIX) and variable not in mine:
+            near = difflib.get_close_matches(variable, mine, 1, 0.85)
+            # A variable of another command is no error; one letter away from ours it is a typing error.
+            if near:
+                raise LocalError(f"{variable}: no such setting. Did you mean {near[0]}?")
+
+
+def _nearest(name: str, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(name, known, 1)
+    return f" Did you mean {near[0]!r}?" if near else f" Known: {', '.join(sorted(known))}."
+
+
+def _convert(one: Setting, raw: object, source: str) -> object:
+    shown = "the given value" if one.spec.is_secret else repr(raw)
+    try:
+        value = _parse(one, raw)
+        _check(one.spec, value)
+    except ValueError as error:
+        raise LocalError(f"{source}: {shown} is not allowed; expected {error}.") from error
+    return value
+
+
+def _parse(one: Setting, raw: object) -> object:
+    if one.spec.is_duration:
+        if not isinstance(raw, str):
+            raise ValueError("a number and a unit in quotes: 500ms, 2s, 1m or 1h")
+        return parse_duration_s(raw)
+    if one.kind is bool:
+        return _parse_bool(raw)
+    if one.kind is int:
+        return _parse_int(raw)
+    if one.kind is float:
+        return _parse_float(raw)
+    if one.kind is tuple:
+        return _parse_list(raw)
+    if not isinstance(raw, str | Path):
+        raise ValueError("text")  # noqa: TRY004 - one kind of refusal, turned into a LocalError above
+    if one.kind is Path:
+        return Path(raw)
+    return str(raw)
+
+
+def _parse_bool(raw: object) -> bool:
+    if isinstance(raw, bool):
+        return raw
+    if isinstance(raw, str) and raw.strip().lower() in _WORDS_TRUE | _WORDS_FALSE:
+        return raw.strip().lower() in _WORDS_TRUE
+    raise ValueError("true or false")
+
+
+def _parse_int(raw: object) -> int:
+    if isinstance(raw, int) and not isinstance(raw, bool):
+        return raw
+    if isinstance(raw, str) and re.fullmatch(r"-?\d{1,18}", raw.strip()):
+        return int(raw)
+    raise ValueError("a whole number")
+
+
+def _parse_float(raw: object) -> float:
+    if isinstance(raw, bool) or not isinstance(raw, int | float | str):
+        raise ValueError("a number")  # noqa: TRY004 - as in _parse
+    try:
+        value = float(raw)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ValueError("a number")
+    return value
+
+
+def _parse_list(raw: object) -> tuple[str, ...]:
+    if isinstance(raw, str):
+        return tuple(part.strip() for part in raw.split(",") if part.strip())
+    if isinstance(raw, list | tuple) and all(isinstance(part, str) for part in raw):
+        return tuple(raw)
+    raise ValueError("a list of texts, or one text with commas")
+
+
+def _check(spec: Spec, value: object) -> None:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        write = format_duration if spec.is_duration else "{:g}".format
+        if spec.minimum is not None and value < spec.minimum:
+            raise ValueError(f"at least {write(spec.minimum)}")
+        if spec.maximum is not None and value > spec.maximum:
+            raise ValueError(f"at most {write(spec.maximum)}")
+    if spec.choices and value not in spec.choices:
+        raise ValueError("one of " + ", ".join(spec.choices))
+    if spec.check is not None and (allowed := spec.check(value)) is not None:
+        raise ValueError(allowed)

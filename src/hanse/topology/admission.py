@@ -1,0 +1,98 @@
+"""Who may listen where, and who may ask for what.
+
+Rules:
+
+1. Beyond loopback: only with TLS and tokens, unless the operator says `--insecure`.
+2. Where tokens are required, joining needs a `join` token (or the credential of an earlier join), speaking as a
+   federator its credential, looking a `read` token or any credential. `/healthz` is open.
+3. Where they are not required, a token or credential that is shown must still be valid.
+"""
+
+import ipaddress
+from pathlib import Path
+
+from hanse.errors import LocalError
+from hanse.topology.model import State, Topology
+from hanse.topology.store import Store, Token
+from hanse.topology.tokens import Credentials, Forbidden, check_token, is_credential, parse_credential
+
+
+class Unknown(Forbidden):
+    """No token or credential was shown where one is needed."""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a listener there. A name other than `localhost` may be anything."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def check_listen(
+    host: str, certificate: Path | None, key: Path | None, *, require_token: bool, insecure: bool
+) -> bool:
+    """Rule 1. Returns whether tokens are required."""
+    if (certificate is None) != (key is None):
+        raise LocalError("Of tls_certificate and tls_key one is given; both are needed, or neither.")
+    if is_loopback(host) or insecure:
+        return require_token
+    if certificate is None:
+        raise LocalError(
+            f"The manager would listen on {host}, beyond this machine, without TLS; give --tls-certificate and "
+            "--tls-key, or say --insecure if the network is trusted."
+        )
+    return True
+
+
+class Gate:
+    """Rules 2 and 3."""
+
+    __slots__ = ("_credentials", "_is_required", "_store")
+
+    def __init__(self, store: Store, credentials: Credentials, *, is_required: bool) -> None:
+        self._store = store
+        self._credentials = credentials
+        self._is_required = is_required
+
+    async def join(self, shown: str | None, key: str, topology: Topology, now_s: float) -> Token | None:
+        """Lets a broker's federator join. The token is to be spent, unless it is None. Raises `Forbidden`."""
+        if shown is None:
+            self._without()
+            return None
+        if is_credential(shown):
+            known = topology.by_key(key)
+            node = parse_credential(shown).id if known is None else known.id
+            await self.federator(shown, node, key, topology)
+            return None
+        return await check_token(self._store, shown, ("join",), now_s)
+
+    async def federator(self, shown: str | None, node: int, key: str, topology: Topology) -> None:
+        """Lets somebody speak as federator `node` at `key`. Raises `Forbidden`."""
+        if shown is None:
+            self._without()
+            return
+        if not is_credential(shown) or not self._credentials.is_valid(shown, node, key):
+            raise Forbidden(f"The credential is not that of federator {node}; join again.")
+        token = parse_credential(shown).token
+        found = await self._store.find_token(token) if token is not None else None
+        one = topology.federators.get(node)
+        if (found is not None and found.is_revoked) or (one is not None and one.state is State.REVOKED):
+            raise Forbidden(f"Federator {node} was revoked; ask the operator for a token.")
+
+    async def reader(self, shown: str | None, topology: Topology, now_s: float) -> None:
+        """Lets somebody look. Raises `Forbidden`."""
+        if shown is None:
+            self._without()
+        elif is_credential(shown):
+            node = parse_credential(shown).id
+            one = topology.federators.get(node)
+            if one is None:
+                raise Forbidden("The credential is not valid; join again.")
+            await self.federator(shown, node, one.key, topology)
+        else:
+            await check_token(self._store, shown, ("read", "join"), now_s)
+
+    def _without(self) -> None:
+        if self._is_required:
+            raise Unknown("A token is needed here: Authorization: Bearer TOKEN (hanse token create makes one).")

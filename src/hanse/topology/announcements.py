@@ -1,0 +1,55 @@
+"""Announcements to a federator on its host broker, topic `federated_topology_ann`, as in the seeds.
+
+One announcement is one instruction: add or remove a neighbour. It also carries all neighbours as they now are, so
+that one lost announcement does no harm, the epoch, by which an older manager's word is known, and a MAC under the
+receiver's credential: any client of the broker can publish there, and none can make that.
+"""
+
+import json
+
+from hanse.topology.changes import Announcement
+from hanse.topology.model import Federator, Topology
+from hanse.topology.tokens import announcement_mac
+
+TOPIC = "federated_topology_ann"
+
+
+def neighbor_of(one: Federator) -> dict[str, object]:
+    """A neighbour as federators are told: the seeds' two fields, and where its link listens."""
+    return {"id": one.id, "ip": one.ip, "link": one.link}
+
+
+def compose(announcement: Announcement, topology: Topology, credential: str, manager: str) -> bytes:
+    """The announcement's payload: JSON with `mac` as its last field, over the bytes of all before it."""
+    named = topology.federators[announcement.neighbor]
+    neighbors = [neighbor_of(topology.federators[node]) for node in topology.neighbors(announcement.to)]
+    body = {
+        "epoch": topology.epoch,
+        "manager": manager,
+        "id": announcement.to,
+        "action": announcement.action,
+        "neighbor": neighbor_of(named),
+        "neighbors": neighbors,
+        "neighborsAmount": len(neighbors),
+    }
+    signed = canonical(body)
+    return canonical({**body, "mac": announcement_mac(credential, signed)})
+
+
+def canonical(body: dict[str, object]) -> bytes:
+    """The one spelling that is signed: keys sorted, no spaces, ASCII."""
+    return json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
+
+
+def is_genuine(payload: bytes, credential: str) -> bool:
+    """Whether the manager made this announcement for the holder of the credential. For federators."""
+    import hmac  # noqa: PLC0415 - only federators come here
+
+    try:
+        body = json.loads(payload)
+    except ValueError:
+        return False
+    if not isinstance(body, dict) or not isinstance(body.get("mac"), str):
+        return False
+    shown = body.pop("mac")
+    return hmac.compare_digest(shown.encode(), announcement_mac(credential, canonical(body)).encode())

@@ -1,0 +1,160 @@
+"""Who is well, judged from probes. Pure: observations in, verdict out; no clock, no sockets.
+
+Rules:
+
+1. Two failures in a row mean gone. The first makes a suspect, which is probed again within the same interval, so
+   that a loss is known within two intervals. One success makes well again.
+2. Latency is smoothed: a share of the new value, the rest of the old, as TCP does with its round trip (RFC 6298).
+3. The manager doubts itself first. A round in which its own loop was late counts no failure. Neither does one in
+   which more than half of all that were well fail at once, for at most three rounds on end: after that it is not
+   chance. If all fail it is the manager that is cut off, and it doubts for as long as that lasts.
+4. Those who are gone are probed more and more rarely, up to every twelfth round; who comes back says so itself too.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Outcome(StrEnum):
+    """What a probe found. `SILENT`: the broker returned the publication, but its federator did not answer it."""
+
+    WELL = "well"
+    SILENT = "silent"
+    FAILED = "failed"
+
+
+CAUSES = {Outcome.SILENT: "federator", Outcome.FAILED: "broker"}
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One probe of one federator. Whether a silent one is well depends on its `model.Probe`; the prober says."""
+
+    id: int
+    outcome: Outcome
+    latency_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Numbers of the rules above."""
+
+    failures_max: int = 2  # as in the seeds; 1 takes a hiccup for a death, 3 makes detection half as long again
+    smoothing: float = 0.25  # RFC 6298 takes 1/8 for many samples a second; there is one each 5 s here
+    doubt_share: float = 0.5  # of those that were well
+    doubt_failures_min: int = 3  # two may well die together; three at once are suspicious
+    doubt_rounds_max: int = 3
+    gone_rounds_max: int = 12  # a minute at the default interval
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a round says."""
+
+    gone: tuple[int, ...] = ()
+    causes: Mapping[int, str] = field(default_factory=dict)
+    back: tuple[int, ...] = ()
+    suspects: tuple[int, ...] = ()
+    latency_ms: Mapping[int, float] = field(default_factory=dict)
+    doubt: str | None = None
+
+
+@dataclass(slots=True)
+class _Patient:
+    failures: int = 0
+    is_gone: bool = False
+    latency_ms: float | None = None
+    gone_rounds: int = 0
+    wait_rounds: int = 0
+
+
+class Health:
+    """What is known of each federator's health, round after round."""
+
+    __slots__ = ("_doubts", "_patients", "_policy")
+
+    def __init__(self, policy: Policy | None = None) -> None:
+        self._policy = policy or Policy()
+        self._patients: dict[int, _Patient] = {}
+        self._doubts = 0
+
+    def take_up(self, up: Mapping[int, float | None], gone: Collection[int]) -> None:
+        """Brings the list in line with the topology: who is up, with the latency as stored, and who is gone."""
+        for node in self._patients.keys() - up.keys() - set(gone):
+            del self._patients[node]
+        for node, latency_ms in up.items():
+            patient = self._patients.setdefault(node, _Patient(latency_ms=latency_ms))
+            if patient.is_gone:
+                self._patients[node] = _Patient(latency_ms=patient.latency_ms)
+        for node in gone:
+            patient = self._patients.setdefault(node, _Patient())
+            patient.is_gone = True
+
+    def due(self) -> list[int]:
+        """Whom to probe in the next round."""
+        due = []
+        for node, patient in sorted(self._patients.items()):
+            if patient.wait_rounds > 0:
+                patient.wait_rounds -= 1
+            else:
+                due.append(node)
+        return due
+
+    def judge(self, observations: Iterable[Observation], *, is_late: bool = False) -> Verdict:
+        """The verdict on a round, or on the second look at its suspects."""
+        seen = [one for one in observations if one.id in self._patients]
+        failed = [one for one in seen if one.outcome is not Outcome.WELL and not self._patients[one.id].is_gone]
+        doubt = self._doubt(len(failed), is_late)
+        latency_ms, back = self._note_wells(one for one in seen if one.outcome is Outcome.WELL)
+        gone: list[int] = []
+        suspects: list[int] = []
+        for one in failed if doubt is None else ():
+            patient = self._patients[one.id]
+            patient.failures += 1
+            if patient.failures >= self._policy.failures_max:
+                patient.is_gone, patient.gone_rounds, patient.wait_rounds = True, 0, 0
+                gone.append(one.id)
+            else:
+                suspects.append(one.id)
+        for one in seen:
+            if one.outcome is not Outcome.WELL and one.id not in gone:
+                self._put_off(self._patients[one.id])
+        causes = {one.id: CAUSES[one.outcome] for one in failed if one.id in gone}
+        return Verdict(tuple(gone), causes, tuple(back), tuple(suspects), latency_ms, doubt)
+
+    def _doubt(self, failed: int, is_late: bool) -> str | None:
+        """Rule 3."""
+        policy = self._policy
+        well = sum(not patient.is_gone for patient in self._patients.values())
+        if is_late and failed:
+            return "the manager's own loop was late"
+        if failed < policy.doubt_failures_min or failed <= well * policy.doubt_share:
+            self._doubts = 0
+            return None
+        self._doubts += 1
+        if failed == well:
+            return f"all {well} failed at once"
+        if self._doubts <= policy.doubt_rounds_max:
+            return f"{failed} of {well} failed at once"
+        return None
+
+    def _note_wells(self, wells: Iterable[Observation]) -> tuple[dict[int, float], list[int]]:
+        latency_ms: dict[int, float] = {}
+        back: list[int] = []
+        for one in wells:
+            patient = self._patients[one.id]
+            if patient.is_gone:
+                back.append(one.id)
+            patient.failures, patient.is_gone, patient.wait_rounds, patient.gone_rounds = 0, False, 0, 0
+            if one.latency_ms is not None:
+                share, old = self._policy.smoothing, patient.latency_ms
+                patient.latency_ms = one.latency_ms if old is None else old + share * (one.latency_ms - old)
+                latency_ms[one.id] = patient.latency_ms
+        return latency_ms, back
+
+    def _put_off(self, patient: _Patient) -> None:
+        """Rule 4."""
+        if patient.is_gone:
+            patient.gone_rounds += 1
+            patient.wait_rounds = min(2 ** min(patient.gone_rounds, 10), self._policy.gone_rounds_max) - 1

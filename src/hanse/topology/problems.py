@@ -1,0 +1,119 @@
+"""Every error of the HTTP interface is a problem document (RFC 9457): type, title, status, detail, and what helps.
+
+The detail repeats no body and no header. `type` is a stable name; `docs/topology.md` lists them.
+"""
+
+from collections.abc import Mapping
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from hanse.errors import HanseError, RemoteError, Unavailable
+from hanse.topology.admission import Unknown
+from hanse.topology.changes import Conflict
+from hanse.topology.tokens import Forbidden
+
+MEDIA_TYPE = "application/problem+json"
+TITLES = {
+    400: "The body is not JSON",
+    401: "A token is needed",
+    403: "The token is not valid here",
+    404: "There is no such thing",
+    405: "Not with this method",
+    409: "Another federator has it",
+    411: "The body's length is missing",
+    413: "The body is too large",
+    415: "The body is not JSON",
+    422: "Something in the request is not allowed",
+    500: "The manager made an error",
+    503: "Not now",
+}
+NAMES = {
+    400: "bad-json",
+    401: "token-needed",
+    403: "token-not-valid",
+    404: "not-found",
+    405: "method-not-allowed",
+    409: "conflict",
+    413: "too-large",
+    415: "not-json",
+    422: "not-allowed",
+    500: "internal",
+    503: "unavailable",
+}
+
+
+class NotLeading(Unavailable):
+    """Another manager leads; `leader` is its URL, if it told one."""
+
+    def __init__(self, leader: str) -> None:
+        where = f"ask {leader}" if leader else "try again in a moment"
+        super().__init__(f"This manager does not lead; {where}.")
+        self.leader = leader
+
+
+class NotFound(RemoteError):  # noqa: N818 - the name is the state, as in "404 Not Found"
+    """There is no such federator."""
+
+
+def problem(
+    status: int, detail: str, *, extra: Mapping[str, object] | None = None, headers: Mapping[str, str] | None = None
+) -> JSONResponse:
+    """A problem document as a response."""
+    body = {
+        "type": f"urn:hanse:problem:{NAMES.get(status, 'other')}",
+        "title": TITLES.get(status, "The request failed"),
+        "status": status,
+        "detail": detail,
+        **(extra or {}),
+    }
+    return JSONResponse(body, status, dict(headers or {}), MEDIA_TYPE)
+
+
+def of_error(error: HanseError) -> JSONResponse:
+    """The problem that one of our errors is to whoever asked."""
+    match error:
+        case Unknown():
+            return problem(401, str(error), headers={"WWW-Authenticate": "Bearer"})
+        case Forbidden():
+            return problem(403, str(error))
+        case NotFound():
+            return problem(404, str(error))
+        case Conflict():
+            return problem(409, str(error))
+        case RemoteError():
+            return problem(422, str(error))
+        case NotLeading():
+            return problem(503, str(error), extra={"leader": error.leader or None}, headers={"Retry-After": "1"})
+        case Unavailable():
+            return problem(503, str(error), headers={"Retry-After": "1"})
+        case _:
+            return problem(500, "The manager could not do this; its log says why.")
+
+
+def install(app: FastAPI) -> None:
+    """Makes every error of the application a problem document."""
+
+    @app.exception_handler(HanseError)
+    async def _ours(_: Request, error: HanseError) -> JSONResponse:
+        return of_error(error)
+
+    @app.exception_handler(RequestValidationError)
+    async def _not_valid(_: Request, error: RequestValidationError) -> JSONResponse:
+        faults = error.errors()
+        if any(fault["type"] == "json_invalid" for fault in faults):
+            return problem(400, "The body cannot be read as JSON; expected one JSON object.")
+        shown = [{"where": _where(fault["loc"]), "what": str(fault["msg"])[:200]} for fault in faults[:20]]
+        first = f"{shown[0]['where']}: {shown[0]['what']}"
+        more = f" ({len(faults) - 1} more)" if len(faults) > 1 else ""
+        return problem(422, f"{first}{more}.", extra={"errors": shown})
+
+    @app.exception_handler(HTTPException)
+    async def _http(_: Request, error: HTTPException) -> JSONResponse:
+        return problem(error.status_code, str(error.detail), headers=error.headers)
+
+
+def _where(location: tuple[int | str, ...]) -> str:
+    return "/".join(str(part)[:60] for part in location[:8])

@@ -1,0 +1,193 @@
+"""What a store of the topology must do. SQLite and MongoDB do it; one test suite holds both to it.
+
+Rules:
+
+1. One manager leads: whoever holds the lease. Its term grows with every taking; every write names the term, and a
+   write of an older term changes nothing that a newer one has read, and raises `Deposed`.
+2. A commit is true when it returns: the caller answers, announces and tells others only after that.
+3. A lease has no time in it, because clocks of two machines differ. Its holder counts `beat` up; who watches takes
+   it when the beat stood still for the watcher's own measure of time (`lease`).
+4. A token is spent by one atomic step: of many who try a single use at once, one has it.
+5. Whatever goes wrong with the store itself is `Unavailable`.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from hanse.errors import Unavailable
+from hanse.topology.model import (
+    Federator,
+    Link,
+    LinkKind,
+    Probe,
+    State,
+    Topology,
+    format_time,
+    link_of,
+    listing_2,
+    parse_time,
+)
+
+
+class Deposed(Unavailable):
+    """Another manager holds the lease now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Who leads. An empty holder: it was given back."""
+
+    holder: str
+    url: str
+    term: int
+    beat: int
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A join or read token as it is stored: never its secret, only the hash. `uses_left` None: any number."""
+
+    id: str
+    hash: str
+    role: str
+    label: str
+    created_s: float
+    expires_s: float | None
+    uses_left: int | None
+    is_revoked: bool = False
+
+
+class Store(Protocol):
+    """A place that outlives the manager."""
+
+    async def read_lease(self) -> Lease | None:
+        """The lease as it stands."""
+
+    async def take_lease(self, seen: Lease | None, holder: str, url: str) -> Lease | None:
+        """Takes the lease if it still is as `seen`; None if another was faster."""
+
+    async def renew_lease(self, lease: Lease) -> Lease:
+        """Counts the beat up. Raises `Deposed`."""
+
+    async def release_lease(self, lease: Lease) -> None:
+        """Gives it back, so that the next manager need not wait. Does nothing for a lease that is lost already."""
+
+    async def load(self, lease: Lease | None) -> Topology:
+        """Reads everything; with a lease, also shuts out the writes of older terms."""
+
+    async def commit(
+        self, lease: Lease, topology: Topology, changed: Collection[int], gone: Collection[int]
+    ) -> None:
+        """Stores the epoch and the documents of `changed`, deletes those of `gone`. Raises `Deposed`."""
+
+    async def record_health(self, lease: Lease, federators: Sequence[Federator]) -> None:
+        """Stores latency and time of the last check, nothing else. Raises `Deposed`."""
+
+    async def read_secret(self, fresh: bytes) -> bytes:
+        """The federation's secret; `fresh` becomes it if there is none yet."""
+
+    async def add_token(self, token: Token) -> None:
+        """Stores a new token."""
+
+    async def find_token(self, token: str) -> Token | None:
+        """The token with this id."""
+
+    async def list_tokens(self) -> list[Token]:
+        """All tokens, the oldest first."""
+
+    async def revoke_token(self, token: str) -> bool:
+        """Revokes it; False if there is none with this id."""
+
+    async def spend_token(self, token: str, now_s: float) -> bool:
+        """Takes one use of a token that is neither revoked nor expired nor used up; False if there is none."""
+
+    async def refund_token(self, token: str) -> None:
+        """Gives one use back, after a join that was not stored."""
+
+    async def close(self) -> None:
+        """Lets go of files and connections."""
+
+
+def to_document(one: Federator, topology: Topology, neighbors: Sequence[int]) -> dict[str, object]:
+    """What is stored of a federator: the papers' six fields, and what else a restarted manager must know."""
+    return {
+        **listing_2(one, [topology.federators[node] for node in neighbors]),
+        "key": one.key,
+        "link": one.link,
+        "state": one.state.value,
+        "probe": one.probe.value,
+        "token": one.token,
+        "former": list(one.former),
+        "changedEpoch": one.changed_epoch,
+        "since": format_time(one.since),
+        "kinds": [topology.links[link_of(one.id, node)].value for node in neighbors],
+    }
+
+
+_TEXTS = ("ip", "key", "link", "state", "probe", "token", "latestHealthCheck", "since")
+
+
+def from_document(document: Mapping[str, object]) -> Federator:
+    """The federator of a stored document."""
+    text = {name: None if document[name] is None else str(document[name]) for name in _TEXTS}
+    latency, former, node, epoch = (document[k] for k in ("latency", "former", "id", "changedEpoch"))
+    assert isinstance(latency, float | int | None)
+    assert isinstance(former, list)
+    assert isinstance(node, int)
+    assert isinstance(epoch, int)
+    return Federator(
+        id=node,
+        ip=str(text["ip"]),
+        key=str(text["key"]),
+        link=text["link"],
+        state=State(str(text["state"])),
+        probe=Probe(str(text["probe"])),
+        latency_ms=latency,
+        latest_health_check=parse_time(text["latestHealthCheck"]),
+        token=text["token"],
+        former=tuple(former),
+        changed_epoch=epoch,
+        since=parse_time(text["since"]),
+    )
+
+
+def assemble(epoch: int, documents: Collection[Mapping[str, object]]) -> Topology:
+    """The topology of stored documents.
+
+    A link counts when both ends name it and are up: a manager that died between two documents of one commit has
+    told nobody of it yet, and repair makes good what is missing.
+    """
+    federators: dict[int, Federator] = {}
+    named: dict[tuple[int, int], LinkKind] = {}
+    for document in documents:
+        one = from_document(document)
+        federators[one.id] = one
+        neighbors, kinds = document["neighbors"], document["kinds"]
+        assert isinstance(neighbors, list)
+        assert isinstance(kinds, list)
+        for neighbor, kind in zip(neighbors, kinds, strict=True):
+            named[one.id, neighbor["id"]] = LinkKind(kind)
+    links: dict[Link, LinkKind] = {}
+    for (a, b), kind in sorted(named.items()):
+        ends = federators.get(a), federators.get(b)
+        if a < b and (b, a) in named and all(end is not None and end.state is State.UP for end in ends):
+            links[a, b] = kind
+    return Topology(epoch, dict(sorted(federators.items())), links)
+
+
+def documents_of(topology: Topology, nodes: Collection[int]) -> list[dict[str, object]]:
+    """The documents of some federators, ready to store."""
+    around = topology.neighbor_map()
+    return [to_document(topology.federators[node], topology, around[node]) for node in sorted(nodes)]
+
+
+def health_of(one: Federator) -> tuple[float | None, str | None]:
+    """The two fields that a health round writes."""
+    return one.latency_ms, format_time(one.latest_health_check)
+
+
+def seconds(moment: datetime) -> float:
+    """A time as the stores compare it."""
+    return moment.timestamp()

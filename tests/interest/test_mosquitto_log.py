@@ -1,0 +1,177 @@
+"""Lines as Mosquitto 2.0.11 wrote them (captured), and as 2.1 words them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hanse.interest import MosquittoLogAdapter
+from hanse.interest.reports import (
+    BridgeGone,
+    BridgeSeen,
+    ClientBack,
+    ClientLeft,
+    Gap,
+    Report,
+    Session,
+    Subscribed,
+    Unsubscribed,
+)
+
+SUBSCRIBE = "$SYS/broker/log/M/subscribe"
+UNSUBSCRIBE = "$SYS/broker/log/M/unsubscribe"
+NOTICE = "$SYS/broker/log/N"
+
+
+def adapter() -> MosquittoLogAdapter:
+    return MosquittoLogAdapter("hanse-")
+
+
+def say(to: MosquittoLogAdapter, topic: str, line: str) -> list[Report]:
+    return to.message(topic, line.encode())
+
+
+def connect(to: MosquittoLogAdapter, client: str, flags: str = "p2, c1, k60", address: str = "127.0.0.1:1") -> None:
+    say(to, NOTICE, f"New client connected from {address} as {client} ({flags}).")
+
+
+def test_it_asks_for_the_log_topics_and_the_states_of_bridges() -> None:
+    assert adapter().topics() == [SUBSCRIBE, UNSUBSCRIBE, NOTICE, "$SYS/broker/connection/+/state"]
+
+
+def test_a_subscription_is_reported_with_client_filter_and_granted_qos() -> None:
+    assert say(adapter(), SUBSCRIBE, "pers 2 p/#") == [Subscribed("pers", "p/#", 2)]
+
+
+def test_a_timestamp_before_the_line_is_passed_over() -> None:
+    for stamp in ("1794740389", "2026-11-15T10:59:59", "2026-11-15T10:59:59+0000"):
+        assert say(adapter(), SUBSCRIBE, f"{stamp}: v5p 1 v5p/#") == [Subscribed("v5p", "v5p/#", 1)]
+
+
+def test_a_client_id_with_spaces_and_digits_is_told_apart_once_it_has_connected() -> None:
+    log = adapter()
+    connect(log, "my client 1 x")
+    assert say(log, SUBSCRIBE, "my client 1 x 1 a b/+/#") == [Subscribed("my client 1 x", "a b/+/#", 1)]
+    assert say(log, UNSUBSCRIBE, "my client 1 x a b/+/#") == [Unsubscribed("my client 1 x", "a b/+/#")]
+    assert log.counters["lines_ambiguous"] == 0
+
+
+def test_an_unknown_client_id_is_split_at_the_left_and_the_doubt_is_counted() -> None:
+    log = adapter()
+    assert say(log, SUBSCRIBE, "sensor 0 level 1 low") == [Subscribed("sensor", "level 1 low", 0)]
+    assert say(log, UNSUBSCRIBE, "sensor level 1") == [Unsubscribed("sensor", "level 1")]
+    assert log.counters["lines_ambiguous"] == 2
+
+
+def test_a_share_is_kept_as_the_client_wrote_it() -> None:
+    assert say(adapter(), SUBSCRIBE, "w 1 $share/g one/s/#") == [Subscribed("w", "$share/g one/s/#", 1)]
+
+
+@pytest.mark.parametrize(
+    ("flags", "kept", "fate"),
+    [
+        ("p2, c1, k60", False, Session.ENDED),
+        ("p4, c1, k60", False, Session.ENDED),
+        ("p2, c0, k60", True, Session.KEPT),
+        ("p5, c0, k60", True, Session.KEPT),
+        ("p5, c1, k60, u'user (odd)'", False, Session.UNKNOWN),
+    ],
+)
+def test_how_a_session_began_tells_what_its_end_means(flags: str, kept: bool, fate: Session) -> None:
+    log = adapter()
+    back = say(log, NOTICE, f"New client connected from 127.0.0.1:59614 as pers ({flags}).")
+    assert back == [ClientBack("pers", session_kept=kept)]
+    assert say(log, NOTICE, "Client pers disconnected.") == [ClientLeft("pers", fate)]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Client a b disconnected.",
+        "Client a b closed its connection.",
+        "Client a b has exceeded timeout, disconnecting.",
+        "Client a b disconnected due to protocol error.",
+        "Client a b disconnected due to malformed packet.",
+        "Client a b disconnected, not authorised.",
+        "Client a b [127.0.0.1:1] disconnected: connection closed by client.",
+        "Bad socket read/write on client a b: Connection reset by peer",
+        "Socket error on client a b, disconnecting.",
+    ],
+)
+def test_every_wording_of_a_disconnect_is_understood(line: str) -> None:
+    log = adapter()
+    connect(log, "a b")
+    assert say(log, NOTICE, line) == [ClientLeft("a b", Session.ENDED)]
+
+
+def test_who_left_without_having_been_seen_has_an_unknown_session() -> None:
+    assert say(adapter(), NOTICE, "Client early disconnected.") == [ClientLeft("early", Session.UNKNOWN)]
+
+
+def test_the_late_disconnect_line_of_a_connection_taken_over_does_not_count() -> None:
+    log = adapter()
+    connect(log, "dup", address="127.0.0.1:1")
+    connect(log, "dup", address="127.0.0.1:2")
+    assert say(log, NOTICE, "Client dup [127.0.0.1:1] disconnected: session taken over.") == []
+    assert log.counters["disconnects_of_taken_over_connections"] == 1
+    assert say(log, NOTICE, "Client dup [127.0.0.1:2] disconnected: session taken over.") != []
+
+
+def test_the_line_of_a_take_over_says_nothing_by_itself() -> None:
+    assert say(adapter(), NOTICE, "Client dup already connected, closing old connection.") == []
+
+
+def test_a_cut_line_is_refused_and_counted() -> None:
+    log = adapter()
+    assert log.message(SUBSCRIBE, b"long 0 " + b"x" * 992) == []
+    assert log.counters["lines_cut"] == 1
+    assert len(log.message(SUBSCRIBE, b"long 0 " + b"x" * 991)) == 1
+
+
+def test_our_own_clients_are_not_interest() -> None:
+    log = adapter()
+    assert say(log, SUBSCRIBE, "hanse-7-host 1 #") == []
+    assert say(log, UNSUBSCRIBE, "hanse-7-host #") == []
+    connect(log, "hanse-7-host")
+    assert say(log, NOTICE, "Client hanse-7-host disconnected.") == []
+    assert log.counters["lines_of_our_own"] == 4
+
+
+def test_a_bridge_of_the_broker_is_seen_and_a_bridge_that_connects_is_a_client() -> None:
+    log = adapter()
+    assert log.message("$SYS/broker/connection/host.to-b/state", b"1") == [BridgeSeen("host.to-b")]
+    assert log.message("$SYS/broker/connection/host.to-b/state", b"0") == [BridgeGone("host.to-b")]
+    line = "New bridge connected from 127.0.0.1:59688 as bridgey (p2, c1, k60)."
+    assert say(log, NOTICE, line) == [ClientBack("bridgey", session_kept=False)]
+
+
+def test_a_lost_connection_is_a_gap_and_who_is_connected_is_forgotten() -> None:
+    log = adapter()
+    connect(log, "c")
+    assert log.lost() == [Gap()]
+    assert say(log, NOTICE, "Client c disconnected.") == [ClientLeft("c", Session.UNKNOWN)]
+
+
+def test_attack_a_client_id_that_reads_like_anothers_line_does_not_speak_for_it() -> None:
+    log = adapter()
+    connect(log, "victim")
+    connect(log, "Client victim disconnected.")
+    assert say(log, SUBSCRIBE, "Client victim disconnected. 0 x") == [
+        Subscribed("Client victim disconnected.", "x", 0)
+    ]
+    assert say(log, NOTICE, "New client connected from 127.0.0.1:9 as x (p2, c1, k60). (p2, c1, k60).") == [
+        ClientBack("x (p2, c1, k60).", session_kept=False)
+    ]
+
+
+@given(st.sampled_from([SUBSCRIBE, UNSUBSCRIBE, NOTICE, "$SYS/broker/log/E", "x"]), st.binary(max_size=1100))
+def test_whatever_the_payload_nothing_is_raised(topic: str, payload: bytes) -> None:
+    adapter().message(topic, payload)
+
+
+@given(st.text(min_size=1, max_size=40), st.integers(0, 2), st.text(min_size=1, max_size=40))
+def test_any_connected_client_is_heard_whatever_its_id(client: str, qos: int, wanted: str) -> None:
+    log = MosquittoLogAdapter("hanse-own-")
+    line = f"New client connected from 127.0.0.1:1 as {client} (p2, c1, k60)."
+    if log.message(NOTICE, line.encode("utf-8", "replace")) != [ClientBack(client, session_kept=False)]:
+        return  # an id with a line break: brokers refuse it
+    assert Subscribed(client, wanted, qos) in say(log, SUBSCRIBE, f"{client} {qos} {wanted}")

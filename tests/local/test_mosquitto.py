@@ -1,0 +1,51 @@
+from pathlib import Path
+
+import pytest
+
+from hanse.errors import LocalError
+from hanse.local import mosquitto
+from hanse.local.mosquitto import BrokerSettings
+
+
+def test_the_configuration_is_bounded_persistent_and_on_the_loopback(tmp_path: Path) -> None:
+    lines = mosquitto.configuration(BrokerSettings(18830, tmp_path, extra=("max_keepalive 60",))).splitlines()
+    assert lines[0] == "listener 18830 127.0.0.1"
+    assert {
+        "max_inflight_messages 20000",
+        "persistence true",
+        "autosave_interval 30",
+        "set_tcp_nodelay true",
+        "log_dest topic",
+        "log_type subscribe",
+        "log_type unsubscribe",
+        "log_type notice",
+        "max_keepalive 60",
+    } <= set(lines)
+    limits = [int(line.split()[1]) for line in lines if line.startswith("max_queued")]
+    assert len(limits) == 2
+    assert all(limit > 0 for limit in limits)  # 0 would be no limit
+
+
+def test_a_missing_program_is_said_with_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HANSE_MOSQUITTO", raising=False)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(mosquitto, "_OTHER_PLACES", ())
+    with pytest.raises(LocalError, match="apt install mosquitto"):
+        mosquitto.find_program()
+
+
+def test_a_named_program_that_is_none_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HANSE_MOSQUITTO", "/no/such/program")
+    with pytest.raises(LocalError, match="HANSE_MOSQUITTO"):
+        mosquitto.find_program()
+
+
+def test_it_is_found_outside_the_path_of_an_ordinary_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HANSE_MOSQUITTO", raising=False)
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert Path(mosquitto.find_program()).name == "mosquitto"
+
+
+def test_a_directory_that_the_configuration_cannot_name_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LocalError, match="has a space"):
+        mosquitto.write_configuration(BrokerSettings(1, tmp_path / "a b"))

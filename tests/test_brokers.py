@@ -1,0 +1,28 @@
+import socket
+
+import pytest
+from tests.brokers import Mosquitto
+
+
+def is_open(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.mark.processes
+def test_a_broker_keeps_its_port_over_a_kill_and_leaves_nothing_behind() -> None:
+    with Mosquitto() as broker:
+        first = broker.pid
+        broker.kill()
+        assert not is_open(broker.port)
+        broker.start()
+        assert is_open(broker.port)
+        assert broker.pid != first
+    assert not is_open(broker.port)
+    assert not broker.directory.exists()
+
+
+@pytest.mark.processes
+def test_a_wrong_configuration_is_said_with_the_log() -> None:
+    with pytest.raises(RuntimeError, match="no_such_option"), Mosquitto("no_such_option 1"):
+        pass
