@@ -151,6 +151,12 @@ class Forwarding:
         self._counters["published"] += len(publications)
         return Routed(frames, [])
 
+    def publish_to(self, now: float, group: str, qos: int, packets: list[bytes]) -> Routed:
+        """Send packets to one group whatever their topics: for what one federator tells others."""
+        frames: dict[int, list[Run]] = {}
+        self._number(now, self._plan((group,), HOST), qos, packets, frames)
+        return Routed(frames, [])
+
     def _number(self, now: float, plan: Plan, qos: int, packets: list[bytes], frames: dict[int, list[Run]]) -> None:
         count = len(packets)
         if not plan.hops and not plan.blocked:

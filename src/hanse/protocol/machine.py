@@ -112,6 +112,7 @@ class Machine:
         self._joined_under: dict[int, set[str]] = {}
         # Groups claimed at a core's request to take over from it.
         self._inherited: dict[str, int] = {}
+        self._hand_over_turn = -1
         # Groups that wait to be claimed: when, and those that wait for synchronised claims.
         self._claim_due: dict[str, float] = {}
         self._unclaimed: set[str] = set()
@@ -178,6 +179,10 @@ class Machine:
     def publish(self, now: float, publications: Sequence[Publication]) -> Routed:
         """Route publications of the host broker's clients."""
         return self._forwarding.publish(now, publications)
+
+    def publish_to(self, now: float, group: str, qos: int, packets: list[bytes]) -> Routed:
+        """Send packets of the federator's own to a group, whatever their topics."""
+        return self._forwarding.publish_to(now, group, qos, packets)
 
     def forward(self, now: float, neighbour: int, runs: Sequence[Run]) -> Routed:
         """Route runs that a neighbour sent; from a stranger they are refused (R3)."""
@@ -426,7 +431,10 @@ class Machine:
     def _on_announcements(self, now: float, neighbour: Neighbour, frame: ControlFrame) -> None:
         identity = neighbour.identity
         routes, claim_sets = self._routes, self._claim_sets
+        told = neighbour.told
         for core, epoch, sequence, distance, version, _ in frame.announcements:
+            if version and told.get(core) != (epoch, version):
+                neighbour.note_told(core, epoch, version)
             route = routes.get(core)
             # The quiet round: nothing but the sequence number has moved. 100 cores on 1,000 brokers make half a
             # million of these a round, so this path does two look-ups and no calls.
@@ -446,7 +454,7 @@ class Machine:
                     ):
                         self._dirty_routes.add(core)
                     claims = claim_sets.get(core)
-                    if claims is None or (claims.epoch, claims.version) < (epoch, version):
+                    if version and (claims is None or (claims.epoch, claims.version) < (epoch, version)):
                         self._ask(now, core, neighbour)
                     continue
             self._on_new_word(now, neighbour, core, epoch, sequence, distance, version)
@@ -498,7 +506,7 @@ class Machine:
         # Only a parent, or a neighbour that is nearer than we are, can change our own way.
         if distance < route.distance or neighbour.identity in route.parents:
             self._dirty_routes.add(core)
-        if claims is None or (claims.epoch, claims.version) < (epoch, version):
+        if version and (claims is None or (claims.epoch, claims.version) < (epoch, version)):
             self._ask(now, core, neighbour)
 
     def _renew_route(self, old: Route | None, core: int, epoch: int) -> Route:
@@ -530,6 +538,9 @@ class Machine:
             route.lost_at = None
             if route.waiting and route.sequence >= route.wanted:
                 self._answer_solicits(route)
+            elif route.waiting:
+                for parent in route.parents:
+                    self._neighbours[parent].solicits[core] = Solicit(core, route.epoch, route.wanted)
             if core not in self._live:
                 self._live.add(core)
                 self._touch_groups_of(core)
@@ -624,6 +635,8 @@ class Machine:
     def _index_claim(self, core: int, group: str, *, is_claimed: bool) -> None:
         """Keep the group's claimants, and the index for matching, in step with the claim sets."""
         cores = self._claimants.get(group, ())
+        if is_claimed and self._fading.pop((core, group), None) is not None:
+            self._dirty_keys.add((core, group))
         if is_claimed and core not in cores:
             if not cores:
                 if len(self._claimants) >= self.settings.groups_max:
@@ -689,6 +702,7 @@ class Machine:
         if not claims.groups:
             self._forget_core(part.core)
         self._dirty_claims.add(part.core)
+        self._dirty_cores.add(part.core)
         self._end_fetch(part.core)
 
     def _end_fetch(self, core: int) -> None:
@@ -838,11 +852,16 @@ class Machine:
         self._pass_hand_over(core, group, neighbour.identity)
 
     def _pass_hand_over(self, core: int, group: str, source: int) -> None:
-        for child in sorted(self._children.get(group, {}).get(core, ())):
-            neighbour = self._neighbours[child]
-            if child != source and neighbour.is_up:
-                neighbour.hand_overs.append(HandOver(core, group))
-                return
+        children = [
+            child
+            for child in sorted(self._children.get(group, {}).get(core, ()))
+            if child != source and self._neighbours[child].is_up
+        ]
+        if children:
+            # Another child each time: the first may lead to nobody who wants the group.
+            self._hand_over_turn += 1
+            neighbour = self._neighbours[children[self._hand_over_turn % len(children)]]
+            neighbour.hand_overs.append(HandOver(core, group))
 
     # --- interest -----------------------------------------------------------------------------------------------------
 

@@ -113,8 +113,7 @@ class SeenWindow:
         for number in sorted(self._chunks):
             if self._chunks[number].touched_at >= before:
                 break
-            del self._chunks[number]
-            self._floor = (number + 1) * CHUNK
+            self._floor = number * CHUNK + len(self._chunks.pop(number).codes.rstrip(b"\0"))
         return len(self._chunks)
 
 
