@@ -17,8 +17,10 @@ from hanse.errors import HanseError, LocalError
 # Command word to the module that registers it.
 COMMANDS: dict[str, str] = {
     "down": "hanse.cli.pub_sub",
+    "federator": "hanse.cli.federator",
     "interest": "hanse.cli.interest",
     "link-emulator": "hanse.cli.link_emulator",
+    "load": "hanse.cli.load",
     "pub": "hanse.cli.pub_sub",
     "sub": "hanse.cli.pub_sub",
 }

@@ -1,0 +1,21 @@
+"""`hanse federator`: the agent beside a broker."""
+
+import typer
+
+from hanse.cli.flags import with_settings
+from hanse.federator.settings import FederatorSettings
+
+
+def register(app: typer.Typer) -> None:
+    """Hang `hanse federator` on the application."""
+
+    @app.command()
+    @with_settings(FederatorSettings, "federator")
+    def federator(settings: FederatorSettings) -> None:
+        """Run a federator beside a broker until SIGTERM, which makes it leave the meshes first."""
+        # Only here: `--help` and a wrong setting must not wait for the event loop and the codec.
+        import uvloop  # noqa: PLC0415
+
+        from hanse.federator import agent  # noqa: PLC0415
+
+        raise typer.Exit(uvloop.run(agent.run(settings)))

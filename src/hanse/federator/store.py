@@ -1,0 +1,167 @@
+"""The state directory: what one federator must find again after a restart.
+
+    lock           held while the federator runs; says who holds it
+    epoch          the last boot epoch, in decimal
+    interest.json  what local clients wanted, as `hanse.interest` writes it
+
+Rules:
+
+1. One directory, one federator: the kernel's lock on `lock` ends with its process, however that ends.
+2. A write returns when it would survive a power cut: the file beside, fsync, rename, fsync of the directory. There
+   is the old content or the new, never half of one.
+3. A file that cannot be understood never stops a start. It is put aside as `<name>.damaged` with a warning, and
+   the federator begins anew: the epoch is also kept up by the wall clock and by the neighbours (R1), the interest
+   by what clients do next.
+4. A disk that refuses is the operator's to mend: a `LocalError` that says what and where.
+
+Calls block for as long as the disk takes; only `write_epoch` belongs on the event loop, as what follows it must wait.
+"""
+
+import contextlib
+import fcntl
+import logging
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from hanse.errors import LocalError
+from hanse.interest import store as interest_store
+from hanse.protocol.settings import EPOCH_MAX
+
+# What `boot_epoch` takes for "nothing is stored".
+NO_EPOCH = -1
+
+_EPOCH_BYTES_MAX = 32
+_OWNER_BYTES_MAX = 64
+_log = logging.getLogger(__name__)
+
+
+class StateDirectory:
+    """An open, locked state directory; use it in a `with`, or call `close`."""
+
+    def __init__(self, path: Path) -> None:
+        """Make it if it is missing, and lock it.
+
+        Raises:
+            LocalError: It cannot be made or used, or another federator has it.
+        """
+        self.path = path
+        try:
+            # Others have no business here: interest names clients.
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise LocalError(
+                f"The state directory {path} cannot be used: {error.strerror}; give another --state-dir."
+            ) from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            owner = os.read(self._lock, _OWNER_BYTES_MAX).decode("ascii", "replace").strip()
+            os.close(self._lock)
+            by = f"the process {owner}" if owner.isdigit() else "another process"
+            raise LocalError(
+                f"The state directory {path} is in use by {by}; end that federator, or give this one its own "
+                "--state-dir."
+            ) from error
+        os.ftruncate(self._lock, 0)
+        os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of it; the files stay. Harmless when it is closed."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def read_epoch(self) -> int:
+        """The epoch written last; `NO_EPOCH` where there is none or it is damaged.
+
+        Raises:
+            LocalError: The file is there and the system does not let us read it.
+        """
+        path = self.path / "epoch"
+        try:
+            with path.open("rb") as file:
+                raw = file.read(_EPOCH_BYTES_MAX + 1)
+        except FileNotFoundError:
+            return NO_EPOCH
+        except OSError as error:
+            raise LocalError(f"{path} cannot be read: {error.strerror}; check its rights.") from error
+        text = raw.removesuffix(b"\n")
+        if len(raw) > _EPOCH_BYTES_MAX or not text.isdigit() or int(text) > EPOCH_MAX:
+            self._put_aside(path, f"expected a number up to {EPOCH_MAX}")
+            return NO_EPOCH
+        return int(text)
+
+    def write_epoch(self, epoch: int) -> None:
+        """Keep the epoch; when this returns it is on disk.
+
+        Raises:
+            LocalError: The disk refuses.
+        """
+        assert 0 <= epoch <= EPOCH_MAX, epoch
+        path = self.path / "epoch"
+        beside = self.path / "epoch.new"
+        try:
+            with beside.open("wb") as file:
+                file.write(f"{epoch}\n".encode())
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(path)
+            self._sync()
+        except OSError as error:
+            raise LocalError(
+                f"The epoch could not be written to {path}: {error.strerror}; check space and rights."
+            ) from error
+
+    def read_interest(self) -> dict[str, Any] | None:
+        """What `InterestRegistry.load` takes; None where there is nothing or it is damaged.
+
+        What `load` itself cannot use should be given to `drop_interest`.
+        """
+        path = self.path / "interest.json"
+        try:
+            return interest_store.read(path)
+        except LocalError as error:
+            self._put_aside(path, str(error))
+            return None
+
+    def write_interest(self, document: dict[str, Any]) -> None:
+        """Keep what `InterestRegistry.dump` gave.
+
+        Raises:
+            LocalError: The disk refuses.
+        """
+        path = self.path / "interest.json"
+        interest_store.save(path, document)
+        try:
+            self._sync()
+        except OSError as error:
+            raise LocalError(f"Interest could not be saved to {path}: {error.strerror}; check the disk.") from error
+
+    def drop_interest(self, why: str) -> None:
+        """Put the stored interest aside: it can be read, and is of no use."""
+        self._put_aside(self.path / "interest.json", why)
+
+    def _put_aside(self, path: Path, why: str) -> None:
+        # What cannot be moved either is overwritten by the next write, or refused there.
+        with contextlib.suppress(OSError):
+            path.replace(path.with_name(path.name + ".damaged"))
+        _log.warning("state file is damaged, starting anew without it", extra={"path": str(path), "why": why})
+
+    def _sync(self) -> None:
+        """The directory too: else a power cut may bring the old name back."""
+        directory = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)

@@ -1,0 +1,226 @@
+"""Publishers of one process: as fast as the brokers take it, or on a schedule.
+
+Rules:
+1. On a schedule, message n of publisher j of P is due at start + (n P + j) / rate, whatever happened before: a
+   broker that holds us up does not make us ask less of it, and what it held up is stamped with the time that it
+   was due.
+2. The generator's own lateness is not the broker's: where we were idle until the timer woke us, the stamp is the
+   moment of waking, and the lateness is counted apart (`send_lag`).
+3. A QoS 1 or 2 publisher has at most its window unacknowledged; then it waits for the broker.
+"""
+
+import ctypes
+import selectors
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from hanse.errors import Unavailable
+from hanse.load.histogram import Histogram
+from hanse.load.packets import Block, Reader
+from hanse.load.plan import Load, parse_url
+from hanse.load.subscriber import GATHER_S
+from hanse.load.wire import Wire, client_id
+
+_PR_SET_TIMERSLACK = 29
+_PROGRESS_NS = 500_000_000
+# Without an acknowledgement for so long, the rest is unknown and the run is over.
+_STALLED_NS = 30_000_000_000
+_TURN_BLOCKS = 4
+_GATHER_WINDOW_MIN = 1_000
+_FOREVER = 1 << 62
+
+
+@dataclass(slots=True)
+class Published:
+    """What the publishers of one process did."""
+
+    sent: list[tuple[int, int]] = field(default_factory=list)
+    acknowledged: int = 0
+    refused: int = 0
+    first_send_ns: int = _FOREVER
+    measured_from_ns: int = _FOREVER
+    last_send_ns: int = 0
+    lag: Histogram = field(default_factory=Histogram)
+
+
+class _Publisher:
+    def __init__(self, load: Load, run: int, number: int) -> None:
+        self.number = number
+        self.block = Block(run, number, load.topics_of(number), load.size_bytes, load.qos)
+        address = parse_url(load.publish_urls[number % len(load.publish_urls)])
+        self.wire = Wire(address, client_id(run, "pub", number), Reader(load.size_bytes))
+        self.window = min(load.window_or_default, self.wire.receive_max) if load.qos else _FOREVER
+        # A dribble of acknowledgements should not become a dribble of tiny writes.
+        self.batch_min = max(1, min(self.window // 4, 64)) if load.qos and load.rate_per_s is None else 1
+        self.count = load.count
+        self.next = 0
+        self.in_flight = 0
+
+    def can_take(self) -> int:
+        if self.wire.has_unsent:
+            return 0
+        free = min(self.window - self.in_flight, self.count - self.next)
+        if free < self.batch_min and self.in_flight and free < self.count - self.next:
+            return 0
+        return min(free, self.block.room())
+
+    def send(self, times_ns: list[int]) -> None:
+        self.wire.send(self.block.take(self.next, times_ns))
+        self.next += len(times_ns)
+        if self.window != _FOREVER:
+            self.in_flight += len(times_ns)
+
+    @property
+    def is_done(self) -> bool:
+        return self.next == self.count and not self.in_flight and not self.wire.has_unsent
+
+
+class Publishers:
+    """The publishers of one process: connect, then `run`."""
+
+    def __init__(self, load: Load, run: int, numbers: list[int]) -> None:
+        self._load = load
+        self._publishers = [_Publisher(load, run, number) for number in numbers]
+        self._result = Published()
+        self._selector = selectors.DefaultSelector()
+        for one in self._publishers:
+            self._selector.register(one.wire.socket, selectors.EVENT_READ, one)
+
+    def run(self, progress: Callable[[int], None]) -> Published:
+        """Publish everything, and wait for what is to be acknowledged."""
+        if self._load.rate_per_s is None:
+            self._saturate(progress)
+        else:
+            self._keep_to_schedule(self._load.rate_per_s, progress)
+        self._result.sent = [(one.number, one.next) for one in self._publishers]
+        for one in self._publishers:
+            self._selector.unregister(one.wire.socket)
+            one.wire.close()
+        self._selector.close()
+        return self._result
+
+    def _saturate(self, progress: Callable[[int], None]) -> None:
+        waiting = list(self._publishers)
+        told_ns = moved_ns = time.perf_counter_ns()
+        # Acknowledgements come one by one; with a window that outlasts the pause, many are worth waiting for.
+        gathers = bool(self._load.qos) and self._load.window_or_default >= _GATHER_WINDOW_MIN
+        while waiting:
+            for one in waiting:
+                one.wire.flush()
+                for _ in range(_TURN_BLOCKS):
+                    count = one.can_take()
+                    if not count:
+                        break
+                    now_ns = time.perf_counter_ns()
+                    self._note(one, count, now_ns, now_ns)
+                    one.send([now_ns] * count)
+            waiting = [one for one in waiting if not one.is_done]
+            if gathers and waiting:
+                time.sleep(GATHER_S)
+            moved_ns = self._wait(waiting, moved_ns, timeout_s=1.0)
+            now_ns = time.perf_counter_ns()
+            if now_ns - told_ns > _PROGRESS_NS:
+                told_ns = now_ns
+                progress(sum(one.next for one in self._publishers))
+
+    def _keep_to_schedule(self, rate_per_s: float, progress: Callable[[int], None]) -> None:
+        _wake_precisely()
+        publishers = self._publishers
+        every_ns = 1e9 / rate_per_s
+        # Of the schedule of all processes together, each has an equal share.
+        step_ns = every_ns * self._load.publishers
+        start_ns = time.perf_counter_ns() + 1_000_000
+        offsets = [start_ns + one.number * every_ns for one in publishers]
+        idle_since_ns = told_ns = moved_ns = start_ns
+        waiting = list(range(len(publishers)))
+        while waiting:
+            now_ns = time.perf_counter_ns()
+            wake_ns: float = _FOREVER
+            for index in waiting:
+                one = publishers[index]
+                one.wire.flush()
+                while (count := one.can_take()) and one.next < one.count:
+                    due = int((now_ns - offsets[index]) / step_ns) + 1 if now_ns >= offsets[index] else 0
+                    count = min(count, due - one.next)
+                    if count <= 0:
+                        wake_ns = min(wake_ns, offsets[index] + one.next * step_ns)
+                        break
+                    self._send_due(
+                        one,
+                        count,
+                        offset_ns=offsets[index],
+                        step_ns=step_ns,
+                        now_ns=now_ns,
+                        idle_since_ns=idle_since_ns,
+                    )
+                    moved_ns = now_ns
+            waiting = [index for index in waiting if not publishers[index].is_done]
+            moved_ns = self._wait([publishers[index] for index in waiting], moved_ns, timeout_s=0)
+            idle_since_ns = time.perf_counter_ns()
+            if idle_since_ns - told_ns > _PROGRESS_NS:
+                told_ns = idle_since_ns
+                progress(sum(one.next for one in publishers))
+            # Blocked publishers have no time to wake at: then look again soon.
+            pause_s = min((wake_ns - idle_since_ns) / 1e9, 0.001 if wake_ns == _FOREVER else 0.5)
+            if waiting and pause_s > 0:
+                time.sleep(pause_s)
+
+    def _send_due(
+        self, one: _Publisher, count: int, *, offset_ns: float, step_ns: float, now_ns: int, idle_since_ns: int
+    ) -> None:
+        times_ns = []
+        for number in range(one.next, one.next + count):
+            due_ns = int(offset_ns + number * step_ns)
+            was_idle = due_ns >= idle_since_ns
+            times_ns.append(now_ns if was_idle else due_ns)
+            self._result.lag.add(now_ns - due_ns)
+        # Rates are of the schedule: a late first message must not make it look faster.
+        self._note(one, count, int(offset_ns + one.next * step_ns), now_ns)
+        one.send(times_ns)
+
+    def _note(self, one: _Publisher, count: int, began_ns: int, now_ns: int) -> None:
+        result = self._result
+        result.first_send_ns = min(result.first_send_ns, began_ns)
+        if one.next + count > self._load.warm_up:
+            result.measured_from_ns = min(result.measured_from_ns, began_ns)
+        result.last_send_ns = now_ns
+
+    def _wait(self, waiting: list[_Publisher], moved_ns: int, timeout_s: float) -> int:
+        """Read acknowledgements, and wait for them or for room where nothing else can be done."""
+        if not waiting:
+            return moved_ns
+        if timeout_s:
+            for one in waiting:
+                wants = selectors.EVENT_READ
+                if one.wire.has_unsent:
+                    wants |= selectors.EVENT_WRITE
+                if self._selector.get_key(one.wire.socket).events != wants:
+                    self._selector.modify(one.wire.socket, wants, one)
+            if any(one.can_take() for one in waiting):
+                timeout_s = 0
+        now_ns = time.perf_counter_ns()
+        for key, events in self._selector.select(timeout_s):
+            one = key.data
+            if events & selectors.EVENT_WRITE:
+                moved_ns = now_ns
+            if not events & selectors.EVENT_READ or (got := one.wire.receive()) is None:
+                continue
+            _, arrivals = got
+            moved_ns = now_ns
+            one.in_flight -= arrivals.acknowledged
+            self._result.acknowledged += arrivals.acknowledged
+            self._result.refused += arrivals.refused
+            if arrivals.answers:
+                one.wire.send(arrivals.answers)
+        if now_ns - moved_ns > _STALLED_NS and any(one.in_flight or one.wire.has_unsent for one in waiting):
+            unknown = sum(one.in_flight for one in waiting)
+            raise Unavailable(f"A broker took nothing for 30 s; {unknown} messages are unacknowledged.")
+        return moved_ns
+
+
+def _wake_precisely() -> None:
+    """Linux lets a timer be 50 us late to save power; half of what one broker takes. Ask for 1 ns."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)

@@ -1,0 +1,182 @@
+"""Subscribers of one process: count what arrives, and know when everything has."""
+
+import selectors
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from hanse.load.histogram import Histogram
+from hanse.load.ledger import Ledger
+from hanse.load.packets import Arrivals, Reader, Row
+from hanse.load.plan import Load, parse_url
+from hanse.load.wire import Wire, client_id
+
+_PROGRESS_NS = 500_000_000
+# Mosquitto writes every message by itself, and who reads each at once spends 8 us a message on waking up: as much
+# as the broker needs, on a machine that they share. Where throughput is measured, a millisecond's worth is read at
+# once (1 us a message); the socket's buffer holds many times as much. Where latency is measured, nothing waits.
+GATHER_S = 0.001
+# After the last expected message: a duplicate would come in this time.
+LINGER_NS = 200_000_000
+
+
+@dataclass(slots=True)
+class Subscriber:
+    """One connection and its accounts."""
+
+    number: int
+    wire: Wire
+    ledgers: dict[int, Ledger] = field(default_factory=dict)
+    last_arrival_ns: int = 0
+    measured: int = 0
+
+
+@dataclass(slots=True)
+class Received:
+    """What the subscribers of one process saw."""
+
+    received: int = 0
+    lost: int = 0
+    duplicates: int = 0
+    reordered: int = 0
+    corrupted: int = 0
+    foreign: int = 0
+    # Of each subscriber: messages after the warm-up, and the last arrival.
+    measured: list[tuple[int, int]] = field(default_factory=list)
+    latency: Histogram = field(default_factory=Histogram)
+
+
+class Subscribers:
+    """The subscribers of one process: subscribed on construction."""
+
+    def __init__(self, load: Load, run: int, numbers: list[int]) -> None:
+        self._load = load
+        self._run = run
+        self._result = Received()
+        self._selector = selectors.DefaultSelector()
+        self._subscribers: list[Subscriber] = []
+        qos = load.qos if load.subscribe_qos is None else load.subscribe_qos
+        for number in numbers:
+            address = parse_url(load.subscribe_urls[number % len(load.subscribe_urls)])
+            reader = Reader(load.size_bytes, verify=load.verify)
+            wire = Wire(address, client_id(run, "sub", number), reader)
+            wire.subscribe(load.subscription(), qos)
+            one = Subscriber(number, wire)
+            self._subscribers.append(one)
+            self._selector.register(wire.socket, selectors.EVENT_READ, one)
+
+    def run(
+        self, finished: Callable[[], dict[int, int] | None], control: int, progress: Callable[[int], None]
+    ) -> Received:
+        """Receive until all has arrived.
+
+        Args:
+            finished: what each publisher sent, once that is known; asked when `control` is readable.
+            control: a file descriptor.
+            progress: told the number of arrivals, now and then.
+        """
+        self._selector.register(control, selectors.EVENT_READ, None)
+        sent: dict[int, int] | None = None
+        told_ns = quiet_since_ns = time.perf_counter_ns()
+        gathers = self._load.rate_per_s is None
+        while True:
+            if gathers:
+                time.sleep(GATHER_S)
+            for key, events in self._selector.select(0.05):
+                if key.data is None:
+                    sent = finished()
+                    if sent is not None:
+                        self._selector.unregister(control)
+                        quiet_since_ns = time.perf_counter_ns()
+                    continue
+                if self._serve(key.data, events):
+                    quiet_since_ns = key.data.last_arrival_ns
+            now_ns = time.perf_counter_ns()
+            if now_ns - told_ns > _PROGRESS_NS:
+                told_ns = now_ns
+                progress(self._result.received)
+            if sent is not None:
+                patience_ns = LINGER_NS if self._has_all(sent) else int(self._load.idle_s * 1e9)
+                if now_ns - quiet_since_ns > patience_ns:
+                    return self._account(sent)
+
+    def _serve(self, one: Subscriber, events: int) -> bool:
+        if events & selectors.EVENT_WRITE:
+            one.wire.flush()
+            if not one.wire.has_unsent:
+                self._selector.modify(one.wire.socket, selectors.EVENT_READ, one)
+        if not events & selectors.EVENT_READ or (got := one.wire.receive()) is None:
+            return False
+        now_ns, arrivals = got
+        if arrivals.answers:
+            one.wire.send(arrivals.answers)
+            if one.wire.has_unsent:
+                self._selector.modify(one.wire.socket, selectors.EVENT_READ | selectors.EVENT_WRITE, one)
+        return self._take(one, now_ns, arrivals)
+
+    def _take(self, one: Subscriber, now_ns: int, arrivals: Arrivals) -> bool:
+        for row in arrivals.rows:
+            self._result.corrupted += row.corrupted
+            if row.records:
+                self._take_row(one, now_ns, row)
+        if arrivals.rows:
+            one.last_arrival_ns = now_ns
+        return bool(arrivals.rows)
+
+    def _take_row(self, one: Subscriber, now_ns: int, row: Row) -> None:
+        runs, publishers, numbers, stamps = zip(*row.records, strict=True)
+        count = len(numbers)
+        # The usual row is of one run, one publisher, and all of it after the warm-up: C calls only.
+        if runs.count(self._run) == count and publishers.count(publishers[0]) == count:
+            self._ledger(one, publishers[0]).take(numbers)
+            if min(numbers) >= self._load.warm_up:
+                self._result.latency.add_since(now_ns, stamps)
+                one.measured += count
+                self._result.received += count
+                return
+            self._result.received += count
+            measured = [
+                stamp for number, stamp in zip(numbers, stamps, strict=True) if number >= self._load.warm_up
+            ]
+            self._result.latency.add_since(now_ns, measured)
+            one.measured += len(measured)
+            return
+        for run, publisher, number, stamp in row.records:
+            if run != self._run:
+                self._result.foreign += 1
+                continue
+            self._result.received += 1
+            self._ledger(one, publisher).take((number,))
+            if number >= self._load.warm_up:
+                self._result.latency.add(now_ns - stamp)
+                one.measured += 1
+
+    def _ledger(self, one: Subscriber, publisher: int) -> Ledger:
+        ledger = one.ledgers.get(publisher)
+        if ledger is None:
+            ledger = one.ledgers[publisher] = Ledger(self._load.count)
+        return ledger
+
+    def _has_all(self, sent: dict[int, int]) -> bool:
+        return all(
+            (ledger := one.ledgers.get(publisher)) is not None and ledger.unique >= count
+            for one in self._subscribers
+            for publisher, count in sent.items()
+            if count
+        )
+
+    def _account(self, sent: dict[int, int]) -> Received:
+        result = self._result
+        for one in self._subscribers:
+            for publisher, count in sent.items():
+                ledger = one.ledgers.get(publisher)
+                result.lost += count if ledger is None else ledger.missing(count)
+            for ledger in one.ledgers.values():
+                result.duplicates += ledger.duplicates
+                result.reordered += ledger.reordered
+                result.foreign += ledger.out_of_range
+            result.measured.append((one.measured, one.last_arrival_ns))
+            self._selector.unregister(one.wire.socket)
+            one.wire.close()
+        self._selector.close()
+        return result
