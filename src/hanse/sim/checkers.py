@@ -20,7 +20,8 @@ from collections.abc import Sequence
 from hanse.errors import HanseError, LocalError
 from hanse.protocol.effects import Emit
 from hanse.protocol.events import Event
-from hanse.protocol.machine import Machine, Routed
+from hanse.protocol.forwarding import Routed
+from hanse.protocol.machine import Machine
 from hanse.protocol.messages import UNREACHABLE, ControlFrame, Publication, Run
 from hanse.sim.convergence import why_not_converged
 from hanse.sim.federation import Federation, Node
@@ -37,6 +38,8 @@ LOSSES = frozenset({"stop", "pause", "cut", "deaf", "link down"})
 INTEREST_BOUND_A = 2.0
 # How often it is looked whether the federation has converged, in announcement intervals: the figures' precision.
 POLL_A = 0.1
+# A core knows no distances but its own: no federator may use a smaller limit than this.
+HOPS_FLOOR = 64
 # An edge this soon after a publication explains its loss, in announcement intervals.
 EXCUSED_AFTER_A = 2.0
 
@@ -78,6 +81,7 @@ class Checkers(Monitor):
         self._interest_s: dict[str, float] = {}
         self._parts: dict[int, int] | None = None
         self._heard: dict[tuple[int, int], dict[int, int]] = {}
+        self._last_frame: dict[tuple[int, int], tuple[int, int]] = {}
         self._routes: defaultdict[int, dict[int, tuple[int | None, tuple[int, ...]]]] = defaultdict(dict)
         self._distance_largest = 1
         # Whoever has ever been a core, in that order: the only ones that anybody can have a way to.
@@ -99,8 +103,7 @@ class Checkers(Monitor):
         factor = self._settings.expiry_factor
         bound_a = factor + 1 + BEACON_A if kind in LOSSES else 2.0
         due_s = now + bound_a * self._a
-        if due_s >= self._due_s:
-            self._due_s = due_s
+        self._due_s = max(due_s, self._due_s)
         self._edge_kind = kind
         self._watch()
 
@@ -181,11 +184,17 @@ class Checkers(Monitor):
     def started(self, node: Node) -> None:
         """A new machine has no past."""
         self._routes[node.identity] = {}
+        for neighbour in node.ways:
+            self._last_frame.pop((node.identity, neighbour), None)
 
     def heard(self, node: Node, neighbour: int, frame: ControlFrame) -> None:
         """Remember what a neighbour says of each core."""
         if not self.is_eager:
             return
+        # A frame that comes late or again says nothing: a machine must ignore it too.
+        if (frame.epoch, frame.number) <= self._last_frame.get((node.identity, neighbour), (0, 0)):
+            return
+        self._last_frame[node.identity, neighbour] = (frame.epoch, frame.number)
         said = self._heard.setdefault((node.identity, neighbour), {})
         for announcement in frame.announcements:
             said[announcement.core] = announcement.distance
@@ -271,6 +280,7 @@ class Checkers(Monitor):
 
     def interest_changed(self, node: Node, topic_filter: str) -> None:
         """A group may need another core, or a larger mesh."""
+        del node
         group = self._settings.grouping.group_of(topic_filter)
         self._interest_s[group] = self._federation.engine.now
 
@@ -297,8 +307,10 @@ class Checkers(Monitor):
         return found
 
     def _components(self) -> dict[int, int]:
-        """Federator to the smallest id it can reach. Who is cut off from the origin is entitled to nothing: the
-        message is published on the other side of the world."""
+        """Federator to the smallest id it can reach.
+
+        Who is cut off from the origin is entitled to nothing: without custody nobody keeps it for the other side.
+        """
         if self._parts is None:
             self._parts = {k: part[0] for part in self._federation.components() for k in part}
         return self._parts
@@ -334,7 +346,7 @@ class Checkers(Monitor):
 
     def sending(self, node: Node, neighbour: int, runs: Sequence[Run]) -> None:
         """Hop counts and copies stay within their limits."""
-        limit = 2 * max(self._distance_largest, 1) + 4
+        limit = max(HOPS_FLOOR, 2 * self._distance_largest + 4)
         for run in runs:
             if self.is_eager and run.hops > limit:
                 self.refuse("hops", f"{node.identity} sends a run with {run.hops} hops; the limit is {limit}")

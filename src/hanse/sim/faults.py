@@ -18,6 +18,7 @@ A restless fault keeps changing things: only when it is over does the bound run.
 the bound everything must be well again *while they last*.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
@@ -151,65 +152,91 @@ def arm(federation: Federation, fault: Fault) -> None:
 
 
 def _begin(federation: Federation, fault: Fault) -> None:
-    engine, monitor = federation.engine, federation.monitor
-    if monitor is not None:
-        monitor.fault_began(fault.kind, is_restless=fault.kind in RESTLESS)
-    match fault.kind:
-        case "crash":
-            for identity in fault.brokers:
-                _crash(federation, fault, identity)
-        case "leave":
-            for identity in fault.brokers:
-                federation.leave(identity)
-        case "restart-all":
-            for identity in fault.brokers:
-                federation.stop(identity)
-                back_s = engine.now + federation.random.uniform(0.3, 0.9) * (fault.until_s - fault.at_s)
-                engine.at(back_s, federation.start, identity)
-        case "pause":
-            for identity in fault.brokers:
-                federation.pause(identity)
-        case "cut" | "partition":
-            for ends in fault.links:
-                federation.close_link(ends, is_silent=fault.is_silent)
-        case "one-way":
-            federation.deafen(fault.brokers[0], fault.brokers[1], is_deaf=True)
-        case "flap":
-            _flap(federation, fault, is_closing=True)
-        case "noise":
-            for ends in fault.links:
-                federation.links[ends].set_noise(fault.noise)
-        case "churn":
-            for identity in fault.brokers:
-                engine.after(federation.random.uniform(0.0, 5.0) * federation.interval_s, _churn, federation, fault, identity)
-        case _:
-            for identity in fault.brokers:
-                federation.stop_host(identity)
+    if federation.monitor is not None:
+        federation.monitor.fault_began(fault.kind, is_restless=fault.kind in RESTLESS)
+    _BEGINNINGS[fault.kind](federation, fault)
 
 
 def _end(federation: Federation, fault: Fault) -> None:
-    match fault.kind:
-        case "crash" | "leave" | "restart-all" | "churn":
-            for identity in fault.brokers:
-                federation.start(identity)
-        case "pause":
-            for identity in fault.brokers:
-                federation.resume(identity)
-        case "cut" | "partition":
-            for ends in fault.links:
-                federation.open_link(ends, is_silent=fault.is_silent)
-        case "one-way":
-            federation.deafen(fault.brokers[0], fault.brokers[1], is_deaf=False)
-        case "noise":
-            for ends in fault.links:
-                federation.links[ends].set_noise(None)
-        case "host":
-            for identity in fault.brokers:
-                federation.start_host(identity)
-        case _:
-            pass  # a flap ends with its own last opening
+    _ENDS[fault.kind](federation, fault)
     if federation.monitor is not None:
         federation.monitor.fault_ended(fault.kind, is_restless=fault.kind in RESTLESS)
+
+
+def _start_all(federation: Federation, fault: Fault) -> None:
+    for identity in fault.brokers:
+        federation.start(identity)
+
+
+def _leave(federation: Federation, fault: Fault) -> None:
+    for identity in fault.brokers:
+        federation.leave(identity)
+
+
+def _restart_all(federation: Federation, fault: Fault) -> None:
+    for identity in fault.brokers:
+        federation.stop(identity)
+        down_s = federation.random.uniform(0.3, 0.9) * (fault.until_s - fault.at_s)
+        federation.engine.after(down_s, federation.start, identity)
+
+
+def _pause(federation: Federation, fault: Fault) -> None:
+    for identity in fault.brokers:
+        federation.pause(identity)
+
+
+def _resume(federation: Federation, fault: Fault) -> None:
+    for identity in fault.brokers:
+        federation.resume(identity)
+
+
+def _close(federation: Federation, fault: Fault) -> None:
+    for ends in fault.links:
+        federation.close_link(ends, is_silent=fault.is_silent)
+
+
+def _open(federation: Federation, fault: Fault) -> None:
+    for ends in fault.links:
+        federation.open_link(ends, is_silent=fault.is_silent)
+
+
+def _deafen(federation: Federation, fault: Fault) -> None:
+    federation.deafen(fault.brokers[0], fault.brokers[1], is_deaf=True)
+
+
+def _undeafen(federation: Federation, fault: Fault) -> None:
+    federation.deafen(fault.brokers[0], fault.brokers[1], is_deaf=False)
+
+
+def _make_noise(federation: Federation, fault: Fault) -> None:
+    for ends in fault.links:
+        federation.links[ends].set_noise(fault.noise)
+
+
+def _end_noise(federation: Federation, fault: Fault) -> None:
+    for ends in fault.links:
+        federation.links[ends].set_noise(None)
+
+
+def _begin_churn(federation: Federation, fault: Fault) -> None:
+    for identity in fault.brokers:
+        delay_s = federation.random.uniform(0.0, 5.0) * federation.interval_s
+        federation.engine.after(delay_s, _churn, federation, fault, identity)
+
+
+def _stop_host(federation: Federation, fault: Fault) -> None:
+    for identity in fault.brokers:
+        federation.stop_host(identity)
+
+
+def _start_host(federation: Federation, fault: Fault) -> None:
+    for identity in fault.brokers:
+        federation.start_host(identity)
+
+
+def _crash_all(federation: Federation, fault: Fault) -> None:
+    for identity in fault.brokers:
+        _crash(federation, fault, identity)
 
 
 def _crash(federation: Federation, fault: Fault, identity: int) -> None:
@@ -222,23 +249,24 @@ def _crash(federation: Federation, fault: Fault, identity: int) -> None:
     node.clock_s = WALL_S if fault.has_clock else 0
 
 
-def _flap(federation: Federation, fault: Fault, *, is_closing: bool) -> None:
+def _begin_flap(federation: Federation, fault: Fault) -> None:
+    _flap(federation, fault, 1)
+
+
+def _flap(federation: Federation, fault: Fault, closing: int) -> None:
+    """Close the link, or open it, and come back half a period later."""
     engine = federation.engine
     for ends in fault.links:
-        if is_closing:
+        if closing:
             federation.close_link(ends, is_silent=False)
         else:
             federation.open_link(ends, is_silent=False)
     following_s = engine.now + fault.period_s / 2
-    if is_closing:
+    if closing:
         # The last opening comes at the fault's end at the latest, whatever the period.
-        engine.at(min(following_s, fault.until_s), _flap_again, federation, fault, False)
+        engine.at(min(following_s, fault.until_s), _flap, federation, fault, 0)
     elif following_s + fault.period_s / 2 <= fault.until_s:
-        engine.at(following_s, _flap_again, federation, fault, True)
-
-
-def _flap_again(federation: Federation, fault: Fault, is_closing: bool) -> None:  # noqa: FBT001 - from the calendar
-    _flap(federation, fault, is_closing=is_closing)
+        engine.at(following_s, _flap, federation, fault, 1)
 
 
 def _churn(federation: Federation, fault: Fault, identity: int) -> None:
@@ -254,3 +282,37 @@ def _churn(federation: Federation, fault: Fault, identity: int) -> None:
     back_s = min(engine.now + random.uniform(1.5, 6.0) * interval_s, fault.until_s)
     engine.at(back_s, federation.start, identity)
     engine.at(back_s + random.uniform(1.0, 6.0) * interval_s, _churn, federation, fault, identity)
+
+
+def _nothing(federation: Federation, fault: Fault) -> None:
+    """A flap ends with its own last opening."""
+    del federation, fault
+
+
+_Act = Callable[[Federation, Fault], None]
+_BEGINNINGS: dict[str, _Act] = {
+    "crash": _crash_all,
+    "leave": _leave,
+    "restart-all": _restart_all,
+    "pause": _pause,
+    "cut": _close,
+    "partition": _close,
+    "one-way": _deafen,
+    "flap": _begin_flap,
+    "noise": _make_noise,
+    "churn": _begin_churn,
+    "host": _stop_host,
+}
+_ENDS: dict[str, _Act] = {
+    "crash": _start_all,
+    "leave": _start_all,
+    "restart-all": _start_all,
+    "pause": _resume,
+    "cut": _open,
+    "partition": _open,
+    "one-way": _undeafen,
+    "flap": _nothing,
+    "noise": _end_noise,
+    "churn": _start_all,
+    "host": _start_host,
+}

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Any, assert_never
 
+from hanse.errors import HanseError
 from hanse.protocol import codec
 from hanse.protocol.effects import (
     CloseLink,
@@ -38,7 +39,8 @@ from hanse.protocol.events import (
     Tick,
     Unsubscribed,
 )
-from hanse.protocol.machine import Machine, Routed
+from hanse.protocol.forwarding import Routed
+from hanse.protocol.machine import Machine
 from hanse.protocol.messages import ControlFrame, Publication, Run
 from hanse.protocol.settings import Settings
 from hanse.sim.engine import Engine
@@ -55,6 +57,9 @@ WALL_S = 1_700_000_000
 SILENCE_A = (1.5, 6.0)
 # How long after its loss a connection is tried again, in announcement intervals.
 RECONNECT_A = (0.05, 0.5)
+
+# A machine whose deadline does not move when it gets its tick would stop the clock for good.
+LATE_TICKS_MAX = 10
 
 MachineFactory = Callable[..., Machine]
 
@@ -85,7 +90,9 @@ class Node:
         "host",
         "identity",
         "inbox",
+        "is_leaving",
         "is_paused",
+        "late_ticks",
         "machine",
         "ranks",
         "starts",
@@ -101,6 +108,8 @@ class Node:
         self.ways: dict[int, Direction] = {}
         self.tick_at = float("inf")
         self.is_paused = False
+        self.is_leaving = False
+        self.late_ticks = 0
         self.inbox: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self.disk_epoch = 0
         # The wall clock at simulated time 0.
@@ -108,6 +117,11 @@ class Node:
         self.starts = 0
         # What the manager has said, to be said again after a restart.
         self.ranks: dict[str, Event] = {}
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the federator takes part: it is up, and has not said that it leaves."""
+        return self.machine is not None and not self.is_leaving
 
     @property
     def running(self) -> Machine:
@@ -152,6 +166,7 @@ class Federation:
         self.emitted: Counter[str] = Counter()
         self.control_frames = 0
         self.control_bytes = 0
+        self.control_bytes_largest = 0
         self.announcements = 0
         self.data_frames = 0
         if monitor is not None:
@@ -190,7 +205,8 @@ class Federation:
                 # The other end still holds the connection of the federator that died without a word.
                 self._break(link)
             else:
-                self._dial(link)
+                # Who starts dials at once; only a connection that was lost is tried again later.
+                self.engine.after(0.0, self._connect, link)
         if self.monitor is not None:
             self.monitor.started(node)
 
@@ -203,7 +219,7 @@ class Federation:
         if self.monitor is not None:
             self.monitor.stopped(node)
         node.machine = None
-        node.is_paused = False
+        node.is_paused = node.is_leaving = False
         node.inbox.clear()
         node.host.federator_filters.clear()
         self._edge("stop")
@@ -219,8 +235,10 @@ class Federation:
     def leave(self, identity: int) -> None:
         """Stop a federator that says so first."""
         node = self.nodes[identity]
-        if node.machine is None or node.is_paused:
+        if not node.is_running or node.is_paused:
             return
+        node.is_leaving = True
+        self._edge("stop")
         self._step(node, Leave())
         # What it said is on the wire before the connections close.
         self.engine.after(0.15, self.stop, identity)
@@ -301,12 +319,12 @@ class Federation:
         return [
             other
             for other, way in nodes[identity].ways.items()
-            if nodes[other].machine is not None and way.link.is_up and self.can_pass(way.link.ends)
+            if nodes[other].is_running and way.link.is_up and self.can_pass(way.link.ends)
         ]
 
     def components(self) -> list[list[int]]:
         """The running federators, by which of them can reach each other."""
-        running = [identity for identity, node in self.nodes.items() if node.machine is not None]
+        running = [identity for identity, node in self.nodes.items() if node.is_running]
         return components(running, self.live_neighbours)
 
     def _dial(self, link: Link) -> None:
@@ -374,7 +392,7 @@ class Federation:
 
     # --- frames ---
 
-    def _send(self, node: Node, neighbour: int, frame: ControlFrame | bytes | tuple[Run, ...]) -> None:
+    def _send(self, node: Node, neighbour: int, frame: object) -> None:
         way = node.ways.get(neighbour)
         if way is None or not way.link.is_up:
             self._lost(frame)
@@ -384,7 +402,7 @@ class Federation:
         else:
             self._send_oddly(way, frame)
 
-    def _send_oddly(self, way: Direction, frame: ControlFrame | bytes | tuple[Run, ...]) -> None:
+    def _send_oddly(self, way: Direction, frame: object) -> None:
         """A frame over a way on which some fault is on."""
         engine, random, noise = self.engine, self.random, way.link.noise
         if way.deaf:
@@ -414,14 +432,14 @@ class Federation:
             self.counters["frames_replayed"] += 1
             engine.after(delay_s, self._arrive, way, way.link.generation, again)
 
-    def _arrive(self, way: Direction, generation: int, frame: Any) -> None:
+    def _arrive(self, way: Direction, generation: int, frame: object) -> None:
         node = self.nodes[way.target]
         if way.link.generation != generation or node.machine is None:
             self._lost(frame)
             return
         self._take(node, way.source, frame)
 
-    def _take(self, node: Node, source: int, frame: Any) -> None:
+    def _take(self, node: Node, source: int, frame: object) -> None:
         if node.is_paused:
             # It is in the socket's buffer: it will be read even if the connection ends meanwhile.
             node.inbox.append((self._take, (node, source, frame)))
@@ -434,12 +452,13 @@ class Federation:
             self.engine.note(Record.CONTROL, ends, zlib.crc32(frame))
             frame = codec.decode_control(frame)
         else:
+            assert isinstance(frame, ControlFrame)
             self.engine.note(Record.CONTROL, ends, frame.number, len(frame.announcements))
         if self.monitor is not None:
             self.monitor.heard(node, source, frame)
         self._step(node, Received(source, frame))
 
-    def _lost(self, frame: Any) -> None:
+    def _lost(self, frame: object) -> None:
         if isinstance(frame, tuple):
             self.counters["data_frames_lost"] += 1
             if self.monitor is not None:
@@ -461,7 +480,7 @@ class Federation:
 
     def runs_of(self, frame: tuple[Any, ...]) -> tuple[Run, ...]:
         """The runs that a data frame carries, decoded where frames are bytes."""
-        return codec.decode_data(frame[0]) if self.is_wire else frame
+        return tuple(codec.decode_data(frame[0])) if self.is_wire else frame
 
     def _route(self, node: Node, routed: Routed) -> None:
         for neighbour, runs in routed.frames.items():
@@ -478,7 +497,7 @@ class Federation:
             self.monitor.sending(node, neighbour, runs)
         # A data frame is a tuple on its way, a control frame never is: the receiver tells them apart by that.
         frame = (codec.encode_data(tuple(runs)),) if self.is_wire else tuple(runs)
-        self._send(node, neighbour, frame)  # type: ignore[arg-type]
+        self._send(node, neighbour, frame)
 
     # --- steps of a machine ---
 
@@ -501,12 +520,17 @@ class Federation:
 
     def _tick(self, node: Node, tick_at: float) -> None:
         machine = node.machine
-        if machine is None or node.is_paused or tick_at != node.tick_at:
+        if machine is None or node.is_paused or node.is_leaving or tick_at != node.tick_at:
             return
         node.tick_at = float("inf")
         if machine.deadline <= self.engine.now:
             self.engine.note(Record.TICK, node.identity)
             self._step(node, Tick())
+            is_late = node.machine is not None and node.machine.deadline <= self.engine.now
+            node.late_ticks = node.late_ticks + 1 if is_late else 0
+            if node.late_ticks > LATE_TICKS_MAX:
+                text = f"federator {node.identity} has had {node.late_ticks} ticks and still wants one"
+                raise HanseError(f"deadline: {text} (at {self.engine.now:.3f} s)")
         self._watch_deadline(node)
 
     def _carry_out(self, node: Node, effects: Sequence[Effect]) -> None:
@@ -536,6 +560,7 @@ class Federation:
         if self.is_weighing:
             body = codec.encode_control(frame)
             self.control_bytes += len(body)
+            self.control_bytes_largest = max(self.control_bytes_largest, len(body))
             if self.is_wire:
                 self._send(node, neighbour, body)
                 return

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hanse.protocol.effects import Emit
     from hanse.protocol.events import Event
-    from hanse.protocol.machine import Routed
+    from hanse.protocol.forwarding import Routed
     from hanse.protocol.messages import ControlFrame, Publication, Run
     from hanse.sim.federation import Federation, Node
     from hanse.sim.host import Client

@@ -270,4 +270,3 @@ def _joined(count: int, links: list[Pair], random: Random) -> bool:
 def _at_least(value: int, smallest: int, what: str) -> None:
     if value < smallest:
         raise LocalError(f"An overlay {what!r} was asked for with {value}; it must be at least {smallest}.")
-

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from random import Random
 from statistics import median
 
 from hanse.errors import HanseError
@@ -32,7 +33,8 @@ QUIET_FROM_A = 295.0
 END_A = 305.0
 PUBLICATIONS_MIN = 1_000
 
-OVERLAYS = ("random", "random", "placement", "scale-free", "ring", "grid", "full")
+# A full mesh of 20 has 190 links and proves little more than one of 8, which the tests have.
+OVERLAYS = ("random", "random", "placement", "scale-free", "ring", "grid")
 LATENCY_S = (0.005, 0.100)
 
 
@@ -48,7 +50,7 @@ class SeedProfile:
     is_wire: bool = True
     outsider: str = "all_parents"
     announcements: str = "per_core"
-    workload: WorkloadProfile = WorkloadProfile()
+    workload: WorkloadProfile = field(default_factory=WorkloadProfile)
 
 
 @dataclass(slots=True)
@@ -116,9 +118,9 @@ def run_seed(seed: int, profile: SeedProfile | None = None, *, machine: MachineF
     return result
 
 
-def overlay_random(seed: int) -> overlay.Random:
+def overlay_random(seed: int) -> Random:
     """The source of randomness for the overlay of a seed."""
-    return overlay.Random(f"overlay {seed}")  # noqa: S311 - the same overlay every time is what is wanted
+    return Random(f"overlay {seed}")  # noqa: S311 - the same overlay every time is what is wanted
 
 
 def _live(federation: Federation, checkers: Checkers, profile: SeedProfile, result: SeedResult) -> None:
