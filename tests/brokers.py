@@ -43,10 +43,16 @@ class Mosquitto:
         port: a port of the caller's choice; a free one otherwise.
         directory: where configuration, log and database live; a temporary one otherwise, removed at the end.
         anonymous: whether clients without a login are let in.
+        quiet: log errors only; the log of every packet costs the broker most of its throughput.
     """
 
     def __init__(
-        self, *lines: str, port: int | None = None, directory: Path | None = None, anonymous: bool = True
+        self,
+        *lines: str,
+        port: int | None = None,
+        directory: Path | None = None,
+        anonymous: bool = True,
+        quiet: bool = False,
     ) -> None:
         self.port = port or free_port()
         self._own_directory = directory is None
@@ -57,7 +63,7 @@ class Mosquitto:
             f"listener {self.port} 127.0.0.1",
             f"allow_anonymous {'true' if anonymous else 'false'}",
             "log_dest stderr",
-            "log_type all",
+            f"log_type {'error' if quiet else 'all'}",
             # As root it would drop to the user `mosquitto`, who may not write its database here.
             *(["user root"] if os.geteuid() == 0 else []),
             f"persistence_location {self.directory}/",

@@ -100,6 +100,7 @@ def test_beacons_expire_unless_repeated() -> None:
     registry.apply(4, "beacon", [Subscribed("b", "t", 2, ttl_s=6)])
     assert registry.expire(6).is_empty
     assert registry.expire(10) == Change(removed=("t",))
+    assert registry.expired == {"not_renewed": 1}
 
 
 def test_beacons_renewed_for_a_month_leave_no_heap_of_old_times() -> None:
@@ -118,6 +119,7 @@ def test_a_gap_makes_one_sources_interest_unconfirmed_and_no_others() -> None:
     registry.apply(10, LOG, [Gap()])
     registry.apply(20, LOG, [Subscribed("a", "t", 1)])
     assert registry.expire(70) == Change(removed=("u",))
+    assert registry.expired == {"unconfirmed": 1}
     assert registry.expire(10**9).is_empty
 
 

@@ -20,7 +20,7 @@ def test_everything_once_and_in_order_is_clean() -> None:
 
 def test_loss_duplicates_and_order_are_told_apart() -> None:
     ledger = Ledger(10)
-    ledger.take((0, 1, 4, 3, 3))
+    assert ledger.take((0, 1, 4, 3, 3)) == 4
     ledger.take((0, 1))
     ledger.take((99,))
     assert (ledger.duplicates, ledger.reordered, ledger.missing(6), ledger.out_of_range) == (3, 1, 2, 1)

@@ -129,13 +129,15 @@ def test_messages_of_another_run_are_foreign(tmp_path: Path) -> None:
 
             async def disturb() -> None:
                 async with Connection(url) as connection:
-                    for _ in range(20):
+                    while True:
                         await connection.publish("load/0", bytes(64), qos=1)
-                        await asyncio.sleep(0.02)
+                        await asyncio.sleep(0.01)
 
             other = asyncio.create_task(disturb())
+            # The disturbance never ends; the run does, when nothing new of its own has come for a while.
             result = await latency(url, url, count=500, rate_per_s=500, warm_up=0, settle_s=0)
-            await other
+            other.cancel()
+            await asyncio.gather(other, return_exceptions=True)
             assert result.foreign > 0
             assert (result.lost, result.duplicates, result.received) == (0, 0, 500)
 

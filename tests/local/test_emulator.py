@@ -2,9 +2,13 @@
 
 import asyncio
 import json
+import os
 import random
+import re
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 import pytest
 
@@ -259,5 +263,41 @@ def test_control_lines_are_obeyed_and_answered() -> None:
         await close(writer)
         server.close()
         await server.wait_closed()
+
+    with_emulator(body)
+
+
+@pytest.mark.processes
+def test_the_command_says_where_it_is_and_obeys() -> None:
+    async def body(emulator: LinkEmulator) -> None:
+        # The echo behind one emulator is the target of another, which runs as a command.
+        source = str(Path(__file__).parents[2] / "src")
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-c",
+            "from hanse.cli import main; main()",
+            "link-emulator",
+            "--target",
+            f"127.0.0.1:{emulator.port}",
+            stdout=asyncio.subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": source},
+        )
+        try:
+            assert process.stdout is not None
+            line = (await process.stdout.readline()).decode()
+            found = re.fullmatch(r"link 127\.0\.0\.1:(\d+) -> .*, control 127\.0\.0\.1:(\d+)\n", line)
+            assert found is not None
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(found[1]))
+            writer.write(b"hello")
+            assert await reader.readexactly(5) == b"hello"
+            answers, control = await asyncio.open_connection("127.0.0.1", int(found[2]))
+            control.write(b"show\n")
+            shown = json.loads((await answers.readline()).removeprefix(b"ok "))
+            assert shown["forward"]["bytes_passed"] == 5
+            await close(writer)
+            await close(control)
+        finally:
+            process.terminate()
+            await process.communicate()
 
     with_emulator(body)

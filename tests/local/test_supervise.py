@@ -15,15 +15,15 @@ from typer.testing import CliRunner
 
 from hanse.cli import build
 from hanse.errors import LocalError, Unavailable
-from hanse.local import state, supervise
+from hanse.local import ports, state, supervise
 from hanse.local.client import Connection, broker_answers
-from hanse.local.supervise import Federation, FederationSettings, Site
+from hanse.local.supervise import Federation, FederationSettings, Service, Site
 
 pytestmark = pytest.mark.processes
 DEADLINE_S = 30
 
 
-def sleeper(_: Site) -> list[str]:
+def sleeper(_: Site | None) -> list[str]:
     return [sys.executable, "-S", "-c", "import signal; signal.pause()"]
 
 
@@ -51,7 +51,7 @@ async def all_gone(of: list[int]) -> None:
 
 
 def test_sites_are_linked_as_the_overlay_says_and_each_link_is_dialled_once(tmp_path: Path) -> None:
-    sites = supervise.plan(FederationSettings(4, tmp_path, overlay="ring"))
+    sites = supervise.plan(FederationSettings(4, tmp_path, overlay="ring")).sites
     assert [len(site.neighbours_all) for site in sites] == [2, 2, 2, 2]
     dialled = [(site.link_url, url) for site in sites for url in site.neighbours]
     assert len(dialled) == 4
@@ -118,6 +118,64 @@ def test_an_agent_that_ends_is_noticed_when_nothing_is_started_again(tmp_path: P
         one = Federation(settings, lambda _: [sys.executable, "-S", "-c", "raise SystemExit(3)"], never)
         with pytest.raises(Unavailable, match="federator 0 ended with code 3"):
             await one.start()
+
+    asyncio.run(run())
+
+
+_LISTENER = """
+import socket, sys
+with socket.create_server(("127.0.0.1", int(sys.argv[1]))) as server:
+    while True:
+        connection, _ = server.accept()
+        connection.sendall(b"agent " + sys.argv[1].encode())
+        connection.close()
+"""
+
+
+def test_a_link_can_be_cut_where_links_are_emulated(tmp_path: Path) -> None:
+    async def first_bytes(url: str) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+        try:
+            return await reader.read(100)
+        except ConnectionError:
+            return b""
+        finally:
+            writer.close()
+
+    async def all_listen(sites: Sequence[Site]) -> bool:
+        return all(ports.answers(site.link_port) for site in sites)
+
+    def listener(site: Site) -> list[str]:
+        return [sys.executable, "-S", "-c", _LISTENER, str(site.link_port)]
+
+    async def run() -> None:
+        settings = FederationSettings(2, tmp_path, overlay="line", emulated_links=True)
+        async with Federation(settings, listener, all_listen) as running:
+            (url,) = running.sites[1].neighbours
+            assert url != running.sites[0].link_url
+            expected = f"agent {running.sites[0].link_port}".encode()
+            assert await first_bytes(url) == expected
+            running.links[0, 1].cut()
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(first_bytes(url), 0.2)
+            running.links[0, 1].restore()
+            assert await first_bytes(url) == expected
+        assert running.links == {}
+
+    asyncio.run(run())
+
+
+def test_services_run_beside_the_sites_and_are_named_in_the_state(tmp_path: Path) -> None:
+    async def run() -> None:
+        settings = FederationSettings(1, tmp_path, state_path=tmp_path / "state.json")
+        manager = Service("manager", "http://127.0.0.1:1", sleeper(None))
+        async with Federation(settings, sleeper, at_once, [manager]) as running:
+            assert state.read(tmp_path / "state.json").manager == "http://127.0.0.1:1"
+            pid = running.services[0].pid
+            assert pid is not None
+        await all_gone([pid])
+        with pytest.raises(LocalError, match="expected one of: manager, dashboard, gateway"):
+            Federation(settings, sleeper, at_once, [Service("king", "", [])])
 
     asyncio.run(run())
 

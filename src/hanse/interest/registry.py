@@ -44,8 +44,9 @@ class InterestSettings:
             by default.
         unknown_ttl_s: the same where the source cannot tell whether the session lives on. The protocol keeps absent
             memberships for the same hour.
-        unconfirmed_ttl_s: what was known before a gap or a restart. A client that stays connected through it
-            makes no new line, so this is long: losing it would silence a healthy subscriber.
+        unconfirmed_ttl_s: what was known before a gap or a restart. A client that stays connected through it makes
+            no new line, so this is long: too short silences a healthy subscriber, too long carries what nobody
+            wants. A source that can be replayed (a log file) confirms at once. `expired` counts it, to be alarmed.
         resubscribe_grace_s: after a clean reconnect.
         filters_max: distinct filters; the protocol's limit of groups.
         clients_max: distinct clients that hold something.
@@ -54,7 +55,7 @@ class InterestSettings:
 
     kept_ttl_s: float = 86_400.0
     unknown_ttl_s: float = 3_600.0
-    unconfirmed_ttl_s: float = 86_400.0
+    unconfirmed_ttl_s: float = 30 * 86_400.0
     resubscribe_grace_s: float = 2.0
     filters_max: int = 1_000_000
     clients_max: int = 1_000_000
@@ -88,13 +89,14 @@ class Change:
 class _Held:
     """One subscription: mutable, because a million of them exist and their time changes often."""
 
-    __slots__ = ("expires_at_s", "filter", "qos", "share")
+    __slots__ = ("cause", "expires_at_s", "filter", "qos", "share")
 
     def __init__(self, share: str | None, wanted: str, qos: int) -> None:
         self.share = share
         self.filter = wanted
         self.qos = qos
         self.expires_at_s: float | None = None
+        self.cause = ""
 
 
 _Owner = tuple[str, str]  # source, client
@@ -105,7 +107,9 @@ class InterestRegistry:
 
     def __init__(self, settings: InterestSettings | None = None) -> None:
         self.settings = settings or InterestSettings()
+        # Reports that were dropped, by reason, and subscriptions that ran out, by what made their time run.
         self.drops: Counter[str] = Counter()
+        self.expired: Counter[str] = Counter()
         self._held: dict[_Owner, dict[str, _Held]] = {}
         # How many subscriptions hold a filter, by QoS.
         self._wanted: dict[str, list[int]] = {}
@@ -128,10 +132,10 @@ class InterestRegistry:
                     self._leave(now_s, (source, client), session)
                 case ClientBack(client, session_kept):
                     until_s = None if session_kept else now_s + self.settings.resubscribe_grace_s
-                    self._set_expiry((source, client), until_s)
+                    self._set_expiry((source, client), until_s, "clean_reconnect")
                 case Gap():
                     for owner in [owner for owner in self._held if owner[0] == source]:
-                        self._run_out(owner, now_s + self.settings.unconfirmed_ttl_s)
+                        self._run_out(owner, now_s + self.settings.unconfirmed_ttl_s, "unconfirmed")
                 case BridgeSeen(name):
                     self._bridges.add(name)
                 case BridgeGone(name):
@@ -146,6 +150,7 @@ class InterestRegistry:
             at_s, owner, text = heapq.heappop(self._expiries)
             held = self._held.get(owner, {}).get(text)
             if held is not None and held.expires_at_s == at_s:
+                self.expired[held.cause] += 1
                 self._remove(owner, text)
         return self._change()
 
@@ -213,6 +218,8 @@ class InterestRegistry:
                 continue  # already reported since the start: newer than the file
             ttl_s = self.settings.unconfirmed_ttl_s
             self._subscribe(now_s, (source, client), text, qos, ttl_s if left_s is None else min(ttl_s, left_s))
+            if (held := self._held.get((source, client), {}).get(text)) is not None:
+                held.cause = "unconfirmed"
         return self._change()
 
     def _subscribe(self, now_s: float, owner: _Owner, text: str, qos: int, ttl_s: float | None) -> None:
@@ -230,7 +237,7 @@ class InterestRegistry:
             self._wanted[held.filter][held.qos] -= 1
             self._wanted[held.filter][qos] += 1
             held.qos = qos
-        self._expire_at(owner, text, held, None if ttl_s is None else now_s + ttl_s)
+        self._expire_at(owner, text, held, None if ttl_s is None else now_s + ttl_s, "not_renewed")
 
     def _admit(self, owner: _Owner, texts: dict[str, _Held], text: str, qos: int) -> _Held | None:
         try:
@@ -286,26 +293,27 @@ class InterestRegistry:
                 for text in list(self._held.get(owner, {})):
                     self._remove(owner, text)
             case Session.KEPT:
-                self._run_out(owner, now_s + self.settings.kept_ttl_s)
+                self._run_out(owner, now_s + self.settings.kept_ttl_s, "session_kept")
             case Session.UNKNOWN:
-                self._run_out(owner, now_s + self.settings.unknown_ttl_s)
+                self._run_out(owner, now_s + self.settings.unknown_ttl_s, "session_unknown")
             case _:
                 assert_never(session)
 
-    def _run_out(self, owner: _Owner, at_s: float) -> None:
+    def _run_out(self, owner: _Owner, at_s: float, cause: str) -> None:
         """Let a client's subscriptions end at a time, unless they end sooner anyway."""
         for text, held in self._held.get(owner, {}).items():
             if held.expires_at_s is None or held.expires_at_s > at_s:
-                self._expire_at(owner, text, held, at_s)
+                self._expire_at(owner, text, held, at_s, cause)
 
-    def _set_expiry(self, owner: _Owner, at_s: float | None) -> None:
+    def _set_expiry(self, owner: _Owner, at_s: float | None, cause: str) -> None:
         for text, held in self._held.get(owner, {}).items():
-            self._expire_at(owner, text, held, at_s)
+            self._expire_at(owner, text, held, at_s, cause)
 
-    def _expire_at(self, owner: _Owner, text: str, held: _Held, at_s: float | None) -> None:
+    def _expire_at(self, owner: _Owner, text: str, held: _Held, at_s: float | None, cause: str) -> None:
         if held.expires_at_s == at_s:
             return
         held.expires_at_s = at_s
+        held.cause = cause
         if at_s is not None:
             heapq.heappush(self._expiries, (at_s, owner, text))
             self._sweep()

@@ -16,8 +16,8 @@ class Ledger:
         self.reordered = 0
         self.out_of_range = 0
 
-    def take(self, numbers: tuple[int, ...]) -> None:
-        """Messages that arrived, in the order of their arrival."""
+    def take(self, numbers: tuple[int, ...]) -> int:
+        """Messages that arrived, in the order of their arrival; says how many of them were new."""
         first, count = numbers[0], len(numbers)
         stop = first + count
         if (
@@ -29,9 +29,11 @@ class Ledger:
             self._seen[first:stop] = b"\1" * count
             self._next = stop
             self.received += count
-            return
+            return count
+        before = self.unique
         for number in numbers:
             self._one(number)
+        return self.unique - before
 
     @property
     def unique(self) -> int:

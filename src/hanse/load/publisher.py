@@ -10,6 +10,7 @@ Rules:
 """
 
 import ctypes
+import heapq
 import selectors
 import sys
 import time
@@ -28,6 +29,8 @@ _PROGRESS_NS = 500_000_000
 # Without an acknowledgement for so long, the rest is unknown and the run is over.
 _STALLED_NS = 30_000_000_000
 _TURN_BLOCKS = 4
+# While acknowledgements or room are waited for, on a schedule.
+_LOOK_AGAIN_S = 0.001
 _GATHER_WINDOW_MIN = 1_000
 _FOREVER = 1 << 62
 
@@ -84,6 +87,7 @@ class Publishers:
         self._load = load
         self._publishers = [_Publisher(load, run, number) for number in numbers]
         self._result = Published()
+        self._sent_for_acknowledgement = 0
         self._selector = selectors.DefaultSelector()
         for one in self._publishers:
             self._selector.register(one.wire.socket, selectors.EVENT_READ, one)
@@ -127,26 +131,26 @@ class Publishers:
 
     def _keep_to_schedule(self, rate_per_s: float, progress: Callable[[int], None]) -> None:
         _wake_precisely()
-        publishers = self._publishers
         every_ns = 1e9 / rate_per_s
-        # Of the schedule of all processes together, each has an equal share.
+        # The schedule is that of all processes together: this one has its own publishers' places in it.
         step_ns = every_ns * self._load.publishers
         start_ns = time.perf_counter_ns() + 1_000_000
-        offsets = [start_ns + one.number * every_ns for one in publishers]
         idle_since_ns = told_ns = moved_ns = start_ns
-        waiting = list(range(len(publishers)))
-        while waiting:
+        offsets = [start_ns + one.number * every_ns for one in self._publishers]
+        # Who has nothing due sleeps in the heap; who could not send all that was due is behind, and tries again.
+        asleep = [(due_ns, index) for index, due_ns in enumerate(offsets)]
+        heapq.heapify(asleep)
+        behind: list[int] = []
+        while asleep or behind or self._in_flight():
             now_ns = time.perf_counter_ns()
-            wake_ns: float = _FOREVER
-            for index in waiting:
-                one = publishers[index]
+            awake, behind = behind, []
+            while asleep and asleep[0][0] <= now_ns:
+                awake.append(heapq.heappop(asleep)[1])
+            for index in awake:
+                one = self._publishers[index]
                 one.wire.flush()
-                while (count := one.can_take()) and one.next < one.count:
-                    due = int((now_ns - offsets[index]) / step_ns) + 1 if now_ns >= offsets[index] else 0
-                    count = min(count, due - one.next)
-                    if count <= 0:
-                        wake_ns = min(wake_ns, offsets[index] + one.next * step_ns)
-                        break
+                due = min(one.count, int((now_ns - offsets[index]) / step_ns) + 1)
+                while one.next < due and (count := min(one.can_take(), due - one.next)):
                     self._send_due(
                         one,
                         count,
@@ -156,16 +160,23 @@ class Publishers:
                         idle_since_ns=idle_since_ns,
                     )
                     moved_ns = now_ns
-            waiting = [index for index in waiting if not publishers[index].is_done]
-            moved_ns = self._wait([publishers[index] for index in waiting], moved_ns, timeout_s=0)
+                if one.next < due or one.wire.has_unsent:
+                    behind.append(index)
+                elif one.next < one.count:
+                    heapq.heappush(asleep, (offsets[index] + one.next * step_ns, index))
+            moved_ns = self._wait(self._publishers, moved_ns, timeout_s=0)
             idle_since_ns = time.perf_counter_ns()
             if idle_since_ns - told_ns > _PROGRESS_NS:
                 told_ns = idle_since_ns
-                progress(sum(one.next for one in publishers))
-            # Blocked publishers have no time to wake at: then look again soon.
-            pause_s = min((wake_ns - idle_since_ns) / 1e9, 0.001 if wake_ns == _FOREVER else 0.5)
-            if waiting and pause_s > 0:
-                time.sleep(pause_s)
+                progress(sum(one.next for one in self._publishers))
+            pause_s = (asleep[0][0] - idle_since_ns) / 1e9 if asleep else _LOOK_AGAIN_S
+            if behind or self._in_flight():
+                pause_s = min(pause_s, _LOOK_AGAIN_S)
+            if pause_s > 0:
+                time.sleep(min(pause_s, 0.5))
+
+    def _in_flight(self) -> int:
+        return self._sent_for_acknowledgement - self._result.acknowledged
 
     def _send_due(
         self, one: _Publisher, count: int, *, offset_ns: float, step_ns: float, now_ns: int, idle_since_ns: int
@@ -186,6 +197,8 @@ class Publishers:
         if one.next + count > self._load.warm_up:
             result.measured_from_ns = min(result.measured_from_ns, began_ns)
         result.last_send_ns = now_ns
+        if self._load.qos:
+            self._sent_for_acknowledgement += count
 
     def _wait(self, waiting: list[_Publisher], moved_ns: int, timeout_s: float) -> int:
         """Read acknowledgements, and wait for them or for room where nothing else can be done."""
@@ -214,9 +227,8 @@ class Publishers:
             self._result.refused += arrivals.refused
             if arrivals.answers:
                 one.wire.send(arrivals.answers)
-        if now_ns - moved_ns > _STALLED_NS and any(one.in_flight or one.wire.has_unsent for one in waiting):
-            unknown = sum(one.in_flight for one in waiting)
-            raise Unavailable(f"A broker took nothing for 30 s; {unknown} messages are unacknowledged.")
+        if now_ns - moved_ns > _STALLED_NS and (self._in_flight() or any(one.wire.has_unsent for one in waiting)):
+            raise Unavailable(f"A broker took nothing for 30 s; {self._in_flight()} messages are unacknowledged.")
         return moved_ns
 
 

@@ -49,7 +49,10 @@ class ProcessSettings:
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Ask the kernel for SIGKILL when the parent dies; for `preexec_fn`."""
+    """Ask the kernel for SIGKILL when the parent dies; for `preexec_fn`.
+
+    To the kernel the parent is the thread that forked: start processes from the main one.
+    """
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         # The parent may have died before the call: then no signal would ever come.

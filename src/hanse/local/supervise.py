@@ -2,8 +2,8 @@
 
 Rules:
 1. Nothing is started before everything that can be checked has been: program, ports, overlay, directory.
-2. Brokers first, all ready; then agents; then the readiness callback says when the federation has converged; only
-   then is the state file written. A failure on the way takes everything down again.
+2. Brokers first, all ready; then services and agents; then the readiness callback says when the federation has
+   converged; only then is the state file written. A failure on the way takes everything down again.
 3. A broker or agent that is started again has a new process id: the state file follows.
 4. Agents end before brokers, so that they can take their leave. The state file goes first: nobody should use it.
 """
@@ -20,11 +20,13 @@ from pathlib import Path
 from hanse.errors import LocalError, Unavailable
 from hanse.local import mosquitto, overlay, ports, state
 from hanse.local.client import broker_answers
+from hanse.local.emulator import LinkEmulator
 from hanse.local.ports import LOOPBACK
 from hanse.local.processes import ProcessSettings, SupervisedProcess
 
 _POLL_S = 0.05
 _WATCH_S = 0.2
+SERVICES = ("manager", "dashboard", "gateway")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,8 @@ class FederationSettings:
         brokers: how many; broker k listens on `base_port` + k.
         base_port: None takes free ports.
         directory: brokers and agents each get one below it.
+        emulated_links: whether each link passes through a link emulator of its own (`Federation.links`), so that it
+            can be delayed and cut. It costs the supervisor time for every byte: for faults, not for benchmarks.
         restarts: whether what dies is started again.
         ready_s: the deadline for brokers to answer.
         converged_s: the deadline for the federation to converge.
@@ -45,6 +49,7 @@ class FederationSettings:
     base_port: int | None = None
     overlay: str = "ring"
     state_path: Path | None = None
+    emulated_links: bool = False
     restarts: bool = True
     ready_s: float = 15.0
     converged_s: float = 60.0
@@ -85,7 +90,24 @@ class Site:
         return f"http://{LOOPBACK}:{self.metrics_port}"
 
 
-def plan(settings: FederationSettings) -> list[Site]:
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A process beside the sites: `manager`, `dashboard` or `gateway`, which the state file names with its URL."""
+
+    name: str
+    url: str
+    command: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All sites, and of each emulated link `(a, b)` the port that `b` dials instead of `a`'s."""
+
+    sites: tuple[Site, ...]
+    emulated: dict[tuple[int, int], int]
+
+
+def plan(settings: FederationSettings) -> Plan:
     """Every site with its ports and neighbours; checks all that can be checked beforehand."""
     links = overlay.edges(settings.overlay, settings.brokers)
     mosquitto.find_program()
@@ -98,21 +120,24 @@ def plan(settings: FederationSettings) -> list[Site]:
         broker_ports, others = others[: settings.brokers], others[settings.brokers :]
     link_ports, metrics_ports = others[: settings.brokers], others[settings.brokers : 2 * settings.brokers]
 
-    def link(k: int) -> str:
-        return f"mqtt://{LOOPBACK}:{link_ports[k]}"
+    emulated = dict(zip(links, ports.free(len(links)), strict=True)) if settings.emulated_links else {}
 
-    return [
+    def link(k: int, dialled_by: int) -> str:
+        return f"mqtt://{LOOPBACK}:{emulated.get((k, dialled_by), link_ports[k])}"
+
+    sites = tuple(
         Site(
             k=k,
             directory=settings.directory / f"site-{k}",
             broker_port=broker_ports[k],
             link_port=link_ports[k],
             metrics_port=metrics_ports[k],
-            neighbours=tuple(link(other) for other in of if other < k),
-            neighbours_all=tuple(link(other) for other in of),
+            neighbours=tuple(link(other, k) for other in of if other < k),
+            neighbours_all=tuple(link(other, k) for other in of),
         )
         for k, of in enumerate(overlay.neighbours(links, settings.brokers))
-    ]
+    )
+    return Plan(sites, emulated)
 
 
 AgentCommand = Callable[[Site], Sequence[str]]
@@ -122,11 +147,24 @@ Converged = Callable[[Sequence[Site]], Awaitable[bool]]
 class Federation:
     """Brokers and agents, together. Use `run` for a command, or `async with` in tests and in the lab."""
 
-    def __init__(self, settings: FederationSettings, agent_command: AgentCommand, is_converged: Converged) -> None:
+    def __init__(
+        self,
+        settings: FederationSettings,
+        agent_command: AgentCommand,
+        is_converged: Converged,
+        services: Sequence[Service] = (),
+    ) -> None:
         """`agent_command` gives the command line of a site's agent; `is_converged` is asked again and again."""
+        for service in services:
+            if service.name not in SERVICES:
+                raise LocalError(f"Service {service.name!r} is not known; expected one of: {', '.join(SERVICES)}.")
         self.settings = settings
         self._is_converged = is_converged
-        self.sites: list[Site] = plan(settings)
+        planned = plan(settings)
+        self.sites: list[Site] = list(planned.sites)
+        self.links: dict[tuple[int, int], LinkEmulator] = {}
+        self._emulated = planned.emulated
+        self._urls = {service.name: service.url for service in services}
         keep = ProcessSettings(restarts=settings.restarts)
         self.brokers: list[SupervisedProcess] = []
         self.agents: list[SupervisedProcess] = []
@@ -140,6 +178,10 @@ class Federation:
                     f"federator {site.k}", agent_command(site), site.directory / "federator" / "output.log", keep
                 )
             )
+        self.services = [
+            SupervisedProcess(service.name, service.command, settings.directory / service.name / "output.log", keep)
+            for service in services
+        ]
         self._watcher: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -156,6 +198,11 @@ class Federation:
                     for broker, site in zip(self.brokers, self.sites, strict=True)
                 )
             )
+            for (a, b), port in self._emulated.items():
+                emulator = LinkEmulator(LOOPBACK, self.sites[a].link_port, seed=a * self.settings.brokers + b)
+                await emulator.start(port)
+                self.links[a, b] = emulator
+            await self._start_all(self.services)
             await self._start_all(self.agents)
             await self._converge()
         except BaseException:
@@ -175,7 +222,9 @@ class Federation:
             if self.settings.state_path is not None:
                 state.remove(self.settings.state_path)
         await asyncio.gather(*(agent.stop() for agent in self.agents))
-        await asyncio.gather(*(broker.stop() for broker in self.brokers))
+        await asyncio.gather(*(process.stop() for process in [*self.services, *self.brokers]))
+        while self.links:
+            await self.links.popitem()[1].stop()
 
     async def __aenter__(self) -> "Federation":  # noqa: PYI034 - not meant to be derived from
         await self.start()
@@ -225,6 +274,9 @@ class Federation:
                 )
                 for site, broker, agent in zip(self.sites, self.brokers, self.agents, strict=True)
             ),
+            manager=self._urls.get("manager"),
+            dashboard=self._urls.get("dashboard"),
+            gateway=self._urls.get("gateway"),
             supervisor_pid=os.getpid(),
             supervisor_started=state.process_start(os.getpid()),
         )
@@ -236,7 +288,7 @@ class Federation:
         loop = asyncio.get_running_loop()
         until_s = loop.time() + self.settings.converged_s
         while not await self._is_converged(self.sites):
-            for process in [*self.brokers, *self.agents]:
+            for process in [*self.brokers, *self.services, *self.agents]:
                 if process.pid is None and not self.settings.restarts:
                     raise Unavailable(f"{process.name} ended with code {process.returncode}: see {process.output}.")
             if loop.time() > until_s:

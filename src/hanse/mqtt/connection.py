@@ -6,6 +6,7 @@ connection that is told to end has `CLOSE_DEADLINE_S` to drain and is then cut; 
 
 import asyncio
 import socket
+import sys
 from collections.abc import Callable
 from typing import Final, Protocol, cast
 
@@ -97,7 +98,7 @@ class Connection(asyncio.Protocol):
         wire = transport.get_extra_info("socket")
         if wire is not None and wire.family != socket.AF_UNIX:
             wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if self._transport_bytes is not None and hasattr(socket, "TCP_QUICKACK"):  # Linux
+            if self._transport_bytes is not None and sys.platform == "linux":
                 wire.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, self._transport_bytes)
         if self._transport_bytes is not None:
             self._transport.set_write_buffer_limits(high=self._transport_bytes, low=self._transport_bytes // 4)

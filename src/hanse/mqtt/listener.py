@@ -195,7 +195,7 @@ class Listener:
 
     def make(self) -> Connection:
         """The protocol for one accepted transport."""
-        splitter = Splitter(self._packet_bytes_max, connect_bytes_max=CONNECT_BYTES_MAX)
+        splitter = Splitter(self._packet_bytes_max, first_kind=codec.CONNECT)
         return Connection(
             Greeting(self), splitter, self.counters, transport_bytes=self._transport_bytes, says_disconnect=False
         )

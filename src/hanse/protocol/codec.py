@@ -87,7 +87,7 @@ class _Reader:
             shift += 7
             if byte < 0x80:
                 break
-            if shift > 63:
+            if shift >= 63:
                 raise RemoteError(f"The {what} before byte {self._at} is longer than nine bytes; it is malformed.")
         if byte == 0 and shift > 7:
             raise RemoteError(f"The {what} before byte {self._at} is not in its shortest form; it is malformed.")
@@ -116,6 +116,10 @@ class _Reader:
     def group(self) -> str:
         group = self.text("group")
         topics.check_filter(group)
+        if group.startswith(topics.SHARE_PREFIX):
+            raise RemoteError(
+                f"The group before byte {self._at} is a shared subscription; expected the filter behind it (R23)."
+            )
         return group
 
     def federator(self) -> int:
@@ -385,7 +389,7 @@ def decode_data(data: bytes) -> list[Run]:
         body = reader.raw(reader.varint(reader.left, "length of a run"), "run")
         if not 0 < count <= len(body):
             raise RemoteError(f"A run says it holds {count} publications in {len(body)} bytes.")
-        check_body(body, count)
+        check_body(body, count, qos)
         groups = tuple([table[reference] for reference in references])
         runs.append(Run(origin, epoch, first, count, qos, hops, groups, body))
         first += count

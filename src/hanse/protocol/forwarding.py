@@ -21,6 +21,7 @@ from hanse.protocol.messages import Publication, Run
 from hanse.protocol.packets import split, topic_of
 from hanse.protocol.seen import Done, SeenIds
 from hanse.protocol.settings import Settings
+from hanse.protocol.topics import may_cross
 
 PLANS_MAX = 65_536
 
@@ -176,7 +177,8 @@ class Forwarding:
             self._park(now, HOST, run._replace(groups=plan.blocked))
 
     def _plan_topic(self, topic: str) -> Plan:
-        plan = self._plan(self._table.match(topic), HOST)
+        # A wide filter such as # brings in topics that never cross (R32).
+        plan = self._plan(self._table.match(topic) if may_cross(topic) else (), HOST)
         if len(self._topic_plans) >= PLANS_MAX:
             self._topic_plans.clear()
         self._topic_plans[topic] = plan

@@ -5,8 +5,10 @@ those memberships reach their core). The rules:
 
 - The owner numbers its steps. Frames carry the steps that are not yet acknowledged; an acknowledgement is a position,
   so nothing is kept for what has arrived.
-- Whoever has lost the other's state starts a new *generation*: the whole set as steps, `complete_at` of them. Until
-  that many have been applied the mirror keeps showing the old set (R24).
+- When either end has lost its state the owner starts a new *generation*: the whole set as steps, `complete_at` of
+  them. Until that many have been applied the mirror keeps showing the old set (R24). A mirror that forgot shows it
+  by an acknowledgement that goes back.
+- An empty set is told, too: silence would leave the mirror with what an earlier owner had in it.
 """
 
 from hanse.protocol.messages import Key, SetAck, SetDelta, SetStep
@@ -15,15 +17,29 @@ from hanse.protocol.messages import Key, SetAck, SetDelta, SetStep
 class OwnedSet:
     """The owner's end: what is in the set, and the steps that the mirror has not acknowledged."""
 
-    __slots__ = ("_base", "_complete_at", "_generation", "_log", "_sent", "keys")
+    __slots__ = (
+        "_base",
+        "_complete_at",
+        "_is_confirmed",
+        "_is_introduced",
+        "_is_told",
+        "_log",
+        "_sent",
+        "generation",
+        "keys",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, generation: int = 1) -> None:
         self.keys: set[Key] = set()
-        self._generation = 1
+        self.generation = generation
         self._base = 0
         self._sent = 0
         self._complete_at = 0
         self._log: list[SetStep] = []
+        # The generation is told even while it is empty; a frame has carried it; the mirror has acknowledged it.
+        self._is_introduced = False
+        self._is_told = False
+        self._is_confirmed = False
 
     def add(self, key: Key) -> bool:
         """Put `key` in; False if it was there."""
@@ -43,15 +59,24 @@ class OwnedSet:
 
     def restart(self) -> None:
         """Begin a new generation: the mirror has lost what it knew."""
-        self._generation += 1
+        self.generation += 1
         self._base = self._sent = 0
         self._log = [SetStep(True, *key) for key in sorted(self.keys)]
         self._complete_at = len(self._log)
+        self._is_introduced, self._is_told, self._is_confirmed = True, False, False
+
+    def introduce(self) -> None:
+        """Tell the generation even if there is nothing in it: what the mirror holds from before has to go."""
+        self._is_introduced = True
 
     def acknowledge(self, ack: SetAck) -> None:
         """The mirror has applied everything up to a position; other generations' words are stale."""
-        if ack.generation != self._generation or not self._base < ack.position <= self._base + len(self._log):
+        if self._is_confirmed and (ack.generation, ack.position) < (self.generation, self._base):
+            self.restart()  # it had more than that: it has forgotten
             return
+        if ack.generation != self.generation or ack.position > self._base + len(self._log):
+            return
+        self._is_confirmed = True
         del self._log[: ack.position - self._base]
         self._base = ack.position
         self._sent = max(self._sent, self._base)
@@ -59,25 +84,31 @@ class OwnedSet:
     @property
     def has_unsent(self) -> bool:
         """Steps wait that no frame has carried yet."""
-        return self._sent < self._base + len(self._log)
+        return self._sent < self._base + len(self._log) or (self._has_to_confirm and not self._is_told)
 
     @property
     def has_unacknowledged(self) -> bool:
         """Steps were sent, or wait to be, that the mirror has not confirmed."""
-        return bool(self._log)
+        return bool(self._log) or self._has_to_confirm
+
+    @property
+    def _has_to_confirm(self) -> bool:
+        return self._is_introduced and not self._is_confirmed
 
     def rewind(self) -> None:
         """Send again, from the first step that is not acknowledged."""
         self._sent = self._base
+        self._is_told = False
 
     def delta(self, steps_max: int) -> SetDelta | None:
         """The next unsent steps, at most `steps_max`, or None."""
         offset = self._sent - self._base
         steps = self._log[offset : offset + steps_max]
-        if not steps:
+        if not steps and not self.has_unsent:
             return None
+        self._is_told = True
         start, self._sent = self._sent, self._sent + len(steps)
-        return SetDelta(self._generation, start, self._complete_at, tuple(steps))
+        return SetDelta(self.generation, start, self._complete_at, tuple(steps))
 
 
 class MirroredSet:
@@ -117,12 +148,16 @@ class MirroredSet:
             return sorted(self.keys - before), sorted(before - self.keys)
         return _replay(self.keys, steps)
 
-    def clear(self) -> list[Key]:
-        """Forget everything, also where in the owner's steps we are; the keys that went."""
-        gone = sorted(self.keys)
-        self.keys = set()
+    def await_owner(self) -> None:
+        """The owner has restarted: acknowledge nothing until it speaks. What it had holds until then."""
         self._epoch = self._generation = self._position = 0
         self._building = None
+
+    def clear(self) -> list[Key]:
+        """Forget everything, also where in the owner's steps we are; the keys that went."""
+        self.await_owner()
+        gone = sorted(self.keys)
+        self.keys = set()
         return gone
 
 

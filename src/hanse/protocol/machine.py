@@ -84,6 +84,8 @@ class Machine:
 
         self._interval_s = settings.announcement_interval_s
         self._neighbours: dict[int, Neighbour] = {}
+        # Larger than any that a neighbour which we have forgotten may remember of our sets (R24).
+        self._generation = 1
         self._number = 0  # of our control frames
         self._sequence = 0  # of our announcements
         self._routes: dict[int, Route] = {}
@@ -300,7 +302,7 @@ class Machine:
                 self._effects.append(Emit("limit_reached", neighbour=identity, detail="neighbours_max"))
                 self._effects.append(CloseLink(identity, f"more than {self.settings.neighbours_max} neighbours"))
                 return
-            neighbour = self._neighbours[identity] = Neighbour(identity)
+            neighbour = self._neighbours[identity] = Neighbour(identity, self._generation)
         if neighbour.is_up:
             self._conflict(identity, "a second link with the id of a neighbour whose link is up")
             return
@@ -335,6 +337,7 @@ class Machine:
         for key in neighbour.joined.clear():
             self._drop_child(key, neighbour.identity)
         del self._neighbours[neighbour.identity]
+        self._generation = max(self._generation, neighbour.joining.generation + 1, neighbour.connecting.generation + 1)
         self._is_table_changed = True
 
     def _conflict(self, identity: int, detail: str) -> None:
@@ -363,8 +366,9 @@ class Machine:
         if not neighbour.is_usable and now - neighbour.echoed_at <= self.settings.expiry_s:
             neighbour.is_usable = True
             self._dirty_routes.update(core for core, route in self._routes.items() if identity in route.entries)
-        neighbour.joining.acknowledge(frame.memberships_ack)
-        neighbour.connecting.acknowledge(frame.connections_ack)
+        if frame.echo_epoch == self.epoch:  # else it speaks of the sets of a boot before this one
+            neighbour.joining.acknowledge(frame.memberships_ack)
+            neighbour.connecting.acknowledge(frame.connections_ack)
         for delta in frame.claim_deltas:
             self._on_claim_delta(now, neighbour, delta)
         for part in frame.claim_parts:
@@ -411,6 +415,7 @@ class Machine:
     def _on_neighbour_restarted(self, neighbour: Neighbour) -> None:
         """A new epoch: the neighbour has forgotten what we told it, and what it told us counts no more (R22)."""
         self._forget_ways(neighbour)
+        neighbour.joined.await_owner()
         neighbour.joining.restart()
         neighbour.connecting.restart()
         neighbour.drop_pending()
@@ -1073,6 +1078,11 @@ class Machine:
                 self._effects.append(Emit("neighbour_lost", neighbour=neighbour.identity))
                 identity = neighbour.identity
                 self._dirty_routes.update(c for c, route in self._routes.items() if identity in route.entries)
+            if now - neighbour.up_at > 2 * self._interval_s:
+                # By now we have joined what we want through this neighbour; if that is nothing, it must hear so,
+                # else it keeps what we had with it before a restart (R22).
+                neighbour.joining.introduce()
+                neighbour.connecting.introduce()
             has_steps = neighbour.joining.has_unacknowledged or neighbour.connecting.has_unacknowledged
             if has_steps and neighbour.has_stale_steps:
                 neighbour.joining.rewind()

@@ -33,7 +33,7 @@ class Neighbour:
         "up_at",
     )
 
-    def __init__(self, identity: int) -> None:
+    def __init__(self, identity: int, generation: int = 1) -> None:
         self.identity = identity
         self.is_up = False
         # Heard, and hearing us, within K announcement intervals (R4).
@@ -48,10 +48,10 @@ class Neighbour:
 
         # The neighbour's memberships with us, and ours with it.
         self.joined = MirroredSet()
-        self.joining = OwnedSet()
+        self.joining = OwnedSet(generation)
         # Which of ours it says reach their core, and which of its memberships we say do.
         self.connected = MirroredSet()
-        self.connecting = OwnedSet()
+        self.connecting = OwnedSet(generation)
         # Steps that were already unacknowledged a round ago are sent again.
         self.has_stale_steps = False
 

@@ -8,6 +8,7 @@ from hanse.errors import RemoteError
 
 _PUBLISH = 0x30
 _TYPE_MASK = 0xF0
+_ALL_BUT_RETAIN = 0xFE
 
 
 def packet_end(body: bytes, start: int) -> tuple[int, int]:
@@ -30,26 +31,33 @@ def packet_end(body: bytes, start: int) -> tuple[int, int]:
     return position, position + length
 
 
-def check_body(body: bytes, count: int) -> None:
-    """Refuse a body that is not exactly `count` PUBLISH packets.
+def check_body(body: bytes, count: int, qos: int) -> None:
+    """Refuse a body that is not exactly `count` PUBLISH packets of that QoS, with DUP 0.
 
     A transit hop looks at nothing else of a publication, so this is its whole cost a message. Packets of one size
     under 130 bytes, the common case, are checked by two strided slices: 64 of them in 0.7 µs against 25 µs one by
     one (CPython 3.11, one core).
     """
     size = len(body)
+    first_byte = _PUBLISH | qos << 1
     if count and size % count == 0:
         stride = size // count
         if (
             2 < stride < 130
             and body[1::stride] == bytes((stride - 2,)) * count
-            and body[0] & _TYPE_MASK == _PUBLISH
+            and body[0] & _ALL_BUT_RETAIN == first_byte
             and body[0::stride] == body[:1] * count
         ):
             return
     position = 0
     for _ in range(count):
-        _, position = packet_end(body, position)
+        start = position
+        _, position = packet_end(body, start)
+        if body[start] & _ALL_BUT_RETAIN != first_byte:
+            raise RemoteError(
+                f"The packet at byte {start} of a run has the first byte {body[start]:#x}; expected {first_byte:#x}, "
+                f"a PUBLISH with DUP 0 and the run's QoS of {qos}, beside RETAIN."
+            )
     if position != size:
         raise RemoteError(f"A run of {count} publications has {size - position} bytes after its last packet.")
 

@@ -1,0 +1,343 @@
+"""A federation in memory: real machines, a heap of events, and links that carry bytes.
+
+Every frame is encoded and decoded on its way, so each test exercises the wire as well. Beside each machine stands a
+host broker that knows No Local and the host subscriptions: what the federator is not subscribed to never reaches it.
+"""
+
+import heapq
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from hanse.protocol import codec, topics
+from hanse.protocol.effects import CloseLink, Effect, Emit, Send, SendRuns, StoreEpoch, SubscribeHost, UnsubscribeHost
+from hanse.protocol.events import Event, Leave, LinkDown, LinkUp, Received, Subscribed, Tick, Unsubscribed
+from hanse.protocol.forwarding import Routed
+from hanse.protocol.machine import Machine
+from hanse.protocol.messages import ControlFrame, Publication, Run
+from hanse.protocol.packets import split, topic_of
+from hanse.protocol.settings import Settings
+
+Link = tuple[int, int]
+
+
+def packet(topic: str, payload: bytes = b"", qos: int = 0) -> bytes:
+    """A PUBLISH packet in the form in which it travels: DUP 0, packet identifier 0, no properties."""
+    name = topic.encode()
+    rest = len(name).to_bytes(2, "big") + name + (b"\0\0" if qos else b"") + b"\0" + payload
+    size = len(rest)
+    length = bytearray()
+    while size >= 0x80:
+        length.append(size & 0x7F | 0x80)
+        size >>= 7
+    length.append(size)
+    return bytes((0x30 | qos << 1,)) + bytes(length) + rest
+
+
+def publication(topic: str, payload: bytes = b"", qos: int = 0) -> Publication:
+    return Publication(topic, qos, packet(topic, payload, qos))
+
+
+class Sent(NamedTuple):
+    """One frame that went over a link."""
+
+    at: float
+    source: int
+    target: int
+    control: ControlFrame | None
+    runs: tuple[Run, ...]
+    size_bytes: int
+
+
+class Delivered(NamedTuple):
+    """One publication that a federator handed to its host broker."""
+
+    at: float
+    broker: int
+    topic: str
+    packet: bytes
+
+
+class Emitted(NamedTuple):
+    """One word to the people who watch."""
+
+    at: float
+    broker: int
+    emit: Emit
+
+
+@dataclass(slots=True)
+class Host:
+    """What stands beside a federator and outlives it: the broker with its clients, and the disk."""
+
+    interest: set[str]
+    subscriptions: set[str]
+    epoch: int = 0
+
+
+class Network:
+    """Federators 0 to `size` - 1 (or those named), and the links between them."""
+
+    def __init__(
+        self,
+        brokers: int | Iterable[int],
+        links: Iterable[Link] = (),
+        *,
+        latency_s: float | dict[Link, float] = 0.01,
+        wall_s: int = 1_000,
+        interest: dict[int, Sequence[str]] | None = None,
+        **settings: Any,
+    ) -> None:
+        self.now = 0.0
+        self.latency_s = latency_s
+        self.settings = Settings(**settings)
+        self.hosts: dict[int, Host] = {}
+        self.machines: dict[int, Machine] = {}
+        self.sent: list[Sent] = []
+        self.deliveries: list[Delivered] = []
+        self.emitted: list[Emitted] = []
+        self.closed: list[tuple[int, CloseLink]] = []
+        # Directions that lose everything without a word.
+        self.deaf: set[Link] = set()
+        self._links: dict[Link, int] = {}
+        self._incarnations = itertools.count(1)
+        self._order = itertools.count()
+        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._ticks: dict[int, float] = {}
+        for identity in range(brokers) if isinstance(brokers, int) else brokers:
+            self.hosts[identity] = Host(set((interest or {}).get(identity, ())), set())
+            self.start(identity, wall_s=wall_s)
+        for one, other in links:
+            self.link(one, other)
+
+    # --- what can be done to it -------------------------------------------------------------------------------
+
+    def start(self, identity: int, *, wall_s: int = 1_000, stored_epoch: int | None = None) -> None:
+        """Boot a federator with what its disk holds; interest that is known goes in before any link."""
+        host = self.hosts[identity]
+        stored = host.epoch if stored_epoch is None else stored_epoch
+        machine = Machine(identity, self.settings, now=self.now, wall_s=wall_s, stored_epoch=stored)
+        self.machines[identity] = machine
+        host.subscriptions.clear()
+        self._carry_out(identity, machine.start(self.now))
+        for filter_ in sorted(host.interest):
+            self.step(identity, Subscribed(filter_))
+
+    def crash(self, identity: int) -> None:
+        """A federator dies: no word, and its links are gone."""
+        self._ticks.pop(identity, None)
+        del self.machines[identity]
+        for one, other in [link for link in self._links if identity in link and link[0] < link[1]]:
+            self.cut(one, other)
+
+    def restart(self, identity: int, links: Iterable[int], **boot: int) -> None:
+        """Boot a federator that crashed, and link it to its neighbours again."""
+        self.start(identity, **boot)
+        for neighbour in links:
+            self.link(identity, neighbour)
+
+    def leave(self, identity: int) -> None:
+        """A federator says goodbye, and then its links go."""
+        self.step(identity, Leave())
+        self.run(0.1)
+        self.crash(identity)
+
+    def link(self, one: int, other: int) -> None:
+        self._links[one, other] = self._links[other, one] = next(self._incarnations)
+        self.step(one, LinkUp(other))
+        self.step(other, LinkUp(one))
+
+    def cut(self, one: int, other: int, *, is_removed: bool = False) -> None:
+        """End a link; what is under way on it is lost."""
+        del self._links[one, other], self._links[other, one]
+        for here, there in ((one, other), (other, one)):
+            if here in self.machines:
+                self.step(here, LinkDown(there, is_removed))
+
+    def subscribe(self, broker: int, *filters: str) -> None:
+        for filter_ in filters:
+            self.hosts[broker].interest.add(filter_)
+            self.step(broker, Subscribed(filter_))
+
+    def unsubscribe(self, broker: int, filter_: str) -> None:
+        self.hosts[broker].interest.discard(filter_)
+        self.step(broker, Unsubscribed(filter_))
+
+    def publish(self, broker: int, topic: str, payload: bytes = b"", qos: int = 0) -> bool:
+        """A client publishes at a host broker; whether its federator is subscribed and so hears of it."""
+        if not any(topics.matches(group, topic) for group in self.hosts[broker].subscriptions):
+            return False
+        routed = self.machines[broker].publish(self.now, [publication(topic, payload, qos)])
+        self._route(broker, routed)
+        return True
+
+    def step(self, broker: int, event: Event) -> list[Effect]:
+        effects = self.machines[broker].step(self.now, event)
+        self._carry_out(broker, effects)
+        return effects
+
+    def run(self, seconds: float) -> None:
+        """Let time pass."""
+        end = self.now + seconds
+        while self._queue and self._queue[0][0] <= end:
+            self.now, _, happen = heapq.heappop(self._queue)
+            happen()
+        self.now = end
+
+    # --- what can be asked of it ------------------------------------------------------------------------------
+
+    def cores(self, group: str) -> set[int | None]:
+        """Whom the federators name as the group's core."""
+        return {machine.core_of(group) for machine in self.machines.values()}
+
+    def claimants(self, group: str) -> list[int]:
+        return sorted(i for i, machine in self.machines.items() if group in machine._claims.groups)
+
+    def got(self, broker: int) -> list[str]:
+        """Topics of what the federator handed to its host broker, in order."""
+        return [delivered.topic for delivered in self.deliveries if delivered.broker == broker]
+
+    def mesh_links(self, group: str) -> set[Link]:
+        """The links of a group's mesh, as both ends see them."""
+        ends = {(i, n) for i, machine in self.machines.items() for n in machine.mesh_neighbours(group)}
+        return {(one, other) for one, other in ends if one < other and (other, one) in ends}
+
+    def control_since(self, at: float) -> list[Sent]:
+        return [sent for sent in self.sent if sent.at > at and sent.control is not None]
+
+    def names_emitted(self, broker: int) -> list[str]:
+        return [emitted.emit.name for emitted in self.emitted if emitted.broker == broker]
+
+    # --- how it works -----------------------------------------------------------------------------------------
+
+    def _carry_out(self, broker: int, effects: Iterable[Effect]) -> None:
+        host = self.hosts[broker]
+        for effect in effects:
+            match effect:
+                case Send(neighbour, frame):
+                    self._transmit(broker, neighbour, codec.encode_control(frame))
+                case SendRuns(neighbour, runs):
+                    self._transmit(broker, neighbour, codec.encode_data(runs))
+                case SubscribeHost(group):
+                    assert group not in host.subscriptions
+                    host.subscriptions.add(group)
+                case UnsubscribeHost(group):
+                    host.subscriptions.remove(group)
+                case StoreEpoch(epoch):
+                    assert epoch > host.epoch, "an epoch is used once"
+                    host.epoch = epoch
+                case CloseLink():
+                    self.closed.append((broker, effect))
+                case Emit():
+                    self.emitted.append(Emitted(self.now, broker, effect))
+        machine = self.machines[broker]
+        assert host.subscriptions == machine.host_subscriptions()
+        if self._ticks.get(broker) != machine.deadline:
+            deadline = self._ticks[broker] = machine.deadline
+            self._at(deadline, lambda: self._tick(broker, machine, deadline))
+
+    def _route(self, broker: int, routed: Routed) -> None:
+        for neighbour, runs in routed.frames.items():
+            self._transmit(broker, neighbour, codec.encode_data(runs))
+        for run in routed.deliveries:
+            for start, end in split(run.body):
+                publish = run.body[start:end]
+                self.deliveries.append(Delivered(self.now, broker, topic_of(publish), publish))
+
+    def _transmit(self, source: int, target: int, data: bytes) -> None:
+        is_control = codec.kind_of(data) == codec.CONTROL
+        control = codec.decode_control(data) if is_control else None
+        runs = () if is_control else tuple(codec.decode_data(data))
+        self.sent.append(Sent(self.now, source, target, control, runs, len(data)))
+        incarnation = self._links.get((source, target))
+        if incarnation is None or (source, target) in self.deaf:
+            return
+        latency_s = self.latency_s if isinstance(self.latency_s, float) else self.latency_s[source, target]
+        self._at(self.now + latency_s, lambda: self._arrive(source, target, incarnation, control, runs))
+
+    def _arrive(
+        self, source: int, target: int, incarnation: int, control: ControlFrame | None, runs: tuple[Run, ...]
+    ) -> None:
+        if self._links.get((source, target)) != incarnation:
+            return
+        if control is not None:
+            self.step(target, Received(source, control))
+        else:
+            self._route(target, self.machines[target].forward(self.now, source, runs))
+
+    def _tick(self, broker: int, machine: Machine, deadline: float) -> None:
+        if self._ticks.get(broker) == deadline and self.machines.get(broker) is machine:
+            del self._ticks[broker]
+            self.step(broker, Tick())
+
+    def _at(self, when: float, happen: Callable[[], None]) -> None:
+        heapq.heappush(self._queue, (when, next(self._order), happen))
+
+
+class Desk:
+    """One machine whose neighbours are played by the test: they say what they are told to say, right or wrong."""
+
+    def __init__(
+        self, identity: int = 5, peers: Sequence[int] = (1, 2), *, wall_s: int = 1_000, **settings: Any
+    ) -> None:
+        self.now = 0.0
+        settings.setdefault("coalescing_s", 0.0)  # a word is answered in the same step
+        self.machine = Machine(identity, Settings(**settings), now=0.0, wall_s=wall_s)
+        self.frames: dict[int, list[ControlFrame]] = {}
+        self.effects: list[Effect] = []
+        self._numbers: dict[int, int] = {}
+        self.epochs: dict[int, int] = {}
+        self._take(self.machine.start(0.0))
+        for peer in peers:
+            self.up(peer)
+
+    def up(self, peer: int) -> list[Effect]:
+        self.epochs.setdefault(peer, 1_000)
+        return self.step(LinkUp(peer))
+
+    def step(self, event: Event) -> list[Effect]:
+        return self._take(self.machine.step(self.now, event))
+
+    def frame(self, peer: int, **parts: Any) -> ControlFrame:
+        """The peer's next frame; it echoes the last that it was sent, unless told otherwise."""
+        self._numbers[peer] = self._numbers.get(peer, 0) + 1
+        heard = self.frames.get(peer, [])
+        parts.setdefault("echo_epoch", heard[-1].epoch if heard else 0)
+        parts.setdefault("echo_number", heard[-1].number if heard else 0)
+        parts.setdefault("epoch", self.epochs[peer])
+        parts.setdefault("number", self._numbers[peer])
+        frame = ControlFrame(sender=parts.pop("sender", peer), **parts)
+        return codec.decode_control(codec.encode_control(frame))
+
+    def say(self, peer: int, **parts: Any) -> list[Effect]:
+        """The peer says something; what the machine then wants done at once."""
+        return self.step(Received(peer, self.frame(peer, **parts)))
+
+    def wait(self, seconds: float, *, talking: Sequence[int] = ()) -> list[Effect]:
+        """Let time pass; those who talk send an empty frame, with its echo, after each round."""
+        end = self.now + seconds
+        before = len(self.effects)
+        while self.machine.deadline <= end:
+            is_round = self.machine.deadline == self.machine._next_tick
+            self.now = max(self.now, self.machine.deadline)
+            self.step(Tick())
+            for peer in talking if is_round else ():
+                self.say(peer)
+        self.now = end
+        return self.effects[before:]
+
+    def last_to(self, peer: int) -> ControlFrame:
+        return self.frames[peer][-1]
+
+    def emitted(self, name: str) -> list[Emit]:
+        return [effect for effect in self.effects if isinstance(effect, Emit) and effect.name == name]
+
+    def _take(self, effects: list[Effect]) -> list[Effect]:
+        self.effects += effects
+        for effect in effects:
+            if isinstance(effect, Send):
+                self.frames.setdefault(effect.neighbour, []).append(
+                    codec.decode_control(codec.encode_control(effect.frame))
+                )
+        return effects

@@ -1,0 +1,402 @@
+import tracemalloc
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.protocol.net import packet
+from tests.protocol.strategies import CONTROL_FRAMES, batches
+
+from hanse.errors import RemoteError
+from hanse.protocol import codec
+from hanse.protocol.messages import (
+    Announcement,
+    ClaimChange,
+    ClaimDelta,
+    ClaimPart,
+    ClaimRequest,
+    ControlFrame,
+    HandOver,
+    Run,
+    SetAck,
+    SetDelta,
+    SetStep,
+    Solicit,
+)
+
+BOUNDED = settings(max_examples=100, deadline=None)
+
+CONTROL = ControlFrame(
+    sender=5,
+    epoch=1_000,
+    number=300,
+    echo_epoch=1_000,
+    echo_number=2,
+    is_full=True,
+    announcements=(Announcement(9, 1_000, 7, 2, 1), Announcement(3, 1_000, 8, 0xFFFF, 0, "g")),
+    claim_deltas=(ClaimDelta(9, 1_000, 0, (ClaimChange("$hanse/management", 100, "filter"), ClaimChange("g", None))),),
+    claim_requests=(ClaimRequest(4, 0, 0, -1, 0),),
+    claim_parts=(ClaimPart(9, 1_000, 2, 0, 1, (ClaimChange("g", 0),)),),
+    solicits=(Solicit(9, 1_000, 8),),
+    hand_overs=(HandOver(9, "g"),),
+    memberships=SetDelta(1, 4, 0, (SetStep(True, 9, "g"), SetStep(False, 9, "h"))),
+    connections=SetDelta(2, 0, 1, (SetStep(True, 5, "+"),)),
+    memberships_ack=SetAck(1, 2),
+    connections_ack=SetAck(3, 4),
+)
+# The layout of docs/protocol.md, field by field; 1,000 is e8 07 and 300 is ac 02.
+CONTROL_BYTES = bytes.fromhex(
+    "01 01  05  e807  ac02  e807 02  01  01 02  03 04"
+    "01 02  09 e807 07 02 01 00  03 e807 08 ffff03 00 01 67"
+    "02 01  09 e807 00 02  11 2468616e73652f6d616e6167656d656e74 65 06 66696c746572  01 67 00 00"
+    "03 01  04 00 00 00 00"
+    "04 01  09 e807 02 00 01 01  01 67 01 00"
+    "05 01  09 e807 08"
+    "06 01  09 01 67"
+    "07 01  01 04 00 02  13 01 67  12 01 68"
+    "08 01  02 00 01 01  0b 01 2b"
+)
+
+DATA = [
+    Run(5, 1_000, 7, 2, 1, 3, ("g", "+"), packet("g", b"1", 1) + packet("g", b"2", 1)),
+    Run(5, 1_000, 9, 1, 0, 3, ("g",), packet("g")),
+    Run(6, 2, 0, 1, 2, 1, ("+",), packet("x" * 130, b"", 2)),
+]
+DATA_BYTES = bytes.fromhex(
+    "01 02  02 01 67 01 2b  03"
+    "01 03  05 e807 07  02  02 00 01  12  32 07 0001 67 0000 00 31  32 07 0001 67 0000 00 32"
+    "04 03  01  01 00  06  30 04 0001 67 00"
+    "02 01  06 02 00  01  01 01  8a01  34 8701 0082" + "78" * 130 + "0000 00"
+)
+
+
+def test_the_bytes_of_a_control_frame_are_those_of_the_document() -> None:
+    assert codec.encode_control(CONTROL) == CONTROL_BYTES
+    assert codec.decode_control(CONTROL_BYTES) == CONTROL
+
+
+def test_the_bytes_of_a_data_frame_are_those_of_the_document() -> None:
+    assert codec.encode_data(DATA) == DATA_BYTES
+    assert codec.decode_data(DATA_BYTES) == DATA
+
+
+def test_a_frame_tells_its_kind() -> None:
+    assert codec.kind_of(CONTROL_BYTES) == codec.CONTROL
+    assert codec.kind_of(DATA_BYTES) == codec.DATA
+
+
+@BOUNDED
+@given(CONTROL_FRAMES)
+def test_a_control_frame_comes_back_as_it_went(frame: ControlFrame) -> None:
+    assert codec.decode_control(codec.encode_control(frame)) == frame
+
+
+@BOUNDED
+@given(batches())
+def test_a_data_frame_comes_back_as_it_went(batch: list[Run]) -> None:
+    assert codec.decode_data(codec.encode_data(batch)) == batch
+
+
+def test_every_strict_prefix_of_a_control_frame_is_refused_or_is_a_frame_without_its_last_sections() -> None:
+    # A control frame ends where a section ends, so what is before a section is a frame that says less.
+    accepted = set()
+    for size in range(len(CONTROL_BYTES)):
+        try:
+            frame = codec.decode_control(CONTROL_BYTES[:size])
+        except RemoteError:
+            continue
+        accepted.add(size)
+        assert codec.encode_control(frame) == CONTROL_BYTES[:size]
+    assert len(accepted) == 8  # one before each section
+
+
+def test_every_strict_prefix_of_a_data_frame_is_refused() -> None:
+    for size in range(len(DATA_BYTES)):
+        with pytest.raises(RemoteError):
+            codec.decode_data(DATA_BYTES[:size])
+
+
+@pytest.mark.parametrize("tail", [b"\0", b"\x01", b"\xff" * 9])
+def test_trailing_bytes_are_refused(tail: bytes) -> None:
+    with pytest.raises(RemoteError):
+        codec.decode_control(CONTROL_BYTES + tail)
+    with pytest.raises(
+        RemoteError, match=f"^The frame has {len(tail)} bytes after its end at byte {len(DATA_BYTES)}.$"
+    ):
+        codec.decode_data(DATA_BYTES + tail)
+
+
+HEAD = bytes.fromhex("01 01 05 01 01 00 00 00 00 00 00 00")
+RUN = bytes.fromhex("00 01 05 01 00 01 01 00 06 30 04 0001 67 00")
+NINES = b"\xff" * 9
+QOS_0 = "a PUBLISH with DUP 0 and the run's QoS of 0, beside RETAIN."
+
+MALFORMED: list[tuple[str, Callable[[bytes], object], bytes, str]] = [
+    ("empty", codec.kind_of, b"", "The frame ends at byte 0, where more was expected; it is cut short."),
+    ("one byte", codec.kind_of, b"\x01", "The frame ends at byte 1, where more was expected; it is cut short."),
+    ("version", codec.kind_of, b"\x02\x01", "The frame has version 2; this federator speaks version 1."),
+    ("type", codec.kind_of, b"\x01\x03", "The frame has type 3; known are 1 (control) and 2 (data)."),
+    ("kind", codec.decode_control, b"\x01\x02\x00\x00", "The frame has type 2 where 1 was expected."),
+    ("kind", codec.decode_data, HEAD, "The frame has type 1 where 2 was expected."),
+    (
+        "json",
+        codec.kind_of,
+        b'{"core": ' + b"[" * 10_000,
+        "The frame has version 123; this federator speaks version 1.",
+    ),
+    (
+        "federator id",
+        codec.decode_control,
+        bytes.fromhex("01 01 8080808010"),
+        "The federator id before byte 7 is 4294967296; it must be at most 4294967295.",
+    ),
+    (
+        "epoch",
+        codec.decode_control,
+        bytes.fromhex("01 01 05 80808080808040"),
+        "The epoch before byte 10 is 281474976710656; it must be at most 281474976710655.",
+    ),
+    (
+        "number",
+        codec.decode_control,
+        bytes.fromhex("01 01 05 01 808080808080808040"),
+        "The frame number before byte 13 is 4611686018427387904; it must be at most 4611686018427387903.",
+    ),
+    (
+        "ten bytes",
+        codec.decode_control,
+        b"\x01\x01" + NINES + b"\x01",
+        "The federator id before byte 11 is longer than nine bytes; it is malformed.",
+    ),
+    (
+        "not shortest",
+        codec.decode_control,
+        bytes.fromhex("01 01 8500"),
+        "The federator id before byte 4 is not in its shortest form; it is malformed.",
+    ),
+    (
+        "flags",
+        codec.decode_control,
+        HEAD[:7] + b"\x04" + HEAD[8:],
+        "The control frame of federator 5 has flags 0x4; known are 0x1 and 0x2.",
+    ),
+    (
+        "unknown section",
+        codec.decode_control,
+        HEAD + b"\x09\x01",
+        "The control frame of federator 5 has section 9 after 0; sections are 1 to 8, in rising order.",
+    ),
+    (
+        "section twice",
+        codec.decode_control,
+        HEAD + bytes.fromhex("05 01 01 01 01") * 2,
+        "The control frame of federator 5 has section 5 after 5; sections are 1 to 8, in rising order.",
+    ),
+    (
+        "empty section",
+        codec.decode_control,
+        HEAD + b"\x05\x00",
+        "The control frame of federator 5 has 0 items in section 5.",
+    ),
+    (
+        "two sets",
+        codec.decode_control,
+        HEAD + bytes.fromhex("07 02 01 00 00 00 01 00 00 00"),
+        "The control frame of federator 5 has 2 items in section 7.",
+    ),
+    (
+        "huge count",
+        codec.decode_control,
+        HEAD + b"\x05" + b"\xff" * 8 + b"\x3f",
+        "The number of solicits before byte 22 is 4611686018427387903; it must be at most 9.",
+    ),
+    (
+        "distance",
+        codec.decode_control,
+        HEAD + bytes.fromhex("01 01 09 01 01 808004 00 00"),
+        "The distance before byte 20 is 65536; it must be at most 65535.",
+    ),
+    (
+        "rank",
+        codec.decode_control,
+        HEAD + bytes.fromhex("02 01 09 01 00 01 01 67 ea07 00"),
+        "The rank before byte 22 is 1002; it must be at most 1001.",
+    ),
+    (
+        "text beyond the end",
+        codec.decode_control,
+        HEAD + bytes.fromhex("06 01 09 05 67"),
+        "The group at byte 16 has 5 bytes, but 1 are left.",
+    ),
+    (
+        "text too long",
+        codec.decode_control,
+        HEAD + bytes.fromhex("06 01 09 808004") + b"g" * 65_536,
+        "The length of the group before byte 18 is 65536; it must be at most 65535.",
+    ),
+    (
+        "not UTF-8",
+        codec.decode_control,
+        HEAD + bytes.fromhex("06 01 09 02 c0 80"),
+        "The group before byte 18 is not UTF-8; it is malformed.",
+    ),
+    (
+        "a surrogate",
+        codec.decode_control,
+        HEAD + bytes.fromhex("06 01 09 03 eda080"),
+        "The group before byte 19 is not UTF-8; it is malformed.",
+    ),
+    (
+        "empty group",
+        codec.decode_control,
+        HEAD + bytes.fromhex("06 01 09 00"),
+        "The topic filter is empty; expected at least one character.",
+    ),
+    (
+        "NUL",
+        codec.decode_control,
+        HEAD + bytes.fromhex("06 01 09 01 00"),
+        "The topic filter '\\x00' holds U+0000, which MQTT forbids; leave it out.",
+    ),
+    (
+        "wildcard out of place",
+        codec.decode_control,
+        HEAD + bytes.fromhex("06 01 09 02 2362"),
+        "The topic filter '#b' has # out of place; it must be the whole last level, as in a/#.",
+    ),
+    (
+        "shared group",
+        codec.decode_control,
+        HEAD + bytes.fromhex("06 01 09 0a") + b"$share/g/t",
+        "The group before byte 26 is a shared subscription; expected the filter behind it (R23).",
+    ),
+    (
+        "201 levels",
+        codec.decode_control,
+        HEAD + bytes.fromhex("06 01 09 c801") + b"/" * 200,
+        f"The topic filter {'/' * 60!r}... has 201 levels; at most 200 are allowed, use fewer slashes.",
+    ),
+    (
+        "flags of a run",
+        codec.decode_data,
+        bytes.fromhex("01 02 01 01 67 01") + b"\x08" + RUN[1:],
+        "A run has flags 0x8; the QoS must be 0 to 2, and nothing but 0x4 beside it.",
+    ),
+    (
+        "QoS 3",
+        codec.decode_data,
+        bytes.fromhex("01 02 01 01 67 01") + b"\x03" + RUN[1:],
+        "A run has flags 0x3; the QoS must be 0 to 2, and nothing but 0x4 beside it.",
+    ),
+    (
+        "follows nothing",
+        codec.decode_data,
+        bytes.fromhex("01 02 01 01 67 01") + b"\x04" + RUN[1:2] + RUN[5:],
+        "The first run of a data frame says that it follows another; there is none.",
+    ),
+    (
+        "too many runs",
+        codec.decode_data,
+        bytes.fromhex("01 02 00 808004"),
+        "The number of runs before byte 6 is 65536; it must be at most 65535.",
+    ),
+    (
+        "unknown group",
+        codec.decode_data,
+        bytes.fromhex("01 02 01 01 67 01") + RUN[:7] + b"\x01" + RUN[8:],
+        "A run names group 1, but the frame lists 1.",
+    ),
+    (
+        "no group",
+        codec.decode_data,
+        bytes.fromhex("01 02 01 01 67 01") + RUN[:6] + b"\x00" + RUN[8:],
+        "A run names group -1, but the frame lists 1.",
+    ),
+    (
+        "no publication",
+        codec.decode_data,
+        bytes.fromhex("01 02 01 01 67 01") + RUN[:5] + b"\x00" + RUN[6:],
+        "A run says it holds 0 publications in 6 bytes.",
+    ),
+    (
+        "more publications than bytes",
+        codec.decode_data,
+        bytes.fromhex("01 02 01 01 67 01") + RUN[:5] + b"\x07" + RUN[6:],
+        "A run says it holds 7 publications in 6 bytes.",
+    ),
+    (
+        "body beyond the end",
+        codec.decode_data,
+        bytes.fromhex("01 02 01 01 67 01") + RUN[:8] + b"\x07" + RUN[9:],
+        "The run at byte 15 has 7 bytes, but 6 are left.",
+    ),
+    (
+        "not a PUBLISH",
+        codec.decode_data,
+        bytes.fromhex("01 02 01 01 67 01") + RUN[:9] + b"\x40" + RUN[10:],
+        "A run holds no PUBLISH packet at byte 0 of 6; the frame is malformed.",
+    ),
+    (
+        "another QoS",
+        codec.decode_data,
+        bytes.fromhex("01 02 01 01 67 01") + RUN[:9] + b"\x32" + RUN[10:],
+        f"The packet at byte 0 of a run has the first byte 0x32; expected 0x30, {QOS_0}",
+    ),
+    (
+        "DUP",
+        codec.decode_data,
+        bytes.fromhex("01 02 01 01 67 01") + RUN[:9] + b"\x38" + RUN[10:],
+        f"The packet at byte 0 of a run has the first byte 0x38; expected 0x30, {QOS_0}",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("decode", "data", "message"),
+    [case[1:] for case in MALFORMED],
+    ids=[f"{case[0]}-{index}" for index, case in enumerate(MALFORMED)],
+)
+def test_malformed_bytes_are_refused_with_a_sentence(
+    decode: Callable[[bytes], object], data: bytes, message: str
+) -> None:
+    with pytest.raises(RemoteError) as refusal:
+        decode(data)
+    assert str(refusal.value) == message
+
+
+def refuses_or_reads(data: bytes) -> None:
+    for decode in (codec.decode_control, codec.decode_data):
+        try:
+            decode(data)
+        except RemoteError:
+            continue
+
+
+def test_no_flipped_bit_raises_anything_but_remote_error_or_allocates_much() -> None:
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for whole in (CONTROL_BYTES, DATA_BYTES):
+            for position in range(len(whole)):
+                for bit in range(8):
+                    flipped = bytearray(whole)
+                    flipped[position] ^= 1 << bit
+                    refuses_or_reads(bytes(flipped))
+        assert tracemalloc.get_traced_memory()[1] - before < 1_000_000
+    finally:
+        tracemalloc.stop()
+
+
+@BOUNDED
+@given(st.binary(max_size=200), st.sampled_from([b"", b"\x01\x01", b"\x01\x02", HEAD]))
+def test_random_bytes_raise_nothing_but_remote_error(tail: bytes, head: bytes) -> None:
+    refuses_or_reads(head + tail)
+
+
+@BOUNDED
+@given(CONTROL_FRAMES, st.data())
+def test_damaged_frames_raise_nothing_but_remote_error(frame: ControlFrame, data: st.DataObject) -> None:
+    whole = bytearray(codec.encode_control(frame))
+    for _ in range(data.draw(st.integers(1, 4))):
+        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    refuses_or_reads(bytes(whole))

@@ -1,0 +1,1041 @@
+"""One test, or a few, for each rule of docs/protocol.md, in its order. Each fails when its rule is broken."""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.protocol.net import Desk, Network, packet, publication
+
+from hanse.protocol.effects import CloseLink, Effect, Emit, Send, SendRuns, StoreEpoch, SubscribeHost, UnsubscribeHost
+from hanse.protocol.events import Appointed, Leave, LinkDown, Received, Subscribed, Unsubscribed
+from hanse.protocol.grouping import Grouping
+from hanse.protocol.identity import boot_epoch, claim_delay_s, election_key
+from hanse.protocol.machine import Machine
+from hanse.protocol.messages import (
+    UNREACHABLE,
+    Announcement,
+    ClaimChange,
+    ClaimDelta,
+    ClaimPart,
+    ClaimRequest,
+    HandOver,
+    Run,
+    SetAck,
+    SetDelta,
+    SetStep,
+    Solicit,
+)
+from hanse.protocol.settings import MANAGEMENT_GROUP, RANK_DEFAULT, Settings
+from hanse.protocol.topics import covers
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENT = (ROOT / "docs" / "protocol.md").read_text()
+
+# The overlay of the 2020 paper's figures.
+PAPER = [(0, 1), (0, 2), (1, 3), (1, 4), (2, 3), (3, 4), (3, 5), (4, 5)]
+LINE = [(0, 1), (1, 2), (2, 3)]
+A = 1.0
+K = 3
+
+
+def core_known(desk: Desk, peer: int, core: int, groups: tuple[str, ...] = ("g",), *, sequence: int = 1) -> None:
+    """A peer tells of a core, the way to it and its claims."""
+    distance = 0 if peer == core else 1
+    changes = tuple(ClaimChange(group, RANK_DEFAULT) for group in groups)
+    desk.say(
+        peer,
+        announcements=(Announcement(core, 1_000, sequence, distance, len(changes)),),
+        claim_deltas=(ClaimDelta(core, 1_000, 0, changes),),
+    )
+
+
+def joined(group: str, core: int, *, generation: int = 1, start: int = 0) -> SetDelta:
+    return SetDelta(generation, start, 0, (SetStep(True, core, group),))
+
+
+def left(group: str, core: int, *, start: int) -> SetDelta:
+    return SetDelta(1, start, 0, (SetStep(False, core, group),))
+
+
+def sends(effects: list[Effect]) -> list[Send]:
+    return [effect for effect in effects if isinstance(effect, Send)]
+
+
+def steps_to(desk: Desk, peer: int, name: str = "memberships") -> list[SetStep]:
+    """All steps of a set that the machine has told a peer."""
+    deltas = (getattr(frame, name) for frame in desk.frames.get(peer, ()))
+    return [step for delta in deltas if delta is not None for step in delta.steps]
+
+
+# --- who is speaking ------------------------------------------------------------------------------------------------
+
+
+def test_r01_the_epoch_of_a_boot_is_larger_than_any_that_disk_clock_or_neighbour_know() -> None:
+    assert boot_epoch(stored=7, wall_s=3) == 8
+    assert boot_epoch(stored=3, wall_s=7) == 7
+    assert boot_epoch(stored=3, wall_s=4, heard=9) == 10
+    machine = Machine(1, Settings(), now=0.0, wall_s=5, stored_epoch=40)
+    assert machine.start(0.0)[0] == StoreEpoch(41)
+
+
+def test_r01_a_neighbour_that_heard_more_of_us_than_we_said_makes_us_raise_the_epoch() -> None:
+    desk = Desk()
+    effects = desk.say(1, echo_epoch=2_000, echo_number=3)
+    assert effects[0] == StoreEpoch(2_001)  # on disk before anything that is said under it
+    assert desk.machine.epoch == 2_001
+    assert desk.last_to(1).epoch == 2_001
+    effects = desk.say(1, echo_epoch=2_001, echo_number=10**6)
+    assert effects[0] == StoreEpoch(2_002)
+
+
+def test_r01_an_announcement_of_ourselves_that_we_never_made_raises_the_epoch() -> None:
+    desk = Desk()
+    desk.say(1, announcements=(Announcement(5, 3_000, 9, 4, 0),))
+    assert desk.machine.epoch == 3_001
+    assert desk.emitted("identity_conflict")
+
+
+def test_r01_ids_begin_anew_under_a_raised_epoch() -> None:
+    desk = Desk()
+    core_known(desk, 1, 1)
+    first = desk.machine.publish(0.0, [publication("g")]).frames[1][0]
+    desk.say(1, echo_epoch=2_000, echo_number=3)
+    second = desk.machine.publish(0.0, [publication("g")]).frames[1][0]
+    assert (first.epoch, first.first, second.epoch, second.first) == (1_000, 0, 2_001, 0)
+
+
+def test_r02_a_control_frame_counts_only_if_it_is_newer_than_the_last() -> None:
+    desk = Desk()
+    late = desk.frame(1, announcements=(Announcement(9, 1_000, 1, 1, 0),))
+    core_known(desk, 1, 8)
+    for stale in (late, desk.frame(1, number=2, announcements=late.announcements)):
+        assert desk.step(Received(1, stale)) == []
+    assert desk.machine.counters["ignored_stale_frame"] == 2
+    assert desk.machine.distance_to(9) is None
+    desk.say(1, epoch=1_001, number=1, announcements=late.announcements)  # a newer epoch begins at 1 again
+    assert desk.machine.distance_to(9) == 2
+
+
+def test_r03_frames_count_only_from_a_neighbour_whose_link_is_up() -> None:
+    desk = Desk(peers=(1,))
+    desk.epochs[9] = 1_000
+    word = (Announcement(9, 1_000, 1, 0, 0),)
+    desk.say(9, announcements=word)
+    desk.say(1, sender=9, announcements=word)
+    desk.step(LinkDown(1))
+    desk.say(1, announcements=(Announcement(1, 1_000, 1, 0, 0),))
+    run = Run(9, 1_000, 0, 1, 0, 1, ("g",), packet("g"))
+    assert desk.machine.forward(0.0, 9, [run]) == ({}, [])
+    assert desk.machine.forward(0.0, 1, [run]) == ({}, [])
+    assert desk.machine.counters["rejected_stranger"] == 5
+    assert desk.machine.distance_to(9) is desk.machine.distance_to(1) is None
+
+
+def test_r03_a_link_to_our_own_id_or_a_second_one_to_a_neighbour_is_refused_with_an_alarm() -> None:
+    desk = Desk(identity=5, peers=(1,))
+    for identity in (5, 1):
+        effects = desk.up(identity)
+        assert [type(effect) for effect in effects] == [Emit, CloseLink]
+        assert isinstance(effects[0], Emit)
+        assert effects[0].name == "identity_conflict"
+    assert desk.machine.neighbours() == (1,)
+
+
+def test_r03_distance_0_counts_only_from_the_core_and_only_distance_0_from_it() -> None:
+    desk = Desk()
+    desk.say(1, announcements=(Announcement(9, 1_000, 1, 0, 0), Announcement(1, 1_000, 1, 1, 0)))
+    assert desk.machine.counters["rejected_distance"] == 2
+    assert desk.machine.distance_to(9) is desk.machine.distance_to(1) is None
+    desk.say(1, announcements=(Announcement(9, 1_000, 1, 1, 0), Announcement(1, 1_000, 1, 0, 0)))
+    assert (desk.machine.distance_to(9), desk.machine.distance_to(1)) == (2, 1)
+
+
+def test_r04_a_neighbour_that_does_not_echo_us_is_no_parent_until_it_does() -> None:
+    desk = Desk(peers=(1,))
+    core_known(desk, 1, 9)
+    for sequence in range(2, 7):
+        desk.wait(A)
+        desk.say(1, echo_epoch=0, echo_number=0, announcements=(Announcement(9, 1_000, sequence, 1, 1),))
+    assert desk.machine.parents_of(9) == ()
+    assert [emit.neighbour for emit in desk.emitted("neighbour_lost")] == [1]
+    desk.say(1)  # with an echo
+    assert desk.machine.parents_of(9) == (1,)
+
+
+def test_r04_a_neighbour_that_is_not_heard_for_k_intervals_is_no_parent() -> None:
+    desk = Desk(peers=(1,))
+    core_known(desk, 1, 9)
+    desk.wait(K * A)
+    assert desk.machine.parents_of(9) == (1,)
+    desk.wait(A)
+    assert desk.machine.parents_of(9) == ()
+
+
+# --- cores ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("election", "winner"), [("smallest", 1), ("largest", 7)])
+def test_r05_the_core_is_the_live_claimant_with_the_best_key(election: str, winner: int) -> None:
+    desk = Desk(peers=(1, 7), election=election)
+    core_known(desk, 1, 1)
+    core_known(desk, 7, 7)
+    assert desk.machine.core_of("g") == winner
+    other = 8 - winner
+    better = ClaimDelta(other, 1_000, 1, (ClaimChange("g", RANK_DEFAULT - 1),))
+    desk.say(other, claim_deltas=(better,))
+    assert desk.machine.core_of("g") == other  # rank goes before id
+
+
+def test_r05_a_core_counts_for_an_interval_after_the_last_way_to_it_is_lost() -> None:
+    desk = Desk(peers=(1, 2))
+    core_known(desk, 1, 9)
+    desk.wait(0.5)
+    desk.step(LinkDown(1))
+    desk.wait(0.9 * A)
+    assert desk.machine.core_of("g") == 9
+    desk.wait(0.2 * A)
+    assert desk.machine.core_of("g") is None
+    assert [emit.core for emit in desk.emitted("core_lost")] == [9]
+    core_known(desk, 2, 9, sequence=5)
+    assert desk.machine.core_of("g") == 9  # and again as soon as there is a way
+
+
+def test_r06_a_group_that_nobody_claims_is_claimed_at_once() -> None:
+    alone = Desk(peers=())
+    alone.step(Subscribed("g"))
+    assert alone.machine.core_of("g") == 5
+    desk = Desk(peers=(1, 2))
+    desk.say(1)
+    desk.say(2)
+    desk.step(Subscribed("g"))
+    assert desk.machine.core_of("g") == 5
+
+
+def test_r06_nothing_is_claimed_before_the_neighbours_have_told_their_claims() -> None:
+    desk = Desk(peers=(1, 2))
+    desk.step(Subscribed("g"))
+    desk.step(Subscribed("h"))
+    desk.say(2)
+    assert desk.machine.core_of("g") is None
+    desk.say(1, announcements=(Announcement(1, 1_000, 1, 0, 1),))  # it has claims, and we ask for them
+    assert desk.machine.core_of("g") is None
+    desk.say(1, claim_deltas=(ClaimDelta(1, 1_000, 0, (ClaimChange("g", RANK_DEFAULT),)),))
+    assert desk.machine.core_of("g") == 1
+    assert desk.machine.core_of("h") == 5
+
+
+def test_r06_a_silent_neighbour_is_waited_for_no_longer_than_an_interval() -> None:
+    desk = Desk(peers=(1,))
+    desk.step(Subscribed("g"))
+    desk.wait(A)
+    assert desk.machine.core_of("g") is None
+    desk.wait(A)
+    assert desk.machine.core_of("g") == 5
+
+
+def test_r07_what_a_core_leaves_is_claimed_after_a_delay_that_grows_with_the_id() -> None:
+    delays = [
+        claim_delay_s(election_key(RANK_DEFAULT, identity, "smallest"), A) for identity in (0, 1, 2, 100, 2**32 - 1)
+    ]
+    assert delays == sorted(set(delays))
+    assert delays[0] == 0.0
+    assert delays[-1] < A / 2
+    desk = Desk(peers=(1, 2))
+    core_known(desk, 1, 1)
+    desk.say(2)
+    desk.step(Subscribed("g"))
+    desk.say(1, claim_deltas=(ClaimDelta(1, 1_000, 1, (ClaimChange("g", None),)),))
+    delay_s = claim_delay_s(election_key(RANK_DEFAULT, 5, "smallest"), A)
+    desk.wait(delay_s * 0.99)
+    assert desk.machine.core_of("g") is None
+    desk.wait(delay_s * 0.02)
+    assert desk.machine.core_of("g") == 5
+
+
+def test_r07_of_those_who_miss_a_lost_core_the_smallest_speaks_first_and_the_rest_stay_silent() -> None:
+    net = Network(5, [(0, i) for i in range(1, 5)] + [(i, j) for i in range(1, 5) for j in range(i + 1, 5)])
+    net.run(3)
+    for broker in range(5):
+        net.subscribe(broker, "g")
+        net.run(0.2)
+    assert net.cores("g") == {0}
+    net.crash(0)
+    net.run((K + 1) * A)
+    assert net.cores("g") == {1}
+    elected = [e.broker for e in net.emitted if e.emit.name == "core_elected" and e.emit.group == "g"]
+    assert elected == [0, 1]
+
+
+def test_r08_the_loser_withdraws_when_the_winners_mesh_has_connected_it() -> None:
+    desk = Desk(peers=(1, 2))
+    desk.say(1)
+    desk.say(2)
+    desk.step(Subscribed("g"))
+    core_known(desk, 1, 1)
+    assert desk.machine.core_of("g") == 1
+    assert "g" in desk.machine._claims.groups  # not yet
+    assert SetStep(True, 1, "g") in steps_to(desk, 1)
+    desk.say(1, connections=joined("g", 1))
+    assert "g" not in desk.machine._claims.groups
+
+
+def test_r08_a_loser_with_neither_interest_nor_members_withdraws_at_once() -> None:
+    desk = Desk(peers=(1,))
+    desk.say(1)
+    desk.step(Subscribed("g"))
+    desk.step(Unsubscribed("g"))
+    assert "g" not in desk.machine._claims.groups
+
+
+def test_r08_two_cores_become_one_within_two_rounds_after_a_partition_heals() -> None:
+    net = Network(4, LINE)
+    net.run(3)
+    net.cut(1, 2)
+    for broker in (1, 2):
+        net.subscribe(broker, "g")
+    net.run(3)
+    assert net.claimants("g") == [1, 2]
+    net.link(1, 2)
+    net.run(2 * A)
+    assert net.claimants("g") == [1]
+    assert net.cores("g") == {1}
+
+
+def test_r09_a_core_without_interest_hands_over_to_a_member_and_loses_nothing() -> None:
+    net = Network(4, LINE)
+    net.run(3)
+    net.subscribe(0, "g")
+    net.run(0.2)
+    net.subscribe(3, "g")
+    net.run(0.5)
+    net.unsubscribe(0, "g")
+    for _ in range(40):
+        net.publish(1, "g")
+        net.run(0.01)
+    net.run(1)
+    assert net.claimants("g") == [3]  # the heir keeps it although 0 has the better key
+    assert net.got(3) == ["g"] * 40
+    assert net.cores("g") == {3}
+
+
+def test_r09_a_core_without_interest_stays_while_it_has_members() -> None:
+    desk = Desk(peers=(1,))
+    desk.say(1)
+    desk.step(Subscribed("g"))
+    desk.say(1, memberships=joined("g", 5))
+    desk.step(Unsubscribed("g"))
+    assert HandOver(5, "g") in desk.last_to(1).hand_overs
+    desk.say(1)
+    desk.wait(A, talking=(1,))
+    assert HandOver(5, "g") in desk.last_to(1).hand_overs  # asked again every round
+    assert "g" in desk.machine._claims.groups
+    core_known(desk, 1, 1)
+    assert "g" not in desk.machine._claims.groups
+
+
+def test_r09_a_hand_over_is_passed_down_the_mesh_to_one_with_interest() -> None:
+    desk = Desk(peers=(1, 2))
+    core_known(desk, 1, 1)
+    desk.say(2, memberships=joined("g", 1))
+    desk.say(1, hand_overs=(HandOver(1, "g"),))
+    assert desk.last_to(2).hand_overs == (HandOver(1, "g"),)
+    assert "g" not in desk.machine._claims.groups
+    desk.step(Subscribed("g"))
+    desk.say(1, hand_overs=(HandOver(1, "g"),))
+    assert "g" in desk.machine._claims.groups
+    desk.say(1, connections=joined("g", 1))
+    assert "g" in desk.machine._claims.groups  # the heir keeps it although 1 has the better key
+    desk.say(1, claim_deltas=(ClaimDelta(1, 1_000, 1, (ClaimChange("g", None),)),))
+    assert desk.machine.core_of("g") == 5
+
+
+def test_r09_a_core_without_interest_or_members_withdraws_at_once() -> None:
+    desk = Desk(peers=(1,))
+    desk.say(1)
+    desk.step(Subscribed("g"))
+    desk.say(1, memberships=joined("g", 5))
+    desk.step(Unsubscribed("g"))
+    assert "g" in desk.machine._claims.groups
+    desk.say(1, memberships=left("g", 5, start=1))
+    assert "g" not in desk.machine._claims.groups
+
+
+def test_r10_an_appointed_federator_claims_while_another_claim_lives_and_does_not_hand_over() -> None:
+    desk = Desk(peers=(1, 7))
+    desk.step(Appointed("g"))
+    assert desk.machine.core_of("g") is None  # nobody wants it
+    core_known(desk, 7, 7)
+    assert desk.machine.core_of("g") == 5
+    desk.say(1, memberships=joined("g", 5))
+    desk.say(7, claim_deltas=(ClaimDelta(7, 1_000, 1, (ClaimChange("g", None),)),))
+    desk.wait(A, talking=(1, 7))
+    assert desk.machine.core_of("g") == 5  # it stays for its members
+    assert not any(frame.hand_overs for frame in desk.frames[1])
+    desk.say(1, memberships=left("g", 5, start=1))
+    assert desk.machine.core_of("g") is None
+
+
+def test_r10_an_appointment_that_ends_leaves_an_ordinary_core() -> None:
+    desk = Desk(peers=(1, 7))
+    desk.step(Appointed("g"))
+    core_known(desk, 7, 7)
+    desk.step(Appointed("g", is_appointed=False))
+    assert desk.machine.core_of("g") == 7
+
+
+def test_r11_the_management_group_spans_all_and_is_claimed_only_by_who_sees_no_smaller_id() -> None:
+    net = Network(6, PAPER)
+    net.run(3)
+    assert net.cores(MANAGEMENT_GROUP) == {0}
+    elected = [e.broker for e in net.emitted if e.emit.name == "core_elected"]
+    assert elected == [0]
+    reached = {broker for link in net.mesh_links(MANAGEMENT_GROUP) for broker in link}
+    assert reached == set(range(6))
+
+
+def test_r11_the_management_groups_claim_advertises_the_grouping() -> None:
+    net = Network(2, [(0, 1)], grouping=Grouping.parse("prefix:2"))
+    net.run(2)
+    controls = [sent.control for sent in net.sent if sent.source == 0 and sent.control is not None]
+    told = [change for control in controls for delta in control.claim_deltas for change in delta.changes]
+    told += [claim for control in controls for part in control.claim_parts for claim in part.claims]
+    assert ClaimChange(MANAGEMENT_GROUP, RANK_DEFAULT, "prefix:2") in told
+
+
+def test_r12_a_claim_is_told_at_once_and_passed_on_once_on_each_link() -> None:
+    net = Network(6, PAPER)
+    net.run(3.5)
+    begin = net.now
+    net.subscribe(5, "g")
+    net.run(0.1)  # the largest distance is 3 hops of 10 ms
+    assert net.cores("g") == {5}
+    told = [
+        (sent.source, sent.target)
+        for sent in net.control_since(begin - 1e-9)
+        if sent.control is not None
+        for delta in sent.control.claim_deltas
+        if any(change.group == "g" for change in delta.changes)
+    ]
+    assert len(told) == len(set(told)) <= 2 * len(PAPER)
+
+
+def test_r12_whoever_has_fewer_claims_than_an_announcement_names_asks_the_one_that_named_it() -> None:
+    desk = Desk()
+    core_known(desk, 1, 9)
+    desk.say(2, announcements=(Announcement(9, 1_000, 2, 2, 3),))
+    assert desk.last_to(2).claim_requests == (ClaimRequest(9, 1_000, 1, -1, 0),)
+    assert not any(frame.claim_requests for frame in desk.frames[1])
+
+
+def test_r12_an_asker_gets_the_changes_while_they_are_remembered_else_the_whole_set_in_parts() -> None:
+    desk = Desk(peers=(1,), claim_log_max=2, items_per_frame_max=3)
+    desk.say(1)
+    for number in range(6):
+        desk.step(Subscribed(f"g{number}"))
+    version = desk.machine._claims.version
+    desk.say(1, claim_requests=(ClaimRequest(5, 1_000, version - 1, -1, 0),))
+    assert desk.last_to(1).claim_deltas == (ClaimDelta(5, 1_000, version - 1, (ClaimChange("g5", RANK_DEFAULT),)),)
+    got: list[ClaimChange] = []
+    snapshot = -1
+    while True:
+        desk.say(1, claim_requests=(ClaimRequest(5, 0, 0, snapshot, len(got)),))
+        (part,) = desk.last_to(1).claim_parts
+        assert (part.version, part.offset) == (version, len(got))
+        assert 0 < len(part.claims) <= 3
+        got += part.claims
+        snapshot = part.version
+        if len(got) == part.total:
+            break
+    assert [change.group for change in got] == [f"g{number}" for number in range(6)]
+
+
+def test_r12_the_old_claims_hold_until_a_new_epochs_set_is_whole() -> None:
+    desk = Desk(peers=(1,))
+    core_known(desk, 1, 9, ("a", "b"))
+    desk.say(1, announcements=(Announcement(9, 1_001, 1, 1, 2),))
+    assert (desk.machine.core_of("a"), desk.machine.core_of("b")) == (9, 9)
+    assert desk.last_to(1).claim_requests == (ClaimRequest(9, 1_000, 2, -1, 0),)
+    first = ClaimPart(9, 1_001, 2, 0, 2, (ClaimChange("b", 7),))
+    desk.say(1, claim_parts=(first,))
+    assert (desk.machine.core_of("a"), desk.machine.core_of("b")) == (9, 9)
+    desk.say(1, claim_parts=(ClaimPart(9, 1_001, 2, 1, 2, (ClaimChange("c", 7),)),))
+    assert [desk.machine.core_of(group) for group in "abc"] == [None, 9, 9]
+
+
+# --- distance -------------------------------------------------------------------------------------------------------
+
+
+def test_r13_a_core_announces_itself_every_interval_with_the_next_number_and_nobody_else_does() -> None:
+    net = Network(2, [(0, 1)])
+    net.run(2.5)
+    begin = net.now
+    net.run(4 * A)
+    said = [
+        (sent.source, announcement.core, announcement.sequence)
+        for sent in net.control_since(begin)
+        if sent.control is not None
+        for announcement in sent.control.announcements
+        if announcement.distance == 0
+    ]
+    first = said[0][2]
+    assert said == [(0, 0, first + k) for k in range(4)]  # 1 claims nothing: it is no core
+    net.subscribe(1, "g")
+    net.run(0.1)
+    assert net.machines[0].distance_to(1) == 1
+
+
+def test_r14_a_word_counts_for_k_intervals_and_one_for_each_hop_while_its_number_stands_still() -> None:
+    desk = Desk(peers=(1,))
+    desk.say(1, announcements=(Announcement(9, 1_000, 1, 2, 0),))
+    for _ in range(K + 2):
+        desk.wait(A)
+        desk.say(1, announcements=(Announcement(9, 1_000, 1, 2, 0),))
+    assert desk.machine.distance_to(9) == 3
+    desk.wait(A)
+    assert desk.machine.distance_to(9) is None
+
+
+def test_r14_a_word_whose_number_advances_keeps_counting() -> None:
+    desk = Desk(peers=(1,))
+    for sequence in range(1, 20):
+        desk.say(1, announcements=(Announcement(9, 1_000, sequence, 2, 0),))
+        desk.wait(A)
+    assert desk.machine.distance_to(9) == 3
+
+
+def test_r15_a_neighbour_counts_only_if_its_way_cannot_lead_through_us() -> None:
+    desk = Desk(peers=(1, 2))
+    desk.say(1, announcements=(Announcement(9, 1_000, 5, 1, 0),))
+    assert desk.machine.distance_to(9) == 2  # and so we said at number 5
+    desk.say(2, announcements=(Announcement(9, 1_000, 5, 2, 0),))
+    desk.step(LinkDown(1))
+    assert desk.machine.distance_to(9) is None  # 2 may have it from us
+    desk.say(2, announcements=(Announcement(9, 1_000, 5, 1, 0),))
+    assert desk.machine.distance_to(9) == 2  # nearer than we have been
+    desk.step(LinkDown(2))
+    desk.up(1)
+    desk.say(1, announcements=(Announcement(9, 1_000, 6, 4, 0),))
+    assert desk.machine.distance_to(9) == 5  # a number that we have never passed on
+
+
+def test_r16_the_parents_are_the_nearest_whoever_spoke_first() -> None:
+    desk = Desk(peers=(1, 2, 3, 4), redundancy=2)
+    for peer, distance in ((4, 1), (1, 2), (3, 1), (2, 1)):
+        desk.say(peer, announcements=(Announcement(9, 1_000, 1, distance, 0),))
+    assert desk.machine.parents_of(9) == (2, 3)  # smaller ids first, at most two
+    assert desk.machine.distance_to(9) == 2
+    desk.say(4, announcements=(Announcement(9, 1_000, 8, 1, 0),))
+    assert desk.machine.parents_of(9) == (2, 3)
+
+
+def test_r16_the_number_announced_is_the_newest_among_the_nearest() -> None:
+    desk = Desk(peers=(1, 2))
+    desk.say(1, announcements=(Announcement(9, 1_000, 4, 1, 0),))
+    desk.say(2, announcements=(Announcement(9, 1_000, 7, 1, 0),))
+    desk.wait(A)
+    assert desk.last_to(1).announcements == (Announcement(9, 1_000, 7, 2, 0),)
+
+
+def test_r17_a_change_goes_out_at_once_and_a_refresh_with_the_round() -> None:
+    desk = Desk(peers=(1, 2))
+    effects = desk.say(1, announcements=(Announcement(9, 1_000, 1, 1, 0),))
+    assert {send.neighbour for send in sends(effects)} == {1, 2}
+    assert not sends(desk.say(1, announcements=(Announcement(9, 1_000, 2, 1, 0),)))
+    desk.wait(A)
+    assert desk.last_to(2).announcements == (Announcement(9, 1_000, 2, 2, 0),)
+
+
+def test_r17_changes_within_the_coalescing_time_travel_together() -> None:
+    desk = Desk(peers=(1, 2), coalescing_s=0.005)
+    desk.wait(0.5)
+    begin = len(desk.frames[2])
+    for core in (7, 8, 9):
+        desk.say(1, announcements=(Announcement(core, 1_000, 1, 1, 0),))
+    desk.wait(0.01)
+    said = [[announcement.core for announcement in frame.announcements] for frame in desk.frames[2][begin:]]
+    assert said == [[7], [8, 9]]
+
+
+def test_r17_a_quiet_round_costs_one_frame_a_link_and_direction() -> None:
+    net = Network(6, PAPER)
+    net.subscribe(1, "a", "b", "c")
+    net.subscribe(4, "c", "d")
+    net.run(5.5)
+    begin = net.now
+    net.run(10 * A)
+    ways = [(sent.source, sent.target) for sent in net.control_since(begin)]
+    assert sorted(ways) == sorted([link for a, b in PAPER for link in ((a, b), (b, a))] * 10)
+
+
+def test_r17_a_full_frame_that_does_not_list_a_core_takes_back_what_was_said_of_it() -> None:
+    desk = Desk(peers=(1,))
+    desk.say(1, announcements=(Announcement(8, 1_000, 1, 1, 0), Announcement(9, 1_000, 1, 1, 0)))
+    desk.say(1, announcements=(Announcement(8, 1_000, 2, 1, 0),))
+    assert desk.machine.distance_to(9) == 2
+    desk.say(1, is_full=True, announcements=(Announcement(8, 1_000, 3, 1, 0),))
+    assert (desk.machine.distance_to(8), desk.machine.distance_to(9)) == (2, None)
+
+
+def test_r18_whoever_loses_the_last_parent_says_so_at_once_and_solicits() -> None:
+    desk = Desk(peers=(1, 2))
+    desk.say(1, announcements=(Announcement(9, 1_000, 5, 1, 0),))
+    desk.step(LinkDown(1))
+    frame = desk.last_to(2)
+    assert frame.announcements == (Announcement(9, 1_000, 6, UNREACHABLE, 0),)
+    assert frame.solicits == (Solicit(9, 1_000, 6),)
+
+
+def test_r18_a_neighbour_with_a_way_answers_a_solicit_at_once() -> None:
+    desk = Desk(peers=(1, 2))
+    desk.say(1, announcements=(Announcement(9, 1_000, 5, 1, 0),))
+    desk.say(1, announcements=(Announcement(9, 1_000, 6, 1, 0),))
+    effects = desk.say(2, solicits=(Solicit(9, 1_000, 6),))
+    (send,) = sends(effects)
+    assert send.neighbour == 2
+    assert send.frame.announcements == (Announcement(9, 1_000, 6, 2, 0),)
+
+
+def test_r18_a_wish_for_a_newer_number_is_passed_to_the_parents_and_answered_when_the_number_comes() -> None:
+    desk = Desk(peers=(1, 2))
+    desk.say(1, announcements=(Announcement(9, 1_000, 5, 1, 0),))
+    desk.say(2, solicits=(Solicit(9, 1_000, 6),))
+    assert desk.last_to(1).solicits == (Solicit(9, 1_000, 6),)
+    effects = desk.say(1, announcements=(Announcement(9, 1_000, 6, 1, 0),))
+    assert Announcement(9, 1_000, 6, 2, 0) in [
+        a for s in sends(effects) if s.neighbour == 2 for a in s.frame.announcements
+    ]
+
+
+def test_r18_the_core_honours_the_wish_for_its_next_number_and_no_larger_one() -> None:
+    desk = Desk(peers=(1,))
+    desk.say(1)
+    desk.step(Subscribed("g"))
+    desk.wait(A, talking=(1,))
+    number = desk.last_to(1).announcements[0].sequence
+    desk.say(1, solicits=(Solicit(5, 1_000, number + 1),))
+    assert desk.last_to(1).announcements[0].sequence == number + 1
+    desk.say(1, solicits=(Solicit(5, 1_000, number + 1_000),))
+    assert desk.last_to(1).announcements[0].sequence == number + 1
+
+
+def test_r18_a_cut_link_is_healed_by_way_of_others_within_a_fraction_of_a_round() -> None:
+    net = Network(6, PAPER)
+    net.run(3.5)
+    net.subscribe(0, "g")
+    net.run(0.2)
+    net.cut(0, 1)  # 1's only way to 0: the others must be asked for a newer one
+    net.run(0.2)
+    assert net.machines[1].distance_to(0) == 3
+    assert net.machines[1].parents_of(0) == (3,)
+
+
+# --- the mesh -------------------------------------------------------------------------------------------------------
+
+
+def test_r19_interest_sends_a_membership_to_all_parents_towards_the_core() -> None:
+    desk = Desk(peers=(1, 2, 3), redundancy=2)
+    for peer in (1, 2, 3):
+        core_known(desk, peer, 9)
+    desk.step(Subscribed("g"))
+    assert [SetStep(True, 9, "g") in steps_to(desk, peer) for peer in (1, 2, 3)] == [True, True, False]
+    desk.step(Unsubscribed("g"))
+    assert [SetStep(False, 9, "g") in steps_to(desk, peer) for peer in (1, 2, 3)] == [True, True, False]
+
+
+def test_r20_a_neighbours_membership_is_passed_on_but_never_to_a_parent_for_its_own_sake() -> None:
+    desk = Desk(peers=(1, 2, 3))
+    core_known(desk, 1, 9)
+    core_known(desk, 2, 9)
+    desk.say(1, memberships=joined("g", 9))
+    assert SetStep(True, 9, "g") in steps_to(desk, 2)
+    assert SetStep(True, 9, "g") not in steps_to(desk, 1)
+    desk.say(3, memberships=joined("g", 9))
+    assert SetStep(True, 9, "g") in steps_to(desk, 1)
+
+
+def test_r20_a_child_is_told_connected_when_the_parent_is_the_core_or_is_itself_connected() -> None:
+    desk = Desk(peers=(1, 2))
+    core_known(desk, 1, 9)
+    desk.say(2, memberships=joined("g", 9))
+    assert steps_to(desk, 2, "connections") == []
+    desk.say(1, connections=joined("g", 9))
+    assert steps_to(desk, 2, "connections") == [SetStep(True, 9, "g")]
+    desk.step(LinkDown(1))
+    assert steps_to(desk, 2, "connections") == [SetStep(True, 9, "g"), SetStep(False, 9, "g")]
+    core = Desk(peers=(1,))
+    core.say(1)
+    core.step(Subscribed("g"))
+    core.say(1, memberships=joined("g", 5))
+    assert steps_to(core, 1, "connections") == [SetStep(True, 5, "g")]
+
+
+def test_r21_a_former_parent_is_left_only_when_the_new_one_is_connected() -> None:
+    desk = Desk(peers=(1, 2), redundancy=1)
+    desk.step(Subscribed("g"))
+    desk.say(2)
+    changes = (ClaimChange("g", RANK_DEFAULT),)
+    desk.say(2, announcements=(Announcement(9, 1_000, 1, 2, 1),), claim_deltas=(ClaimDelta(9, 1_000, 0, changes),))
+    desk.say(2, connections=joined("g", 9))
+    assert desk.machine.mesh_neighbours("g") == (2,)
+    desk.say(1, announcements=(Announcement(9, 1_000, 1, 1, 1),))
+    assert desk.machine.parents_of(9) == (1,)
+    assert desk.machine.mesh_neighbours("g") == (1, 2)  # made, not yet broken
+    assert SetStep(False, 9, "g") not in steps_to(desk, 2)
+    desk.say(1, connections=joined("g", 9))
+    assert desk.machine.mesh_neighbours("g") == (1,)
+    assert SetStep(False, 9, "g") in steps_to(desk, 2)
+
+
+def test_r21_a_former_cores_mesh_is_left_only_when_the_new_ones_has_connected_us() -> None:
+    desk = Desk(peers=(7, 1))
+    core_known(desk, 7, 7)
+    desk.say(1)
+    desk.step(Subscribed("g"))
+    desk.say(7, connections=joined("g", 7))
+    core_known(desk, 1, 1)
+    assert desk.machine.core_of("g") == 1
+    assert desk.machine.mesh_neighbours("g") == (1, 7)
+    desk.say(1, connections=joined("g", 1))
+    assert desk.machine.mesh_neighbours("g") == (1,)
+
+
+def test_r21_when_a_core_gives_a_group_up_the_memberships_of_others_hold_for_a_while() -> None:
+    desk = Desk(peers=(1, 2))
+    core_known(desk, 1, 9, ("g", "h"))
+    desk.say(2, memberships=joined("g", 9))
+    assert desk.machine.mesh_neighbours("g") == (1, 2)
+    desk.say(1, claim_deltas=(ClaimDelta(9, 1_000, 2, (ClaimChange("g", None),)),))
+
+    def talk(rounds: int) -> None:
+        for _ in range(rounds):
+            sequence = int(desk.now) + 10
+            desk.wait(A)
+            desk.say(1, announcements=(Announcement(9, 1_000, sequence, 1, 3),))
+            desk.say(2)
+
+    talk(2 * K)
+    assert desk.machine.mesh_neighbours("g") == (1, 2)
+    talk(2)
+    assert desk.machine.mesh_neighbours("g") == (2,)
+    assert SetStep(False, 9, "g") in steps_to(desk, 1)
+
+
+def test_r22_leaving_is_said_in_one_frame_that_ends_claims_and_memberships() -> None:
+    desk = Desk(peers=(1, 2))
+    desk.say(1)
+    desk.say(2)
+    desk.step(Subscribed("g"))
+    effects = desk.step(Leave())
+    assert {send.neighbour for send in sends(effects)} == {1, 2}
+    for send in sends(effects):
+        assert send.frame.is_leaving
+        assert [change for delta in send.frame.claim_deltas for change in delta.changes][-1] == ClaimChange("g", None)
+    assert desk.step(Subscribed("h")) == []  # it has stopped
+
+
+def test_r22_a_neighbour_that_leaves_is_forgotten_with_its_memberships_and_claims() -> None:
+    net = Network(3, [(0, 1), (1, 2)])
+    net.run(3)
+    net.subscribe(2, "g")
+    net.run(0.2)
+    net.subscribe(0, "g")
+    net.run(0.5)
+    net.leave(2)
+    assert net.machines[1].neighbours() == (0,)
+    assert net.machines[1].mesh_neighbours("g") == ()
+    net.run(A)
+    assert net.cores("g") == {0}
+
+
+def test_r22_a_link_lost_without_a_word_leaves_the_memberships_in_place_for_a_time() -> None:
+    desk = Desk(peers=(1,), absence_s=30.0)
+    desk.say(1)
+    desk.step(Subscribed("g"))
+    desk.say(1, memberships=joined("g", 5))
+    desk.step(LinkDown(1))
+    desk.wait(29)
+    desk.step(Unsubscribed("g"))
+    assert desk.machine.core_of("g") == 5  # for the absent member
+    desk.wait(2)
+    assert desk.machine.core_of("g") is None
+
+
+def test_r22_after_a_restart_the_memberships_hold_until_the_new_set_is_whole() -> None:
+    desk = Desk(peers=(1,))
+    desk.say(1)
+    desk.step(Subscribed("g"))
+    desk.step(Subscribed("h"))
+    desk.say(1, memberships=SetDelta(1, 0, 0, (SetStep(True, 5, "g"), SetStep(True, 5, "h"))))
+    desk.epochs[1] = 1_001
+    desk.say(1)
+    desk.say(1, memberships=SetDelta(1, 0, 2, (SetStep(True, 5, "g"),)))
+    assert (desk.machine.mesh_neighbours("g"), desk.machine.mesh_neighbours("h")) == ((1,), (1,))
+    desk.say(1, memberships=SetDelta(1, 1, 2, (SetStep(True, 5, "i"),)))
+    assert (desk.machine.mesh_neighbours("g"), desk.machine.mesh_neighbours("h")) == ((1,), ())
+
+
+@pytest.mark.parametrize("policy", ["filter", "prefix:1", "prefix:2", "single"])
+def test_r23_a_group_covers_its_filters_so_nothing_is_lost_under_any_policy(policy: str) -> None:
+    grouping = Grouping.parse(policy)
+    for filter_ in ("a", "a/b/c", "a/+/c", "+/b", "#", "$share/s/a/b/c", "$hanse/telemetry/x"):
+        assert covers(grouping.group_of(filter_), filter_)
+    net = Network(3, [(0, 1), (1, 2)], grouping=grouping)
+    net.run(3)
+    net.subscribe(0, "a/b/c")
+    net.subscribe(2, "a/+/c")
+    net.run(1)
+    net.publish(1, "a/b/c")
+    net.run(0.1)
+    assert net.got(0) == net.got(2) == ["a/b/c"]
+
+
+def test_r23_a_federator_whose_grouping_is_not_the_advertised_one_says_so() -> None:
+    desk = Desk(peers=(1,))
+    desk.say(
+        1,
+        announcements=(Announcement(1, 1_000, 1, 0, 1),),
+        claim_deltas=(ClaimDelta(1, 1_000, 0, (ClaimChange(MANAGEMENT_GROUP, RANK_DEFAULT, "prefix:2"),)),),
+    )
+    assert [(emit.core, emit.detail) for emit in desk.emitted("grouping_differs")] == [(1, "prefix:2")]
+
+
+def test_r24_steps_are_sent_again_until_they_are_acknowledged() -> None:
+    desk = Desk(peers=(1,))
+    core_known(desk, 1, 1)
+    desk.step(Subscribed("g"))
+
+    def times() -> int:
+        return steps_to(desk, 1).count(SetStep(True, 1, "g"))
+
+    assert times() == 1
+    desk.wait(2 * A, talking=(1,))
+    assert times() == 2
+    desk.say(1, memberships_ack=SetAck(1, 1), announcements=(Announcement(1, 1_000, 9, 0, 1),))
+    desk.wait(2 * A)
+    assert times() == 2
+
+
+def test_r24_the_set_comes_whole_in_a_new_generation_when_the_neighbour_has_restarted() -> None:
+    desk = Desk(peers=(1,))
+    core_known(desk, 1, 1, ("g", "h"))
+    desk.step(Subscribed("g"))
+    desk.step(Subscribed("h"))
+    desk.say(1, memberships_ack=SetAck(1, 2))
+    desk.epochs[1] = 1_001
+    desk.say(1)
+    assert desk.last_to(1).memberships == SetDelta(2, 0, 2, (SetStep(True, 1, "g"), SetStep(True, 1, "h")))
+
+
+# --- publications ---------------------------------------------------------------------------------------------------
+
+
+def three_neighbours(**settings: Any) -> Desk:
+    """Federator 5: in the mesh of `g` with 1 and 2, of `+` with 2; outsider to `h`, whose core 9 is behind 1 and 3."""
+    desk = Desk(peers=(1, 2, 3), **settings)
+    core_known(desk, 1, 1, ("g",))
+    desk.say(2)
+    desk.say(2, memberships=SetDelta(1, 0, 0, (SetStep(True, 1, "g"), SetStep(True, 5, "+"))))
+    core_known(desk, 1, 9, ("h",))
+    core_known(desk, 3, 9, ("h",))
+    desk.step(Subscribed("g"))
+    desk.step(Subscribed("+"))
+    assert desk.machine.core_of("+") == 5
+    return desk
+
+
+def run_of(
+    *topics: str, groups: tuple[str, ...], origin: int = 8, first: int = 0, hops: int = 1, epoch: int = 1
+) -> Run:
+    body = b"".join(packet(topic) for topic in topics)
+    return Run(origin, epoch, first, len(topics), 0, hops, groups, body)
+
+
+def test_r25_a_publication_gets_the_next_id_and_goes_once_on_each_link_with_the_groups_that_it_serves() -> None:
+    machine = three_neighbours().machine
+    routed = machine.publish(0.0, [publication("g"), publication("g"), publication("h")])
+    assert {
+        neighbour: [(run.first, run.length, run.groups) for run in runs] for neighbour, runs in routed.frames.items()
+    } == {
+        1: [(0, 2, ("g",)), (2, 1, ("h",))],
+        2: [(0, 2, ("+", "g")), (2, 1, ("+",))],
+        3: [(2, 1, ("h",))],
+    }
+    (later,) = machine.publish(0.0, [publication("g")]).frames[1]
+    assert (later.origin, later.epoch, later.first, later.hops) == (5, 1_000, 3, 1)
+
+
+def test_r26_in_the_mesh_a_publication_goes_to_all_mesh_neighbours_but_the_sender() -> None:
+    desk = three_neighbours()
+    for sender, expected in ((1, {2}), (2, {1}), (3, {1, 2})):
+        run = run_of("g", groups=("g",), first=sender)
+        assert set(desk.machine.forward(0.0, sender, [run]).frames) == expected
+
+
+@pytest.mark.parametrize(("outsider", "expected"), [("all_parents", {1, 3}), ("one_parent", {1})])
+def test_r26_from_outside_it_goes_to_the_parents_towards_the_core(outsider: str, expected: set[int]) -> None:
+    desk = three_neighbours(outsider=outsider)
+    assert set(desk.machine.forward(0.0, 2, [run_of("h", groups=("h",))]).frames) == expected
+
+
+def test_r26_a_publication_from_outside_enters_the_mesh_where_it_meets_it() -> None:
+    net = Network(6, PAPER)
+    net.run(3)
+    net.subscribe(1, "g")
+    net.run(0.3)
+    net.subscribe(5, "g")
+    net.run(0.3)
+    begin = len(net.sent)
+    net.publish(2, "g")
+    net.run(0.3)
+    hops = [(sent.source, sent.target) for sent in net.sent[begin:] if sent.runs]
+    assert (3, 5) in hops  # not only by way of the core
+    assert net.got(1) == net.got(5) == ["g"]
+
+
+def test_r27_a_later_copy_is_forwarded_only_for_groups_that_no_earlier_copy_served() -> None:
+    desk = three_neighbours()
+    first = desk.machine.forward(0.0, 3, [run_of("g", groups=("g",))])
+    assert (set(first.frames), len(first.deliveries)) == ({1, 2}, 1)
+    again = desk.machine.forward(0.0, 3, [run_of("g", groups=("g",))])
+    assert again == ({}, [])
+    wider = desk.machine.forward(0.0, 3, [run_of("g", groups=("+", "g"))])
+    assert [run.groups for run in wider.frames[2]] == [("+",)]
+    assert 1 not in wider.frames
+    assert wider.deliveries == []
+    assert desk.machine.counters["duplicates"] == 1
+
+
+def test_r27_what_comes_back_to_its_origin_is_dropped() -> None:
+    desk = three_neighbours()
+    assert desk.machine.forward(0.0, 1, [run_of("g", groups=("g",), origin=5)]) == ({}, [])
+    assert desk.machine.counters["duplicates"] == 1
+
+
+def test_r27_each_subscriber_gets_one_copy_in_a_full_mesh_of_eight() -> None:
+    net = Network(8, [(i, j) for i in range(8) for j in range(i)], redundancy=3)
+    net.run(3)
+    for broker in range(8):
+        net.subscribe(broker, "g", "#")
+    net.run(2)
+    net.publish(4, "g")
+    net.run(1)
+    assert [net.got(broker) for broker in range(8)] == [[] if broker == 4 else ["g"] for broker in range(8)]
+
+
+def test_r28_a_hop_that_does_not_know_a_group_matches_the_topics_itself() -> None:
+    desk = three_neighbours()
+    routed = desk.machine.forward(0.0, 3, [run_of("g", "nobody/wants", groups=("new/#", "other"))])
+    assert [(run.first, run.groups) for run in routed.frames[2]] == [(0, ("+", "g"))]
+    assert [(run.first, run.groups) for run in routed.frames[1]] == [(0, ("g",))]
+    assert [run.first for run in routed.deliveries] == [0]
+    assert desk.machine.counters["dropped_unknown_group"] == 1
+
+
+def test_r29_a_publication_that_has_made_too_many_hops_is_dropped_and_counted() -> None:
+    desk = three_neighbours()
+    limit = 2 * 2 + 4  # core 9 is two hops away
+    assert desk.machine.forward(0.0, 3, [run_of("g", groups=("g",), hops=limit)]).frames
+    assert desk.machine.forward(0.0, 3, [run_of("g", groups=("g",), first=1, hops=limit + 1)]) == ({}, [])
+    assert desk.machine.counters["dropped_hops"] == 1
+
+
+def test_r30_a_publication_with_no_way_waits_for_one_in_order() -> None:
+    desk = Desk(peers=(1, 2))
+    core_known(desk, 1, 9)
+    desk.step(LinkDown(1))
+    for name in (b"1", b"2"):
+        assert desk.machine.publish(desk.now, [publication("g", name)]).frames == {}
+    routed = desk.machine.forward(desk.now, 2, [run_of("g", groups=("g",))])
+    assert routed.frames == {}
+    assert desk.machine.parked_bytes > 0
+    effects = desk.up(1) + desk.say(1, announcements=(Announcement(9, 1_000, 9, 1, 1),))
+    (sent,) = [effect for effect in effects if isinstance(effect, SendRuns)]
+    assert sent.neighbour == 1
+    assert [(run.origin, run.first) for run in sent.runs] == [(5, 0), (5, 1), (8, 0)]
+    assert desk.machine.parked_bytes == 0
+
+
+def test_r30_what_waits_too_long_or_takes_too_much_is_dropped_and_counted() -> None:
+    desk = Desk(peers=(1, 2), parked_bytes_max=20)
+    core_known(desk, 1, 9)
+    desk.step(LinkDown(1))
+    for _ in range(3):
+        desk.machine.publish(desk.now, [publication("g", b"12")])  # 8 bytes each
+    assert desk.machine.parked_bytes == 16
+    assert desk.machine.counters["dropped_parked_full"] == 1
+    desk.wait((K + 1.5) * A)
+    assert desk.machine.parked_bytes == 16
+    desk.wait(A)
+    assert desk.machine.parked_bytes == 0
+    assert desk.machine.counters["parked_expired"] == 2
+
+
+def test_r31_ids_are_remembered_for_the_set_time_and_older_copies_are_refused() -> None:
+    desk = three_neighbours(seen_s=10.0)
+    run = run_of("g", groups=("g",), first=3)
+    desk.machine.forward(0.0, 3, [run])
+    desk.machine.forward(0.0, 3, [run_of("g", groups=("g",), first=5_000)])
+    desk.wait(9)
+    assert desk.machine.forward(desk.now, 3, [run]) == ({}, [])
+    assert desk.machine.counters["duplicates"] == 1
+    desk.wait(12)
+    assert desk.machine.forward(desk.now, 3, [run]) == ({}, [])
+    assert desk.machine.counters["refused_old"] == 1
+
+
+def test_r31_the_two_newest_epochs_of_an_origin_count_and_older_ones_are_refused() -> None:
+    desk = three_neighbours()
+    for epoch in (2, 3, 2, 4):
+        desk.machine.forward(0.0, 3, [run_of("g", groups=("g",), epoch=epoch)])
+    assert desk.machine.counters["duplicates"] == 1
+    assert desk.machine.forward(0.0, 3, [run_of("g", groups=("g",), epoch=2, first=7)]) == ({}, [])
+    assert desk.machine.counters["refused_old"] == 1
+
+
+def test_r32_a_federator_subscribes_to_what_someone_elsewhere_wants_and_to_nothing_else() -> None:
+    desk = Desk(peers=(1,))
+    desk.say(1)
+    assert desk.step(Subscribed("g"))
+    assert desk.machine.host_subscriptions() == set()  # only local
+    effects = desk.say(1, memberships=joined("g", 5))
+    assert SubscribeHost("g") in effects
+    effects = desk.say(1, memberships=left("g", 5, start=1))
+    assert UnsubscribeHost("g") in effects
+    core_known(desk, 1, 9, ("h", "$SYS/#", "federator/#", "hanse/probe/+", "$hanse/telemetry/v1/#"))
+    assert desk.machine.host_subscriptions() == {"h", "$hanse/telemetry/v1/#"}
+
+
+@pytest.mark.parametrize("topic", ["federator/core_ann/1", "federated_topology_ann", "hanse/probe/1", "$SYS/uptime"])
+def test_r32_closed_topics_never_cross_even_under_a_wide_filter(topic: str) -> None:
+    desk = Desk(peers=(1,))
+    core_known(desk, 1, 1, ("#", "federator/#", "+", "$SYS/#", "hanse/#"))
+    assert desk.machine.publish(0.0, [publication(topic)]).frames == {}
+    assert desk.machine.counters["parked"] == 0
+
+
+# --- the document and the code --------------------------------------------------------------------------------------
+
+
+def test_every_rule_of_the_document_has_a_test_and_a_place_in_the_code() -> None:
+    rules = [int(number) for number in re.findall(r"^\*\*R(\d+)\b", DOCUMENT, re.MULTILINE)]
+    assert rules == list(range(1, 33))
+    tested = sorted(
+        {int(number) for name in globals() if (number := name[6:8]).isdigit() and name.startswith("test_r")}
+    )
+    assert tested == rules
+    source = "".join(path.read_text() for path in (ROOT / "src" / "hanse" / "protocol").glob("*.py"))
+    assert [rule for rule in rules if not re.search(rf"\bR{rule}\b", source)] == []
+
+
+def test_the_tests_stand_in_the_order_of_the_rules() -> None:
+    names = re.findall(r"^def test_r(\d\d)_", Path(__file__).read_text(), re.MULTILINE)
+    assert names == sorted(names)
+
+
+def test_the_documents_parameters_are_the_settings() -> None:
+    table = DOCUMENT.split("## Parameters")[1].split("## State")[0]
+    documented = dict(re.findall(r"^\| `(\w+)` \|[^|]*\|[^|]*\| ([^|]*?) \|", table, re.MULTILINE))
+    defaults = Settings()
+    assert documented == {field.name: str(getattr(defaults, field.name)) for field in fields(Settings)}
