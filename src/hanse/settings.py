@@ -186,7 +186,7 @@ def read_settings(
     return cls(**values)
 
 
-def _find(  # noqa: PLR0917 - one argument a source
+def _find(
     one: Setting,
     flags: Mapping[str, object],
     environment: Mapping[str, str],

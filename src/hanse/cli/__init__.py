@@ -16,6 +16,7 @@ from hanse.errors import HanseError, LocalError
 
 # Command word to the module that registers it.
 COMMANDS: dict[str, str] = {
+    "bench": "hanse.cli.bench",
     "down": "hanse.cli.pub_sub",
     "federator": "hanse.cli.federator",
     "interest": "hanse.cli.interest",
@@ -24,6 +25,7 @@ COMMANDS: dict[str, str] = {
     "pub": "hanse.cli.pub_sub",
     "sim": "hanse.cli.sim",
     "sub": "hanse.cli.pub_sub",
+    "up": "hanse.cli.up",
 }
 
 

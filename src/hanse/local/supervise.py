@@ -64,6 +64,7 @@ class Site:
         neighbours: the link URLs of the neighbours that this side dials: those with a smaller number. One
             connection serves both directions, so each link is dialled once.
         neighbours_all: the link URLs of all neighbours.
+        neighbour_brokers: number and broker URL of all neighbours, for links by way of their brokers.
     """
 
     k: int
@@ -73,6 +74,7 @@ class Site:
     metrics_port: int
     neighbours: tuple[str, ...]
     neighbours_all: tuple[str, ...]
+    neighbour_brokers: tuple[tuple[int, str], ...]
 
     @property
     def broker_url(self) -> str:
@@ -134,6 +136,7 @@ def plan(settings: FederationSettings) -> Plan:
             metrics_port=metrics_ports[k],
             neighbours=tuple(link(other, k) for other in of if other < k),
             neighbours_all=tuple(link(other, k) for other in of),
+            neighbour_brokers=tuple((other, f"mqtt://{LOOPBACK}:{broker_ports[other]}") for other in of),
         )
         for k, of in enumerate(overlay.neighbours(links, settings.brokers))
     )

@@ -177,7 +177,7 @@ def forget(before: Topology, now: datetime, after: timedelta) -> Change:
     )
 
 
-def adopt(  # noqa: PLR0917 - who, when and what, all needed
+def adopt(
     before: Topology, peer: Peer, epoch: int, neighbors: Iterable[Peer], rules: Rules, now: datetime
 ) -> Change:
     """Rule 3: believes a report where the manager knows less. `peer.id` is who reports."""

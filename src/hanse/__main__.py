@@ -1,0 +1,5 @@
+"""`python -m hanse` is the `hanse` command."""
+
+from hanse.cli import main
+
+main()

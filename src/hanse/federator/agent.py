@@ -1,0 +1,599 @@
+"""One federator: the protocol's machine, driven by a host broker, links, interest and a clock.
+
+Rules:
+
+- Everything runs on one event loop. `_step` is the only caller of the machine's control side; effects are carried out
+  in order, and the timer follows the machine's deadline.
+- The data path is batch in, batch out: one read of the host or of a link becomes at most one frame a neighbour and one
+  write to the host. No task, future or log line per message.
+- What comes from outside and breaks a rule is counted and dropped here, at the edge, once.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import signal
+import time
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import cast
+
+from hanse import __version__
+from hanse.errors import HanseError, LocalError, RemoteError, Unavailable
+from hanse.federator import logs
+from hanse.federator.copies import CopyMerger
+from hanse.federator.crossing import Crossing, FilterCounts
+from hanse.federator.echoes import EchoMemory
+from hanse.federator.host import HostSession
+from hanse.federator.http import JSON, HttpServer, Reply
+from hanse.federator.links import CONTROL_TOPIC, LinkBook
+from hanse.federator.links_by_broker import BrokerLinkBook
+from hanse.federator.metrics import AgentMetrics
+from hanse.federator.naming import exported, imported, local_copies
+from hanse.federator.obligations import Obligation
+from hanse.federator.retained import RetainedFetcher, private_group
+from hanse.federator.settings import FederatorSettings
+from hanse.federator.sources import CLIENT_PREFIX, InterestSources
+from hanse.federator.store import StateDirectory
+from hanse.interest import Change, InterestRegistry, MosquittoFileAdapter, Report
+from hanse.interest.follow import LogFollower, Read, Rotated
+from hanse.mqtt.client import ClientSettings
+from hanse.mqtt.link import Frame
+from hanse.mqtt.publication import Publication as HostPublication
+from hanse.mqtt.publication import encode, payload_of
+from hanse.protocol import codec, events
+from hanse.protocol.effects import (
+    CloseLink,
+    Effect,
+    Emit,
+    Send,
+    SendRuns,
+    StoreEpoch,
+    SubscribeHost,
+    UnsubscribeHost,
+)
+from hanse.protocol.forwarding import Routed
+from hanse.protocol.machine import Machine
+from hanse.protocol.messages import Publication, Run
+from hanse.protocol.packets import split, topic_of
+from hanse.protocol.settings import MANAGEMENT_GROUP
+from hanse.telemetry import prometheus
+
+_log = logging.getLogger(__name__)
+
+INTERNAL_PREFIX = "$hanse/"
+TELEMETRY_PREFIX = "$hanse/telemetry/"
+SAVE_EVERY_S = 5.0
+FOLLOW_EVERY_S = 0.1
+
+
+class Agent:
+    """One federator, from `start` to `stop`."""
+
+    def __init__(self, settings: FederatorSettings, state: StateDirectory) -> None:
+        if settings.id is None:
+            raise LocalError("This federator has no id; give --id N, or --manager URL to be given one.")
+        self.settings = settings
+        self.identity = settings.id
+        self._state = state
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self.counters: Counter[str] = Counter()
+        self.emitted: Counter[str] = Counter()
+        self.machine = Machine(
+            self.identity,
+            settings.protocol_settings(),
+            now=self._loop.time(),
+            wall_s=int(time.time()),
+            stored_epoch=state.read_epoch(),
+        )
+        self._crossing: Crossing = settings.crossing()
+        # Names here and names in the federation, where they differ: interest outward, host subscriptions inward.
+        self._wanted = FilterCounts(self._crossing.outward_filter)
+        self._asked = FilterCounts(self._crossing.inward_filter)
+        self._copies = CopyMerger()
+        self._echoes = EchoMemory()
+        self._undelivered: deque[tuple[Run, Obligation]] = deque()
+        self._tasks: list[asyncio.Task[None]] = []
+
+        client_settings = self._client_settings()
+        self.host = HostSession(
+            client_settings,
+            on_publications=self._on_host_publications,
+            on_internal=self._on_internal,
+            on_state=self._on_host_state,
+            on_credit=self._on_host_credit,
+        )
+        self.links = self._make_links(client_settings)
+        self.retained = RetainedFetcher(
+            self.identity,
+            client_settings,
+            publish=self._publish_to,
+            is_known=self.machine.is_known,
+            join=lambda group: self._step(events.Subscribed(group)),
+            part=lambda group: self._step(events.Unsubscribed(group)),
+            deliver=lambda packet, qos: self._deliver_bodies(packet, qos, 1, None),
+        )
+        self.interest = InterestRegistry()
+        self._sources = InterestSources(settings)
+        self._known_filters: set[str] = set()
+        self._expiry_timer: asyncio.TimerHandle | None = None
+        self._is_interest_dirty = False
+        self._is_restored = False
+        self.link_url: str | None = None
+        self.http = HttpServer(
+            {"/metrics": self._metrics_page, "/healthz": self._health_page, "/groups": self._groups_page}
+        )
+        self.metrics = self._make_metrics()
+
+    def _make_metrics(self) -> AgentMetrics:
+        machine, host = self.machine, self.host
+        return AgentMetrics(
+            protocol=machine.counters,
+            agent=self.counters,
+            emitted=self.emitted,
+            drops=lambda: {**self.links.drops, **host.client.counters.drops},
+            gauges={
+                "groups": ("Groups known.", lambda: len(machine.groups())),
+                "neighbours": ("Neighbours whose link is up.", lambda: len(machine.neighbours())),
+                "filters": ("Filters of local interest.", lambda: len(self._known_filters)),
+                "host_connected": ("1 while the host broker lets us in.", lambda: host.client.is_connected),
+                "host_unacknowledged": ("Deliveries that the host has not taken.", lambda: host.client.unacknowledged),
+                "parked_bytes": ("Publications that wait for a way.", lambda: machine.parked_bytes),
+                "epoch": ("The boot epoch.", lambda: machine.epoch),
+            },
+        )
+
+    def _make_links(self, client_settings: ClientSettings) -> LinkBook | BrokerLinkBook:
+        def up(neighbour: int) -> None:
+            self._step(events.LinkUp(neighbour))
+
+        def down(neighbour: int) -> None:
+            self._step(events.LinkDown(neighbour))
+
+        if self.settings.link == "broker":
+            return BrokerLinkBook(
+                self.identity,
+                client_settings,
+                epoch=lambda: self.machine.epoch,
+                on_up=up,
+                on_down=down,
+                on_frames=self._on_link_frames,
+            )
+        return LinkBook(
+            self.identity,
+            properties=self._link_properties,
+            admit=self._admit,
+            on_up=up,
+            on_down=down,
+            on_frames=self._on_link_frames,
+            tls=self.settings.link_tls(),
+        )
+
+    async def _link_up(self) -> None:
+        """Listen for neighbours and dial those that the operator named."""
+        if isinstance(self.links, BrokerLinkBook):
+            self.host.listen(self.links.filters())
+            for neighbour in self.settings.neighbours():
+                assert neighbour.id is not None, "the settings ask for it"
+                await self.links.add(neighbour.id, str(neighbour.address))
+            return
+        if self.settings.link_listen is not None:
+            self.link_url = await self.links.listen(self.settings.link_listen)
+            _log.info("listening for neighbours on %s", self.link_url)
+        for neighbour in self.settings.neighbours():
+            self.links.dial(str(neighbour.address))
+
+    def _client_settings(self) -> ClientSettings:
+        settings = self.settings
+        return ClientSettings(
+            settings.broker,
+            f"{CLIENT_PREFIX}{self.identity}",
+            username=settings.username,
+            password=settings.password,
+            tls=settings.host_tls(),
+            clean_start=True,
+            session_expiry_s=3600,
+        )
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Begin: epoch on disk, interest of before, host, links, the page for the operator."""
+        self._carry_out(self.machine.start(self._loop.time()))
+        # Before the first link: the claims that neighbours hear first should be whole.
+        document = self._state.read_interest()
+        if document is not None:
+            self._change_interest(self.interest.load(self._loop.time(), time.time(), document))
+        self._is_restored = True
+        self.host.listen(self._sources.topics())
+        for wanted in self._crossing.standing_filters:
+            self.host.want(wanted)
+        for source, reports in self._sources.start():
+            self._report(source, reports)
+        await self.host.client.start()
+        await self._link_up()
+        address = self.settings.metrics_address()
+        if address is not None:
+            _log.info("metrics on %s", await self.http.start(*address))
+        self._tasks.append(asyncio.create_task(self._save_interest()))
+        self._tasks += [asyncio.create_task(self._follow(*source)) for source in self._sources.files]
+        self._arm()
+
+    async def stop(self) -> None:
+        """Leave the meshes, say so, and end."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.retained.stop()
+        self._step(events.Leave())
+        await asyncio.sleep(0.05)  # the frames that say so leave with the loop's next turns
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._expiry_timer is not None:
+            self._expiry_timer.cancel()
+        await self.links.stop()
+        await self.host.client.stop()
+        await self.http.stop()
+        self._state.write_interest(self.interest.dump(self._loop.time(), time.time()))
+        self._state.close()
+
+    # --- the machine --------------------------------------------------------------------------------------------------
+
+    def _step(self, event: events.Event) -> None:
+        self._carry_out(self.machine.step(self._loop.time(), event))
+        self._arm()
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self.machine.is_stopped:
+            self._timer = self._loop.call_at(self.machine.deadline, self._step, events.Tick())
+
+    def _carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Send(neighbour, frame):
+                    self.links.send_control(neighbour, frame)
+                case SendRuns(neighbour, runs):
+                    self._send_runs(neighbour, runs, None)
+                case SubscribeHost(group):
+                    self._ask_host([(group, 2)], [])
+                case UnsubscribeHost(group):
+                    self._ask_host([], [group])
+                case StoreEpoch(epoch):
+                    self._state.write_epoch(epoch)
+                case CloseLink(neighbour, reason):
+                    _log.warning("link to federator %d closed: %s", neighbour, reason)
+                    self.links.close(neighbour, reason)
+                case Emit():
+                    self._emit(effect)
+
+    def _ask_host(self, wanted: list[tuple[str, int]], ended: list[str]) -> None:
+        asked, released = self._asked.apply(wanted, ended)
+        for filter_, _ in asked:
+            self.host.want(filter_)
+        for filter_ in released:
+            self.host.release(filter_)
+
+    def _emit(self, event: Emit) -> None:
+        self.emitted[event.name] += 1
+        if _log.isEnabledFor(logging.INFO):
+            words = {"group": event.group, "detail": event.detail}
+            numbers = {"core": event.core, "neighbour": event.neighbour}
+            extra = {key: value for key, value in words.items() if value}
+            extra |= {key: str(value) for key, value in numbers.items() if value >= 0}
+            level = logging.WARNING if event.name in {"identity_conflict", "limit_reached"} else logging.INFO
+            _log.log(level, "%s %s", event.name, " ".join(f"{key}={value}" for key, value in extra.items()))
+
+    # --- publications from the host broker ----------------------------------------------------------------------------
+
+    def _on_host_publications(self, publications: list[HostPublication]) -> None:
+        now = self._loop.time()
+        receipts = [publication[5] for publication in publications if publication[5]]
+        batch = self._copies.merge(publications) if self.host.has_overlaps else publications
+        if self._echoes.is_active:
+            batch = [publication for publication in batch if not self._echoes.cancels(now, publication[0])]
+        outgoing: Sequence[tuple[str, int, bytes]]
+        if self._crossing.is_trivial:
+            outgoing = [(publication[1], publication[2], publication[0]) for publication in batch]
+        else:
+            for packet in local_copies(self._crossing, batch):
+                self._deliver_bodies(packet, packet[0] >> 1 & 3, 1, None)
+            outgoing = exported(self._crossing, batch)
+        self.counters["host_publications"] += len(batch)
+        routed = self.machine.publish(now, cast("Sequence[Publication]", outgoing))
+        if not receipts:
+            self._hand_on(routed, None)
+            return
+        obligation = Obligation(lambda: self.host.client.ack(receipts))
+        self._hand_on(routed, obligation)
+        obligation.settle()
+
+    def _publish_to(self, group: str, packets: list[bytes]) -> None:
+        """Send packets of our own to a group, one QoS at a time, in order."""
+        for packet in packets:
+            qos = packet[0] >> 1 & 3
+            self._hand_on(self.machine.publish_to(self._loop.time(), group, qos, [packet]), None)
+
+    def _hand_on(self, routed: Routed, obligation: Obligation | None) -> None:
+        for neighbour, runs in routed.frames.items():
+            self._send_runs(neighbour, runs, obligation)
+        if routed.deliveries:
+            self._deliver(routed.deliveries, obligation)
+
+    def _send_runs(self, neighbour: int, runs: Sequence[Run], obligation: Obligation | None) -> None:
+        count = 0
+        is_owed = False
+        traffic = self.metrics.link(neighbour, "out")
+        for run in runs:
+            count += run[3]
+            traffic.messages[run[4]] += run[3]
+            if run[4]:
+                is_owed = True
+        if is_owed and obligation is None:
+            obligation = Obligation(_nothing)
+        payload = codec.encode_data(runs)
+        traffic.bytes += len(payload)
+        sent = self.links.send_data(neighbour, payload, count, obligation if is_owed else None)
+        self.counters["forwarded"] += count if sent else 0
+
+    # --- frames from neighbours ---------------------------------------------------------------------------------------
+
+    def _on_link_frames(self, neighbour: int, frames: list[Frame]) -> None:
+        started = self._loop.time()
+        traffic = self.metrics.link(neighbour, "in")
+        for topic, payload, receipt in frames:
+            try:
+                if topic == CONTROL_TOPIC:
+                    self._step(events.Received(neighbour, codec.decode_control(payload)))
+                    continue
+                runs = codec.decode_data(payload)
+            except RemoteError as error:
+                self.counters["frames_refused"] += 1
+                _log.warning("frame of federator %d refused: %s", neighbour, error)
+                self.links.ack(neighbour, receipt)
+                continue
+            traffic.bytes += len(payload)
+            for run in runs:
+                traffic.messages[run[4]] += run[3]
+            routed = self.machine.forward(started, neighbour, runs)
+            if not receipt:
+                self._hand_on(routed, None)
+                continue
+            obligation = Obligation(lambda receipt=receipt: self.links.ack(neighbour, receipt))  # type: ignore[misc]
+            self._hand_on(routed, obligation)
+            obligation.settle()
+        self.metrics.hop.observe(self._loop.time() - started)
+
+    # --- deliveries to the host broker --------------------------------------------------------------------------------
+
+    def _deliver(self, runs: list[Run], obligation: Obligation | None) -> None:
+        """Publish runs at the host; those of QoS 0 leave as one piece."""
+        bodies: list[bytes] = []
+        count = 0
+        for run in runs:
+            if run[6][0].startswith(INTERNAL_PREFIX) and not run[6][0].startswith(TELEMETRY_PREFIX):
+                self._take_internal(run)
+                continue
+            if not self._crossing.is_trivial:
+                body, length = imported(self._crossing, run.body)
+                run = run._replace(body=body, length=length)  # noqa: PLW2901 - the run as this broker may see it
+                if not length:
+                    continue
+            if run[4]:
+                self._deliver_owed(run, obligation or Obligation(_nothing))
+            else:
+                bodies.append(run[7])
+                count += run[3]
+        if bodies:
+            self._deliver_bodies(b"".join(bodies), 0, count, None)
+
+    def _deliver_bodies(self, body: bytes, qos: int, count: int, obligation: Obligation | None) -> None:
+        if self._echoes.is_active:
+            self._echoes.remember(self._loop.time(), body)
+        self.host.deliver(body, qos, count, obligation)
+        self.counters["delivered"] += count
+
+    def _deliver_owed(self, run: Run, obligation: Obligation) -> None:
+        obligation.owe()
+        if self._undelivered:
+            self._undelivered.append((run, obligation))
+            return
+        try:
+            self._deliver_bodies(run.body, run.qos, run.length, obligation)
+        except Unavailable:
+            self._undelivered.append((run, obligation))
+            return
+        obligation.settle()
+
+    def _on_host_credit(self) -> None:
+        while self._undelivered:
+            run, obligation = self._undelivered[0]
+            try:
+                self._deliver_bodies(run.body, run.qos, run.length, obligation)
+            except Unavailable:
+                return
+            self._undelivered.popleft()
+            obligation.settle()
+
+    # --- between federators -------------------------------------------------------------------------------------------
+
+    def _take_internal(self, run: Run) -> None:
+        """A message to the federators, not to clients."""
+        if run.groups[0] == private_group(self.identity):
+            self.retained.on_answer(run)
+            return
+        for start, end in split(run.body):
+            packet = run.body[start:end]
+            try:
+                message = json.loads(payload_of(packet)) if topic_of(packet) == MANAGEMENT_GROUP else {}
+                kind = message.get("kind")
+                if kind == "retained":
+                    self.retained.on_request([str(wanted) for wanted in message["filters"]], int(message["to"]))
+                elif kind == "shares":
+                    self._compare_shares(run.origin, [str(name) for name in message["names"]])
+            except (ValueError, KeyError, TypeError, AttributeError):
+                self.counters["management_refused"] += 1
+
+    def _compare_shares(self, origin: int, names: list[str]) -> None:
+        both = sorted(set(names) & set(self.interest.shares()))
+        for name in both:
+            self.counters["share_names_at_two_brokers"] += 1
+            _log.warning(
+                "share name %r is in use at federator %d too: each broker's share group gets its own copy", name, origin
+            )
+
+    # --- interest -----------------------------------------------------------------------------------------------------
+
+    def _on_internal(self, publications: list[HostPublication]) -> None:
+        """Messages of the host for the agent: what clients subscribe to."""
+        for publication in publications:
+            if isinstance(self.links, BrokerLinkBook):
+                try:
+                    if self.links.hear(publication):
+                        continue
+                except RemoteError as error:
+                    self.counters["frames_refused"] += 1
+                    _log.warning("%s", error)
+                    continue
+            for source, reports in self._sources.hear(publication):
+                self._report(source, reports)
+
+    def _report(self, source: str, reports: list[Report]) -> None:
+        if reports:
+            self._change_interest(self.interest.apply(self._loop.time(), source, reports))
+            self._echoes.is_active = self.interest.has_bridges()
+
+    def _change_interest(self, change: Change) -> None:
+        if change.is_empty:
+            return
+        self._is_interest_dirty = True
+        wanted, ended = self._wanted.apply([*change.added, *change.changed], change.removed)
+        for filter_ in ended:
+            self._known_filters.discard(filter_)
+            self._step(events.Unsubscribed(filter_))
+        added = [filter_ for filter_, _ in wanted if filter_ not in self._known_filters]
+        for filter_ in added:
+            self._known_filters.add(filter_)
+            self._step(events.Subscribed(filter_))
+        if self._is_restored and added:
+            self.retained.want(added)
+        if change.shares_added:
+            names = sorted({name for name, _ in change.shares_added})
+            message = json.dumps({"kind": "shares", "names": names}).encode()
+            self._publish_to(MANAGEMENT_GROUP, [encode(MANAGEMENT_GROUP, message, qos=1)])
+        self._arm_expiry()
+
+    def _arm_expiry(self) -> None:
+        if self._expiry_timer is not None:
+            self._expiry_timer.cancel()
+            self._expiry_timer = None
+        due = self.interest.next_expiry_s()
+        if due is not None:
+            self._expiry_timer = self._loop.call_at(due, self._expire_interest)
+
+    def _expire_interest(self) -> None:
+        self._change_interest(self.interest.expire(self._loop.time()))
+        self._arm_expiry()
+
+    async def _follow(self, adapter: MosquittoFileAdapter, path: Path) -> None:
+        """Read a broker's log file as it grows."""
+        follower = LogFollower(path)
+        while True:
+            found = follower.poll()
+            if found is None:
+                await asyncio.sleep(FOLLOW_EVERY_S)
+            elif isinstance(found, Read):
+                self._report(adapter.source, adapter.feed(found.chunk))
+            else:
+                self._report(adapter.source, adapter.began_anew() if isinstance(found, Rotated) else adapter.lost())
+
+    async def _save_interest(self) -> None:
+        while True:
+            await asyncio.sleep(SAVE_EVERY_S)
+            if self._is_interest_dirty:
+                self._is_interest_dirty = False
+                self._state.write_interest(self.interest.dump(self._loop.time(), time.time()))
+
+    def _on_host_state(self, is_connected: bool, error: HanseError | None) -> None:
+        if is_connected:
+            _log.info("host broker %s: connected", self.settings.broker)
+            return
+        if error is not None:
+            _log.warning("host broker %s: %s", self.settings.broker, error)
+        for source, reports in self._sources.lost():
+            self._report(source, reports)
+
+    # --- handshake ----------------------------------------------------------------------------------------------------
+
+    def _link_properties(self) -> Mapping[str, str]:
+        return {"hanse": __version__, "protocol": str(codec.VERSION)}
+
+    def _admit(self, identity: int, peer: Mapping[str, str]) -> str | None:
+        if peer.get("protocol") != str(codec.VERSION):
+            return f"federator {identity} speaks protocol {peer.get('protocol')!r}, this one {codec.VERSION}"
+        return None
+
+    # --- pages --------------------------------------------------------------------------------------------------------
+
+    def _metrics_page(self) -> Reply:
+        return 200, prometheus.MEDIA_TYPE, self.metrics.render()
+
+    def _health_page(self) -> Reply:
+        is_healthy = self.host.client.is_connected
+        body = {
+            "id": self.identity,
+            "epoch": self.machine.epoch,
+            "broker": "connected" if is_healthy else "away",
+            "neighbours": list(self.machine.neighbours()),
+            "management_core": self.machine.core_of(MANAGEMENT_GROUP),
+            "counters": dict(self.machine.counters + self.counters),
+        }
+        return 200 if is_healthy else 503, JSON, json.dumps(body)
+
+    def _groups_page(self) -> Reply:
+        rows = []
+        for group in self.machine.groups():
+            core = self.machine.core_of(group)
+            rows.append(
+                {
+                    "group": group,
+                    "role": self._role(group, core),
+                    "core": core,
+                    "distance": None if core is None else self.machine.distance_to(core),
+                    "parents": [] if core is None else list(self.machine.parents_of(core)),
+                    "mesh": list(self.machine.mesh_neighbours(group)),
+                    "interest": self.machine.is_local(group),
+                }
+            )
+        return 200, JSON, json.dumps({"id": self.identity, "groups": rows})
+
+    def _role(self, group: str, core: int | None) -> str:
+        if core == self.identity:
+            return "core"
+        return "member" if self.machine.is_member(group) else "outsider"
+
+
+def _nothing() -> None:
+    """An obligation to nobody: the publication is our own."""
+
+
+async def run(settings: FederatorSettings) -> int:
+    """Run a federator until SIGTERM or SIGINT; the exit code."""
+    logs.configure(settings.log_format, settings.log_level)
+    for warning in settings.warnings():
+        _log.warning("%s", warning)
+    state = StateDirectory(settings.state_dir)
+    agent = Agent(settings, state)
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ended.set)
+    await agent.start()
+    with contextlib.suppress(asyncio.CancelledError):
+        await ended.wait()
+    await agent.stop()
+    return 0

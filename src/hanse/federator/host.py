@@ -1,0 +1,108 @@
+"""The session at the host broker: one client that both publishes and subscribes, because No Local is per client.
+
+Rules:
+
+- It subscribes to a group only while the protocol says that someone elsewhere wants it, each with an identifier of its
+  own, No Local, Retain As Published and Retain Handling 2: a covering subscription never replays.
+- What came for identifier 1 is for the agent itself (interest, probes); the rest is for the federation.
+"""
+
+from collections.abc import Callable, Iterable
+
+from hanse.errors import HanseError
+from hanse.federator.obligations import DeliveryBook, Obligation
+from hanse.mqtt.client import Client, ClientHandler, ClientSettings
+from hanse.mqtt.publication import Publication
+from hanse.mqtt.subscriptions import Subscription
+
+INTERNAL_IDENTIFIER = 1
+
+
+class HostSession(ClientHandler):
+    """What the agent needs of its host broker."""
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        *,
+        on_publications: Callable[[list[Publication]], None],
+        on_internal: Callable[[list[Publication]], None],
+        on_state: Callable[[bool, HanseError | None], None],
+        on_credit: Callable[[], None],
+    ) -> None:
+        self.client = Client(settings, self)
+        self._take_publications = on_publications
+        self._take_internal = on_internal
+        self._tell_state = on_state
+        self._tell_credit = on_credit
+        self._identifiers: dict[str, int] = {}
+        self._next_identifier = INTERNAL_IDENTIFIER + 1
+        self._deliveries = DeliveryBook()
+        self.refused_subscriptions = 0
+
+    # --- out ------------------------------------------------------------------------------------------------------
+
+    def listen(self, topics: Iterable[str]) -> None:
+        """Subscribe for the agent itself."""
+        self.client.subscribe(
+            Subscription(topic, qos=2, identifier=INTERNAL_IDENTIFIER, retain_handling=0) for topic in topics
+        )
+
+    def want(self, group: str) -> None:
+        """Subscribe to a group: someone elsewhere wants it."""
+        identifier = self._identifiers[group] = self._next_identifier
+        self._next_identifier += 1
+        self.client.subscribe([Subscription(group, qos=2, identifier=identifier)])
+
+    def release(self, group: str) -> None:
+        """Nobody elsewhere wants the group any longer."""
+        self._identifiers.pop(group, None)
+        self.client.unsubscribe([group])
+
+    @property
+    def has_overlaps(self) -> bool:
+        """Whether copies can come at all: with one subscription there are none."""
+        return len(self._identifiers) > 1
+
+    def deliver(self, body: bytes, qos: int, count: int, obligation: Obligation | None) -> None:
+        """Publish a run at the host; the obligation is settled when the host has taken it."""
+        number = self.client.publish_run(body, qos=qos, count=count)
+        if number and obligation is not None:
+            self._deliveries.add(number, count, obligation)
+
+    # --- what the client tells --------------------------------------------------------------------------------------
+
+    def on_publications(self, publications: list[Publication]) -> None:
+        """One read: the agent's own messages apart from those of the federation."""
+        own = [p for p in publications if p[6] and p[6][0] == INTERNAL_IDENTIFIER]
+        if own:
+            self._take_internal(own)
+            self.client.ack([p[5] for p in own if p[5]])
+            if len(own) == len(publications):
+                return
+            publications = [p for p in publications if not p[6] or p[6][0] != INTERNAL_IDENTIFIER]
+        self._take_publications(publications)
+
+    def on_acknowledged(self, numbers: list[int]) -> None:
+        """The host has taken publications over."""
+        self._deliveries.settle(numbers)
+
+    def on_refused(self, refused: list[tuple[int, int]]) -> None:
+        """The host will not take these, now or ever: nothing is owed for them any longer (the client counted them)."""
+        self._deliveries.settle([number for number, _ in refused])
+
+    def on_credit(self) -> None:
+        """There is room again."""
+        self._tell_credit()
+
+    def on_connected(self, session_present: bool) -> None:  # noqa: ARG002 - the handler's signature
+        """The host let us in."""
+        self._tell_state(True, None)
+
+    def on_disconnected(self, error: HanseError | None) -> None:
+        """The host is away."""
+        self._tell_state(False, error)
+
+    def on_subscribed(self, answers: list[tuple[Subscription, int]]) -> None:
+        """Count what the host would not let us hear: an ACL, or a limit of its."""
+        self.refused_subscriptions += sum(1 for _, code in answers if code >= 0x80)

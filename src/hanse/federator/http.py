@@ -1,0 +1,282 @@
+"""A small HTTP/1.1 server for `/healthz`, `/metrics` and `/groups`: GET and HEAD, one request a connection.
+
+Rules:
+
+1. It gives only what a route returns, and takes nothing: no bodies, no uploads, no keep-alive.
+2. Everything is bounded: connections, the size of a request's head, the time until it is complete, and the time for
+   the answer to leave. Who is slow is cut off, and the next one gets the place.
+3. A request is read strictly; whatever is odd gets 400, and the connection ends. Nothing a client sends is repeated
+   to it, so that nothing can be smuggled into a page or a log.
+4. A route runs on the event loop and must be quick. One that fails is a 500 and a line in the log, nothing more.
+"""
+
+import asyncio
+import logging
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import NamedTuple, cast
+
+from hanse.errors import LocalError, Unavailable
+
+TEXT = "text/plain; charset=utf-8"
+JSON = "application/json"
+
+# Status, media type, body.
+Reply = tuple[int, str, bytes | str]
+Route = Callable[[], Reply]
+
+_TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,256}")
+_TARGET = re.compile(rb"/[!-~]*")
+_VALUE = re.compile(rb"[\t -~\x80-\xff]*")
+_METHODS = (b"GET", b"HEAD")
+# What a client may go on sending after its answer: a form that was not wanted, not a film.
+_DROPPED_BYTES_MAX = 1 << 20
+_HEAD_END = b"\r\n\r\n"
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class HttpLimits:
+    """What one server allows.
+
+    Attributes:
+        head_bytes_max: Request line and headers. Prometheus sends about 300 bytes, a browser with cookies 2,000.
+        headers_max: Header lines; 100 is what Apache and Python's own server take.
+        connections_max: At once. A scraper or two, a health check and a person with curl are ten.
+        request_s: From the connection to the end of the head. Longer lets a slow client hold a place longer.
+        answer_s: From the answer to the end of the connection. Prometheus itself gives up after 10 s.
+    """
+
+    head_bytes_max: int = 8_192
+    headers_max: int = 100
+    connections_max: int = 32
+    request_s: float = 5.0
+    answer_s: float = 10.0
+
+
+class Request(NamedTuple):
+    """All that matters of a request; the query is for nobody here."""
+
+    method: bytes
+    path: str
+
+
+class _Refused(Exception):  # noqa: N818 - never leaves this module
+    def __init__(self, status: HTTPStatus) -> None:
+        self.status = status
+
+
+def read_head(head: bytes, headers_max: int) -> Request:
+    """A request's head, without its blank line, as method and path.
+
+    Raises:
+        _Refused: With the status to answer.
+    """
+    line, *headers = head.split(b"\r\n")
+    parts = line.split(b" ")
+    if len(parts) != 3 or _TOKEN.fullmatch(parts[0]) is None:
+        raise _Refused(HTTPStatus.BAD_REQUEST)
+    method, target, version = parts
+    if re.fullmatch(rb"HTTP/[0-9]\.[0-9]", version) is None or _TARGET.fullmatch(target) is None:
+        raise _Refused(HTTPStatus.BAD_REQUEST)
+    if version not in (b"HTTP/1.1", b"HTTP/1.0"):
+        raise _Refused(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
+    if len(headers) > headers_max:
+        raise _Refused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+    hosts = 0
+    for header in headers:
+        name, colon, value = header.partition(b":")
+        # RFC 9112, 5.1 and 5.2: a blank before the colon and a folded line are refused.
+        if not colon or _TOKEN.fullmatch(name) is None or _VALUE.fullmatch(value) is None:
+            raise _Refused(HTTPStatus.BAD_REQUEST)
+        name = name.lower()
+        hosts += name == b"host"
+        if name == b"transfer-encoding" or (name == b"content-length" and value.strip() != b"0"):
+            raise _Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE if method in _METHODS else HTTPStatus.METHOD_NOT_ALLOWED)
+    # RFC 9112, 3.2: exactly one Host in 1.1.
+    if hosts > 1 or (version == b"HTTP/1.1" and hosts == 0):
+        raise _Refused(HTTPStatus.BAD_REQUEST)
+    return Request(method, target.partition(b"?")[0].decode("ascii"))
+
+
+class HttpServer:
+    """The server.
+
+    Args:
+        routes: Path to what answers it.
+
+    Attributes:
+        answered: How many requests got which status.
+        cut_off: Connections that ended for lack of time, or of room.
+    """
+
+    def __init__(self, routes: Mapping[str, Route], limits: HttpLimits | None = None) -> None:
+        self.limits = limits or HttpLimits()
+        self.answered: Counter[int] = Counter()
+        self.cut_off = 0
+        self._routes = dict(routes)
+        self._connections: set[_Connection] = set()
+        self._server: asyncio.Server | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on."""
+        assert self._server is not None, "the server was not started"
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    async def start(self, host: str, port: int) -> str:
+        """Listen; port 0 takes a free one.
+
+        Returns:
+            Its URL, without a path.
+
+        Raises:
+            LocalError: The address cannot be had.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(lambda: _Connection(self), host, port)
+        except OSError as error:
+            raise LocalError(
+                f"Cannot serve metrics on {host}:{port}: {error.strerror or error}; choose another address."
+            ) from error
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+    async def stop(self) -> None:
+        """Listen no more, and end every connection. Harmless when it does not run."""
+        server, self._server = self._server, None
+        if server is None:
+            return
+        server.close()
+        for connection in list(self._connections):
+            connection.abort()
+        await server.wait_closed()
+
+    def answer(self, head: bytes) -> bytes:
+        """The whole answer to a request's head (without its blank line); no IO."""
+        try:
+            request = read_head(head, self.limits.headers_max)
+        except _Refused as refused:
+            return self.refusal(refused.status)
+        route = self._routes.get(request.path)
+        if route is None:
+            return self.refusal(HTTPStatus.NOT_FOUND, is_head=request.method == b"HEAD")
+        if request.method not in _METHODS:
+            return self.refusal(HTTPStatus.METHOD_NOT_ALLOWED)
+        try:
+            status, media_type, body = route()
+            raw = body.encode("utf-8", "replace") if isinstance(body, str) else body
+        except Unavailable:
+            return self.refusal(HTTPStatus.SERVICE_UNAVAILABLE, is_head=request.method == b"HEAD")
+        except Exception:  # noqa: BLE001 - the edge of the shell: a page that fails must not end the agent
+            _log.exception("a page could not be made", extra={"path": request.path})
+            return self.refusal(HTTPStatus.INTERNAL_SERVER_ERROR, is_head=request.method == b"HEAD")
+        return self._written(HTTPStatus(status), media_type, raw, is_head=request.method == b"HEAD")
+
+    def refusal(self, status: HTTPStatus, *, is_head: bool = False) -> bytes:
+        """An answer that says no more than its status."""
+        return self._written(status, TEXT, f"{status.phrase}\n".encode(), is_head=is_head)
+
+    def _written(self, status: HTTPStatus, media_type: str, body: bytes, *, is_head: bool) -> bytes:
+        self.answered[status.value] += 1
+        allow = "Allow: GET, HEAD\r\n" if status is HTTPStatus.METHOD_NOT_ALLOWED else ""
+        head = (
+            f"HTTP/1.1 {status.value} {status.phrase}\r\n"
+            f"Content-Type: {media_type}\r\n"
+            f"Content-Length: {len(body)}\r\n"
+            f"{allow}"
+            "Cache-Control: no-store\r\n"
+            "X-Content-Type-Options: nosniff\r\n"
+            "Connection: close\r\n\r\n"
+        )
+        return head.encode("latin-1") if is_head else head.encode("latin-1") + body
+
+    def admit(self, connection: "_Connection") -> bool:
+        """Take a connection in; False if there are too many."""
+        if len(self._connections) >= self.limits.connections_max:
+            self.cut_off += 1
+            return False
+        self._connections.add(connection)
+        return True
+
+    def forget(self, connection: "_Connection") -> None:
+        """A connection is gone."""
+        self._connections.discard(connection)
+
+
+class _Connection(asyncio.Protocol):
+    """One connection: a head in, an answer out, the end."""
+
+    def __init__(self, server: HttpServer) -> None:
+        self._server = server
+        self._transport: asyncio.Transport | None = None
+        self._buffer = bytearray()
+        self._is_answered = False
+        self._dropped_bytes = 0
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are no subclasses of asyncio's, only the same shape.
+        self._transport = cast("asyncio.Transport", transport)
+        if self._server.admit(self):
+            self._set_deadline(self._server.limits.request_s, self._on_late)
+        else:
+            # Without a deadline, which only those within the limit have: gone as soon as the answer is.
+            self._is_answered = True
+            self._transport.write(self._server.refusal(HTTPStatus.SERVICE_UNAVAILABLE))
+            transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_answered:
+            # Read and dropped: closing on unread bytes would reset the answer away. But not for ever.
+            self._dropped_bytes += len(data)
+            if self._dropped_bytes > _DROPPED_BYTES_MAX:
+                self.abort()
+            return
+        self._buffer += data
+        limit = self._server.limits.head_bytes_max
+        end = self._buffer.find(_HEAD_END, 0, limit + len(_HEAD_END))
+        if end >= 0:
+            self._send(self._server.answer(bytes(self._buffer[:end])))
+        elif len(self._buffer) > limit:
+            self._send(self._server.refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE))
+
+    def eof_received(self) -> bool:
+        # Somebody may close his half right behind the request and still want to hear the answer, which is written
+        # by now or never.
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why does not matter
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._server.forget(self)
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _send(self, answer: bytes) -> None:
+        assert self._transport is not None
+        self._is_answered = True
+        self._buffer.clear()
+        self._set_deadline(self._server.limits.answer_s, self._on_slow)
+        self._transport.write(answer)
+        # Only our half: the client's FIN then ends the rest, or the deadline does.
+        self._transport.write_eof()
+
+    def _set_deadline(self, after_s: float, call: Callable[[], None]) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = asyncio.get_running_loop().call_later(after_s, call)
+
+    def _on_late(self) -> None:
+        self._server.cut_off += 1
+        self._send(self._server.refusal(HTTPStatus.REQUEST_TIMEOUT))
+
+    def _on_slow(self) -> None:
+        self._server.cut_off += 1
+        self.abort()

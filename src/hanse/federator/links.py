@@ -1,0 +1,254 @@
+"""The links to the neighbours, whoever dialled: one a neighbour, frames in and out.
+
+Rules:
+
+- Either side may dial. When both do, the link that the smaller id dialled stays; the other is refused or closed.
+- Control frames go at QoS 0 of the link and before all data: the protocol sends again what matters. Data frames that
+  hold QoS 1 or 2 go at QoS 1 of the link; they wait, in order, while the link has no room, because their giver has
+  not been acknowledged. Data frames of QoS 0 alone are dropped and counted then.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from hanse.errors import HanseError, LocalError, Unavailable
+from hanse.federator.obligations import Obligation
+from hanse.mqtt.endpoints import LinkDialler, LinkGreeting, LinkListener, LinkListenerHandler
+from hanse.mqtt.link import Frame, Link
+from hanse.mqtt.tls import TlsSettings
+from hanse.mqtt.urls import parse
+from hanse.protocol import codec
+from hanse.protocol.messages import ControlFrame
+from hanse.protocol.settings import FEDERATOR_ID_MAX
+
+CONTROL_TOPIC = "c"
+DATA_TOPIC = "d"
+_NOT_VALID, _NOT_AUTHORISED = 0x85, 0x87
+_log = logging.getLogger(__name__)
+
+
+class _Peer:
+    """One neighbour's link, and what waits for it."""
+
+    __slots__ = ("identity", "link", "owed", "waiting")
+
+    def __init__(self, identity: int, link: Link) -> None:
+        self.identity = identity
+        self.link = link
+        # Number of a frame under way to the obligation that waits for it.
+        self.owed: dict[int, Obligation] = {}
+        self.waiting: deque[tuple[bytes, Obligation]] = deque()
+
+
+class LinkBook(LinkListenerHandler):
+    """All links of one federator.
+
+    Args:
+        properties: what the handshake tells the other side.
+        admit: given the peer's id and properties, a sentence why not, or None.
+    """
+
+    def __init__(
+        self,
+        identity: int,
+        *,
+        properties: Callable[[], Mapping[str, str]],
+        admit: Callable[[int, Mapping[str, str]], str | None],
+        on_up: Callable[[int], None],
+        on_down: Callable[[int], None],
+        on_frames: Callable[[int, list[Frame]], None],
+        tls: TlsSettings | None = None,
+    ) -> None:
+        self._identity = identity
+        self._properties = properties
+        self._admit = admit
+        self._tell_up = on_up
+        self._tell_down = on_down
+        self._take_frames = on_frames
+        self._tls = tls
+        self._peers: dict[int, _Peer] = {}
+        self._by_link: dict[Link, _Peer] = {}
+        self._diallers: dict[str, LinkDialler] = {}
+        self._listener: LinkListener | None = None
+        # By reason; the agent shows them.
+        self.drops: dict[str, int] = {}
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    async def listen(self, url: str) -> str:
+        """Listen for neighbours; the address with the port that was taken."""
+        address = parse(url)
+        if address.is_tls and self._tls is None:
+            raise LocalError(f"{url} asks for TLS; give link_cert_file and link_key_file.")
+        self._listener = LinkListener(str(self._identity), self)
+        await self._listener.start(address.host, address.port, self._tls if address.is_tls else None)
+        return f"{'mqtts' if address.is_tls else 'mqtt'}://{address.host}:{self._listener.port}"
+
+    def dial(self, url: str) -> None:
+        """Dial a neighbour and stay at it."""
+        if url in self._diallers:
+            return
+        dialler = LinkDialler(
+            url,
+            str(self._identity),
+            self,
+            properties=self._properties,
+            on_failed=lambda error: _log.info("link to %s failed: %s", url, error),
+            tls=self._tls if parse(url).is_tls else None,
+        )
+        self._diallers[url] = dialler
+        dialler.start()
+
+    async def hang_up(self, url: str) -> None:
+        """Dial a neighbour no more, and end the link that came of it."""
+        dialler = self._diallers.pop(url, None)
+        if dialler is not None:
+            await dialler.stop()
+
+    async def stop(self) -> None:
+        """End all links."""
+        for url in list(self._diallers):
+            await self.hang_up(url)
+        if self._listener is not None:
+            await self._listener.stop()
+
+    def close(self, identity: int, reason: str) -> None:
+        """End the link to one neighbour."""
+        peer = self._peers.get(identity)
+        if peer is not None:
+            peer.link.close(reason=reason)
+
+    # --- out ------------------------------------------------------------------------------------------------------
+
+    def send_control(self, identity: int, frame: ControlFrame) -> None:
+        """Send a control frame; one that cannot go is dropped, the next round says it again."""
+        peer = self._peers.get(identity)
+        if peer is None:
+            return
+        payload = codec.encode_control(frame)
+        try:
+            peer.link.send(CONTROL_TOPIC, payload, control=True, qos=0)
+        except Unavailable:
+            self._drop("control_link_full", 1)
+
+    def send_data(self, identity: int, payload: bytes, count: int, obligation: Obligation | None) -> bool:
+        """Send a data frame; with an obligation it is kept until the neighbour acknowledges it."""
+        peer = self._peers.get(identity)
+        if peer is None:
+            self._drop("link_down", count)
+            return False
+        if obligation is None:
+            try:
+                peer.link.send(DATA_TOPIC, payload, qos=0)
+            except Unavailable:
+                self._drop("link_full", count)
+                return False
+            return True
+        obligation.owe()
+        if peer.waiting or not self._send_owed(peer, payload, obligation):
+            peer.waiting.append((payload, obligation))
+        return True
+
+    def ack(self, identity: int, receipt: int) -> None:
+        """Acknowledge a frame of a neighbour's, if its link still stands."""
+        peer = self._peers.get(identity)
+        if peer is not None and peer.link.is_open:
+            peer.link.ack((receipt,))
+
+    def _send_owed(self, peer: _Peer, payload: bytes, obligation: Obligation) -> bool:
+        try:
+            peer.owed[peer.link.send(DATA_TOPIC, payload)] = obligation
+        except Unavailable:
+            return False
+        return True
+
+    def _drop(self, reason: str, count: int) -> None:
+        self.drops[reason] = self.drops.get(reason, 0) + count
+
+    # --- what links tell --------------------------------------------------------------------------------------------
+
+    def on_greeting(self, greeting: LinkGreeting) -> None:
+        """A federator asks for a link."""
+        identity = _identity_of(greeting.peer_id)
+        if identity is None or identity == self._identity:
+            greeting.refuse(
+                _NOT_VALID, f"{greeting.peer_id[:20]!r} cannot be a neighbour of federator {self._identity}"
+            )
+            return
+        refusal = self._admit(identity, greeting.peer)
+        if refusal is not None:
+            greeting.refuse(_NOT_AUTHORISED, refusal)
+            return
+        peer = self._peers.get(identity)
+        if peer is not None and peer.link.is_dialled and self._identity < identity:
+            greeting.refuse(_NOT_VALID, f"federator {self._identity} has dialled this link already")
+            return
+        greeting.accept(self._properties())
+
+    def on_link(self, link: Link) -> None:
+        """A link stands."""
+        identity = _identity_of(link.peer_id)
+        if identity is None or identity == self._identity:
+            link.close(reason=f"{link.peer_id[:20]!r} cannot be a neighbour of federator {self._identity}")
+            return
+        refusal = self._admit(identity, link.peer) if link.is_dialled else None
+        former = self._peers.get(identity)
+        if refusal is None and former is not None and link.is_dialled and self._identity > identity:
+            refusal = "the neighbour has dialled this link already"
+        if refusal is not None:
+            _log.info("link to federator %d not kept: %s", identity, refusal)
+            link.close(reason=refusal)
+            return
+        if former is not None:
+            self._remove(former)
+            former.link.close(reason="replaced by a newer link")
+        peer = self._peers[identity] = self._by_link[link] = _Peer(identity, link)
+        _log.info("link to federator %d up (%s)", identity, link.peer_address)
+        self._tell_up(peer.identity)
+
+    def on_frames(self, link: Link, frames: list[Frame]) -> None:
+        """One read of one link."""
+        peer = self._by_link.get(link)
+        if peer is not None:
+            self._take_frames(peer.identity, frames)
+
+    def on_acknowledged(self, link: Link, numbers: list[int]) -> None:
+        """The neighbour has taken frames over."""
+        peer = self._by_link.get(link)
+        if peer is None:
+            return
+        for number in numbers:
+            obligation = peer.owed.pop(number, None)
+            if obligation is not None:
+                obligation.settle()
+        self.on_credit(link)
+
+    def on_credit(self, link: Link) -> None:
+        """There is room again for what waits."""
+        peer = self._by_link.get(link)
+        while peer is not None and peer.waiting:
+            payload, obligation = peer.waiting[0]
+            if not self._send_owed(peer, payload, obligation):
+                return
+            peer.waiting.popleft()
+
+    def on_closed(self, link: Link, error: HanseError | None, unacknowledged: list[int]) -> None:  # noqa: ARG002
+        """A link ended: what it owed is nobody's now."""
+        peer = self._by_link.get(link)
+        if peer is not None:
+            _log.info("link to federator %d down: %s", peer.identity, error or "closed")
+            self._remove(peer)
+
+    def _remove(self, peer: _Peer) -> None:
+        del self._by_link[peer.link]
+        del self._peers[peer.identity]
+        self._tell_down(peer.identity)
+        owed = [*peer.owed.values(), *(obligation for _, obligation in peer.waiting)]
+        self._drop("frames_lost_with_link", len(owed))
+        for obligation in owed:
+            obligation.settle()
+
+
+def _identity_of(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 11 and int(text) <= FEDERATOR_ID_MAX else None

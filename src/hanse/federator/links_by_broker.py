@@ -1,0 +1,203 @@
+"""Links by way of the neighbours' brokers, as in the papers: the same frames, another endpoint.
+
+A federator publishes what it has to say to a neighbour on the neighbour's *broker*, where the neighbour's own session
+hears it. Rules:
+
+- Every control topic carries its destination and its sender (`broker_link`), and the sender's session at that broker
+  holds no subscription.
+- The broker's PUBACK says nothing of the federator behind it: a data frame that is owed an acknowledgement carries the
+  sender's epoch and a number, and `federator/ack/<to>/<from>` names the numbers that were taken over.
+- A link is up while the session at the neighbour's broker stands; that the neighbour itself hears is the protocol's
+  to find out (R4).
+- Anybody who may publish on these topics at the broker can forge them: `hanse` prints the ACL that closes them.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from hanse.errors import HanseError, RemoteError, Unavailable
+from hanse.federator import broker_link
+from hanse.federator.broker_link import CONTROL_KINDS, Kind
+from hanse.federator.links import CONTROL_TOPIC, DATA_TOPIC
+from hanse.federator.obligations import Obligation
+from hanse.mqtt.client import Client, ClientHandler, ClientSettings
+from hanse.mqtt.link import Frame
+from hanse.mqtt.publication import Publication, encode, payload_of
+from hanse.protocol import codec
+from hanse.protocol.messages import ControlFrame
+
+# Frames under way to one neighbour that wait for its acknowledgement; more wait at the host broker's session.
+_OWED_MAX = 65_535
+_log = logging.getLogger(__name__)
+
+
+class _Neighbour(ClientHandler):
+    """The session at one neighbour's broker."""
+
+    def __init__(self, book: "BrokerLinkBook", identity: int, settings: ClientSettings) -> None:
+        self.book = book
+        self.identity = identity
+        self.client = Client(settings, self)
+        self.owed: dict[int, Obligation] = {}
+        self.next_number = 1
+
+    def on_connected(self, session_present: bool) -> None:  # noqa: ARG002 - the handler's signature
+        self.book.come_up(self)
+
+    def on_disconnected(self, error: HanseError | None) -> None:
+        self.book.go_down(self, error)
+
+
+class BrokerLinkBook:
+    """The same face as `LinkBook`, for links through brokers."""
+
+    def __init__(
+        self,
+        identity: int,
+        client_settings: ClientSettings,
+        *,
+        epoch: Callable[[], int],
+        on_up: Callable[[int], None],
+        on_down: Callable[[int], None],
+        on_frames: Callable[[int, list[Frame]], None],
+    ) -> None:
+        self._identity = identity
+        self._client_settings = client_settings
+        self._epoch = epoch
+        # What `ack` takes, to the neighbour's epoch and its number for the frame.
+        self._receipts: dict[int, tuple[int, int]] = {}
+        self._next_receipt = 1
+        self._tell_up = on_up
+        self._tell_down = on_down
+        self._take_frames = on_frames
+        self._neighbours: dict[int, _Neighbour] = {}
+        self._up: set[int] = set()
+        self.drops: dict[str, int] = {}
+
+    def filters(self) -> list[str]:
+        """What the session at the own host has to hear."""
+        return broker_link.subscriptions(self._identity)
+
+    async def add(self, identity: int, url: str) -> None:
+        """Link to a neighbour by way of its broker."""
+        settings = replace(self._client_settings, url=url, client_id=f"{self._client_settings.client_id}-at-{identity}")
+        neighbour = self._neighbours[identity] = _Neighbour(self, identity, settings)
+        await neighbour.client.start()
+
+    async def stop(self) -> None:
+        """End all links."""
+        for neighbour in self._neighbours.values():
+            await neighbour.client.stop()
+
+    def close(self, identity: int, reason: str) -> None:
+        """Say no more to a neighbour that broke a rule."""
+        neighbour = self._neighbours.get(identity)
+        if neighbour is not None:
+            _log.warning("link to federator %d closed: %s", identity, reason)
+            neighbour.client.abort()
+
+    # --- out ------------------------------------------------------------------------------------------------------
+
+    def send_control(self, identity: int, frame: ControlFrame) -> None:
+        """Publish a control frame at the neighbour's broker, memberships on the papers' topic for them."""
+        self._publish(identity, broker_link.kind_of(frame), codec.encode_control(frame), qos=0)
+
+    def send_data(self, identity: int, payload: bytes, count: int, obligation: Obligation | None) -> bool:
+        """Publish a data frame at the neighbour's broker; with an obligation until the neighbour acknowledges it."""
+        neighbour = self._neighbours.get(identity)
+        if neighbour is None or identity not in self._up:
+            self._drop("link_down", count)
+            return False
+        number = 0
+        if obligation is not None:
+            number, neighbour.next_number = neighbour.next_number, neighbour.next_number + 1
+            obligation.owe()
+            neighbour.owed[number] = obligation
+        body = broker_link.encode_data(self._epoch(), number, payload)
+        if not self._publish(identity, Kind.ROUTING, body, qos=1 if number else 0):
+            self._drop("link_full", count)
+            if number:
+                neighbour.owed.pop(number).settle()
+            return False
+        return True
+
+    def ack(self, identity: int, receipt: int) -> None:
+        """Tell a neighbour that its frame was taken over."""
+        found = self._receipts.pop(receipt, None)
+        if found is not None:
+            epoch, number = found
+            for payload in broker_link.encode_acknowledgements(epoch, [number]):
+                self._publish(identity, Kind.ACKNOWLEDGEMENT, payload, qos=1)
+
+    def _publish(self, identity: int, kind: Kind, payload: bytes, *, qos: int) -> bool:
+        neighbour = self._neighbours.get(identity)
+        if neighbour is None or identity not in self._up:
+            return False
+        topic = broker_link.topic_for(kind, identity, self._identity)
+        try:
+            neighbour.client.publish_run(encode(topic, payload, qos=qos), qos=qos, count=1)
+        except Unavailable:
+            return False
+        return True
+
+    def _drop(self, reason: str, count: int) -> None:
+        self.drops[reason] = self.drops.get(reason, 0) + count
+
+    # --- in -------------------------------------------------------------------------------------------------------
+
+    def hear(self, publication: Publication) -> bool:
+        """A message of the own host; False where it is not one of a link's.
+
+        Raises:
+            RemoteError: it is one, and malformed, retained, or from no neighbour.
+        """
+        route = broker_link.accept(self._identity, publication.topic, is_retained=publication.retain)
+        if route is None:
+            return False
+        sender = route.from_
+        neighbour = self._neighbours.get(sender)
+        if neighbour is None or sender not in self._up:
+            raise RemoteError(f"A frame came from federator {sender}, which is no neighbour that is up.")
+        payload = payload_of(publication.packet)
+        if route.kind in CONTROL_KINDS:
+            self._take_frames(sender, [Frame(CONTROL_TOPIC, broker_link.control_payload(route, payload), 0)])
+        elif route.kind is Kind.ROUTING:
+            epoch, number, frame = broker_link.decode_data(payload)
+            receipt = 0
+            if number:
+                receipt, self._next_receipt = self._next_receipt, self._next_receipt + 1
+                self._receipts[receipt] = (epoch, number)
+            self._take_frames(sender, [Frame(DATA_TOPIC, frame, receipt)])
+        else:
+            self._take_acks(neighbour, payload)
+        return True
+
+    def _take_acks(self, neighbour: _Neighbour, payload: bytes) -> None:
+        epoch, numbers = broker_link.decode_acknowledgement(payload, _OWED_MAX)
+        if epoch != self._epoch():
+            return  # of a former life of ours
+        for number in numbers:
+            obligation = neighbour.owed.pop(number, None)
+            if obligation is not None:
+                obligation.settle()
+
+    # --- what sessions tell -----------------------------------------------------------------------------------------
+
+    def come_up(self, neighbour: _Neighbour) -> None:
+        """The session at a neighbour's broker stands."""
+        self._up.add(neighbour.identity)
+        _log.info("link to federator %d up (by its broker)", neighbour.identity)
+        self._tell_up(neighbour.identity)
+
+    def go_down(self, neighbour: _Neighbour, error: HanseError | None) -> None:
+        """The session is gone: what it was owed is nobody's now."""
+        if neighbour.identity not in self._up:
+            return
+        self._up.discard(neighbour.identity)
+        _log.info("link to federator %d down: %s", neighbour.identity, error or "closed")
+        self._tell_down(neighbour.identity)
+        owed, neighbour.owed = neighbour.owed, {}
+        self._drop("frames_lost_with_link", len(owed))
+        for obligation in owed.values():
+            obligation.settle()

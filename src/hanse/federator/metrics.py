@@ -1,0 +1,83 @@
+"""What a federator shows Prometheus. Batches add numbers; names are looked up when somebody scrapes.
+
+One naming scheme for all of Hanse: `hanse_<service>_<what>`; labels are bounded by `telemetry.prometheus`.
+"""
+
+from collections.abc import Callable, Mapping
+
+from hanse.telemetry.prometheus import Registry
+
+
+class LinkTraffic:
+    """Messages on one link in one direction, by QoS, and bytes of frames."""
+
+    __slots__ = ("bytes", "messages")
+
+    def __init__(self) -> None:
+        self.messages = [0, 0, 0]
+        self.bytes = 0
+
+
+class AgentMetrics:
+    """The registry of one federator.
+
+    Args:
+        protocol: the machine's counters.
+        agent: the agent's own.
+        drops: by reason, fetched at the scrape.
+        gauges: name to what reads it.
+    """
+
+    def __init__(
+        self,
+        *,
+        protocol: Mapping[str, int],
+        agent: Mapping[str, int],
+        emitted: Mapping[str, int],
+        drops: Callable[[], Mapping[str, int]],
+        gauges: Mapping[str, tuple[str, Callable[[], float]]],
+    ) -> None:
+        self._protocol = protocol
+        self._agent = agent
+        self._emitted = emitted
+        self._drops = drops
+        self.traffic: dict[tuple[int, str], LinkTraffic] = {}
+        registry = self._registry = Registry("federator")
+        links = ("link", "direction")
+        self._messages = registry.counters("link_messages_total", "Publications on links.", labels=(*links, "qos"))
+        self._bytes = registry.counters("link_bytes_total", "Bytes of frames on links.", labels=links)
+        self._counted = registry.counters("protocol_total", "What the protocol counted.", labels=("what",))
+        self._own = registry.counters("agent_total", "What the agent counted.", labels=("what",))
+        self._events = registry.counters("events_total", "Events of the protocol.", labels=("event",))
+        self._dropped = registry.counters("dropped_total", "Publications not passed on.", labels=("reason",))
+        self.hop = registry.histogram("hop_seconds", "From a batch's arrival here to its hand-over onward.")
+        self._gauges = [(registry.gauge(name, words), read) for name, (words, read) in gauges.items()]
+        registry.at_scrape(self._fetch)
+
+    def link(self, neighbour: int, direction: str) -> LinkTraffic:
+        """The traffic of one link, to be added to."""
+        traffic = self.traffic.get((neighbour, direction))
+        if traffic is None:
+            traffic = self.traffic[neighbour, direction] = LinkTraffic()
+        return traffic
+
+    def render(self) -> str:
+        """The page."""
+        return self._registry.render()
+
+    def _fetch(self) -> None:
+        for (neighbour, direction), traffic in self.traffic.items():
+            for qos, count in enumerate(traffic.messages):
+                self._messages.labels(neighbour, direction, qos).set(count)
+            self._bytes.labels(neighbour, direction).set(traffic.bytes)
+        for family, counts in (
+            (self._counted, self._protocol),
+            (self._own, self._agent),
+            (self._events, self._emitted),
+        ):
+            for name, count in counts.items():
+                family.labels(name).set(count)
+        for reason, count in self._drops().items():
+            self._dropped.labels(reason).set(count)
+        for gauge, read in self._gauges:
+            gauge.set(read())

@@ -1,0 +1,63 @@
+"""Who is acknowledged when: whoever gave us publications of QoS 1 or 2 hears so only when all who got them from us did.
+
+One obligation a batch, not a message: it counts the link frames and host deliveries that the batch became, and runs
+its release when the last of them is acknowledged. A batch that became nothing (a duplicate, nobody interested) is
+released at once.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+
+
+class Obligation:
+    """One batch on its way onward."""
+
+    __slots__ = ("_left", "_release")
+
+    def __init__(self, release: Callable[[], None]) -> None:
+        # One for the giver of the batch, so that nothing is released while it is still being handed out.
+        self._left = 1
+        self._release = release
+
+    def owe(self, count: int = 1) -> None:
+        """More acknowledgements to wait for."""
+        self._left += count
+
+    def settle(self, count: int = 1) -> None:
+        """Acknowledgements came, or the handing out is over."""
+        self._left -= count
+        if not self._left:
+            self._release()
+
+
+class DeliveryBook:
+    """Which numbers of the host session belong to which obligation."""
+
+    __slots__ = ("_stretches",)
+
+    def __init__(self) -> None:
+        # [first number, end, acknowledgements still to come, obligation], in rising order.
+        self._stretches: deque[tuple[int, int, list[int], Obligation]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._stretches)
+
+    def add(self, first: int, count: int, obligation: Obligation) -> None:
+        """`count` publications from number `first` on were handed to the host."""
+        obligation.owe()
+        self._stretches.append((first, first + count, [count], obligation))
+
+    def settle(self, numbers: Iterable[int]) -> None:
+        """The host has taken these, in whatever order."""
+        stretches = self._stretches
+        for number in numbers:
+            for first, end, left, obligation in stretches:
+                if first <= number < end:
+                    left[0] -= 1
+                    if not left[0]:
+                        obligation.settle()
+                    break
+                if number < first:
+                    break
+            while stretches and not stretches[0][2][0]:
+                stretches.popleft()

@@ -1,0 +1,67 @@
+"""The interest adapters of one federator, behind one face: which topics they hear, what they report."""
+
+from pathlib import Path
+
+from hanse.federator.settings import FederatorSettings
+from hanse.interest import (
+    AnnounceAdapter,
+    BeaconAdapter,
+    MosquittoFileAdapter,
+    MosquittoLogAdapter,
+    Report,
+    StaticAdapter,
+)
+from hanse.mqtt.publication import Publication, payload_of
+from hanse.protocol.topics import matches
+
+HostAdapter = MosquittoLogAdapter | BeaconAdapter | AnnounceAdapter
+
+# What every client id of a federator begins with.
+CLIENT_PREFIX = "hanse-"
+
+
+class InterestSources:
+    """Built from the settings; the agent owns sockets, files and clock."""
+
+    def __init__(self, settings: FederatorSettings) -> None:
+        self._host: list[HostAdapter] = []
+        self._static: list[StaticAdapter] = []
+        self.files: list[tuple[MosquittoFileAdapter, Path]] = []
+        for choice in settings.adapters():
+            match choice.kind:
+                case "mosquitto-log":
+                    self._host.append(MosquittoLogAdapter(CLIENT_PREFIX))
+                case "beacon":
+                    self._host.append(BeaconAdapter(settings.beacon_interval_s, settings.expiry_factor))
+                case "announce":
+                    self._host.append(AnnounceAdapter())
+                case "static":
+                    self._static.append(StaticAdapter(settings.static_filter))
+                case "mosquitto-file":
+                    assert choice.path is not None, "the settings give a file adapter its path"
+                    self.files.append((MosquittoFileAdapter(CLIENT_PREFIX), choice.path))
+
+    def topics(self) -> list[str]:
+        """What the host session has to hear."""
+        return [topic for adapter in self._host for topic in adapter.topics()]
+
+    def start(self) -> list[tuple[str, list[Report]]]:
+        """What is known without hearing anything, by source."""
+        return [(adapter.source, adapter.start()) for adapter in self._static]
+
+    def hear(self, publication: Publication) -> list[tuple[str, list[Report]]]:
+        """What one message of the host's says, by source."""
+        topic, payload = publication.topic, payload_of(publication.packet)
+        heard: list[tuple[str, list[Report]]] = []
+        for adapter in self._host:
+            if not any(matches(wanted, topic) for wanted in adapter.topics()):
+                continue
+            if isinstance(adapter, BeaconAdapter):
+                heard.append((adapter.source, adapter.message(topic, payload, is_retained=publication.retain)))
+            else:
+                heard.append((adapter.source, adapter.message(topic, payload)))
+        return heard
+
+    def lost(self) -> list[tuple[str, list[Report]]]:
+        """The host was away: lines may have been missed."""
+        return [(adapter.source, adapter.lost()) for adapter in self._host]

@@ -1,0 +1,1 @@
+"""Experiments: environments, peers to compare with, and the runs that compare them."""

@@ -1,0 +1,56 @@
+"""The peer: a chain of Mosquittos joined by Mosquitto's own bridges, as an operator would set it up by hand.
+
+Broker k forwards everything under one prefix to broker k + 1. The settings that matter for speed are those of the
+brokers of a federation: a long queue, a large window, no delay in TCP, MQTT 5.
+"""
+
+import asyncio
+import functools
+from pathlib import Path
+
+from hanse.local import mosquitto, ports
+from hanse.local.client import broker_answers
+from hanse.local.ports import LOOPBACK
+from hanse.local.processes import ProcessSettings, SupervisedProcess
+
+READY_S = 15.0
+BRIDGE_READY_S = 1.0
+
+
+def bridge_lines(next_port: int, topic: str, qos: int, k: int) -> list[str]:
+    """The configuration that joins broker k to the next one."""
+    return [
+        f"connection to-{k + 1}",
+        f"address {LOOPBACK}:{next_port}",
+        f"topic {topic} out {qos}",
+        "bridge_protocol_version mqttv50",
+        "cleansession true",
+        "try_private false",
+        "notifications false",
+        "bridge_attempt_unsubscribe false",
+    ]
+
+
+class BridgeChain:
+    """`async with BridgeChain(directory, brokers=4, qos=1) as chain: chain.urls`."""
+
+    def __init__(self, directory: Path, *, brokers: int, qos: int, topic: str = "load/#") -> None:
+        broker_ports = ports.free(brokers)
+        self.urls = [f"mqtt://{LOOPBACK}:{port}" for port in broker_ports]
+        self._processes = []
+        for k, port in enumerate(broker_ports):
+            lines = bridge_lines(broker_ports[k + 1], topic, qos, k) if k + 1 < brokers else []
+            settings = mosquitto.BrokerSettings(port, directory / f"bridge-{k}", extra=tuple(lines))
+            command, output = mosquitto.command(settings), directory / f"bridge-{k}" / "output.log"
+            self._processes.append(SupervisedProcess(f"bridge {k}", command, output, ProcessSettings(restarts=False)))
+
+    async def __aenter__(self) -> "BridgeChain":  # noqa: PYI034 - not meant to be derived from
+        # From the far end, so that every bridge finds its next broker at the first try.
+        for process, url in reversed(list(zip(self._processes, self.urls, strict=True))):
+            await process.start()
+            await process.wait_ready(functools.partial(broker_answers, url), READY_S)
+        await asyncio.sleep(BRIDGE_READY_S)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.gather(*(process.stop() for process in self._processes))

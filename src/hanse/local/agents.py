@@ -1,0 +1,38 @@
+"""The federators of a federation on one machine: how one is started, and when all have converged."""
+
+import asyncio
+import sys
+from collections.abc import Sequence
+
+from hanse.errors import Unavailable
+from hanse.local.http import get_json
+from hanse.local.supervise import Site
+
+
+def agent_command(site: Site, link: str = "direct") -> list[str]:
+    """The command line of one site's federator."""
+    words = [sys.executable, "-m", "hanse", "federator", "--id", str(site.k), "--broker", site.broker_url]
+    words += ["--state-dir", str(site.directory / "federator"), "--metrics", f"127.0.0.1:{site.metrics_port}"]
+    if link == "direct":
+        words += ["--link-listen", site.link_url]
+        neighbours = list(site.neighbours)
+    else:
+        words += ["--link", "broker"]
+        neighbours = [f"{k}={url}" for k, url in site.neighbour_brokers]
+    for neighbour in neighbours:
+        words += ["--neighbour", neighbour]
+    return words
+
+
+async def is_converged(sites: Sequence[Site]) -> bool:
+    """Every federator is at its broker and its neighbours, and all name the same core for the management group."""
+    try:
+        pages = await asyncio.gather(*(get_json(f"{site.metrics_url}/healthz") for site in sites))
+    except Unavailable:
+        return False
+    cores = {page["management_core"] for page in pages}
+    is_linked = all(
+        page["broker"] == "connected" and len(page["neighbours"]) == len(site.neighbours_all)
+        for page, site in zip(pages, sites, strict=True)
+    )
+    return is_linked and len(cores) == 1 and None not in cores
