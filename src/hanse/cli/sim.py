@@ -71,10 +71,12 @@ def seeds_command(
     count: Annotated[int, typer.Option(help="How many seeds.")] = 50,
     first: Annotated[int, typer.Option(help="The first seed.")] = 1,
     brokers: Annotated[int, typer.Option(help="How many brokers.")] = 20,
-    degree: Annotated[int, typer.Option(help="Neighbours of a broker, where the overlay leaves the choice.")] = 4,
+    degree: Annotated[int, typer.Option(help="Neighbours of a broker, where the overlay leaves the choice.")] = 3,
     overlay: Annotated[str | None, typer.Option(help=f"{_OVERLAY}; drawn from the seed by default.")] = None,
     faults: Annotated[bool, typer.Option("--faults/--no-faults", help="Whether anything goes wrong.")] = True,
-    wire: Annotated[bool, typer.Option("--wire/--no-wire", help="Pass frames as bytes.")] = True,
+    wire: Annotated[
+        bool | None, typer.Option("--wire/--no-wire", help="Pass frames as bytes; every fifth seed by default.")
+    ] = None,
     processes: Annotated[int, typer.Option(help="Processes; 0 is one for each processor.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:

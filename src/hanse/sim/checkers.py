@@ -36,8 +36,13 @@ BEACON_A = 1.0
 LOSSES = frozenset({"stop", "pause", "cut", "deaf", "link down"})
 # After a change of interest a group may look for its core for this long, in announcement intervals.
 INTEREST_BOUND_A = 2.0
+# Words that must cross the overlay one after the other before a mesh is whole.
+WORDS = 3
 # How often it is looked whether the federation has converged, in announcement intervals: the figures' precision.
 POLL_A = 0.1
+# Redundant parents may come this much later than the first, in announcement intervals: a way that is as short but was
+# further away a moment ago waits for the core's next announcements to come around.
+REDUNDANCY_BOUND_A = 4.0
 # A core knows no distances but its own: no federator may use a smaller limit than this.
 HOPS_FLOOR = 64
 # An edge this soon after a publication explains its loss, in announcement intervals.
@@ -76,6 +81,7 @@ class Checkers(Monitor):
         self._edges: list[float] = []
         self._restless = 0
         self._due_s = 0.0
+        self._travel_s: float | None = None
         self._edge_kind = "start"
         self._is_polling = False
         self._interest_s: dict[str, float] = {}
@@ -99,9 +105,12 @@ class Checkers(Monitor):
         """Something changed that the protocol has to repair."""
         now = self._federation.engine.now
         self._edges.append(now)
-        self._parts = None
+        self._parts = self._travel_s = None
         factor = self._settings.expiry_factor
         bound_a = factor + 1 + BEACON_A if kind in LOSSES else 2.0
+        if kind == "deaf":
+            # Nobody is told: both ends notice when a round finds KA of silence, and only then does the repair begin.
+            bound_a += 2.0
         due_s = now + bound_a * self._a
         self._due_s = max(due_s, self._due_s)
         self._edge_kind = kind
@@ -111,6 +120,8 @@ class Checkers(Monitor):
         """Count a fault; a restless one keeps the bound from running."""
         self.faults[kind] += 1
         self._restless += is_restless
+        if is_restless:
+            self.edge(kind)
         self._edge_kind = kind
         self._watch()
 
@@ -123,12 +134,20 @@ class Checkers(Monitor):
     @property
     def is_calm(self) -> bool:
         """No fault is changing anything, and the bound after the last one has passed."""
-        return not self._restless and self._federation.engine.now > self._due_s
+        return not self._restless and self._federation.engine.now > self.settled_at_s
 
     @property
     def settled_at_s(self) -> float:
-        """When the bound after the last edge will have passed."""
-        return self._due_s
+        """When the bound after the last edge will have passed.
+
+        The bounds are for overlays that a word crosses in much less than A. A ring of 20 with links of 100 ms is not
+        one, so the time that words really need is added: an announcement out, a membership back, its answer.
+        """
+        if self._federation.engine.now <= self._due_s:
+            return self._due_s
+        if self._travel_s is None:
+            self._travel_s = self._federation.longest_way_s()
+        return self._due_s + WORDS * self._travel_s
 
     def _watch(self) -> None:
         if not self._is_polling:
@@ -137,7 +156,7 @@ class Checkers(Monitor):
 
     def _poll(self) -> None:
         federation, now = self._federation, self._federation.engine.now
-        trouble = why_not_converged(federation, self._excused(now))
+        trouble = why_not_converged(federation, self._excused(now), needs_redundancy=False)
         if trouble is None and not self._restless:
             self._is_polling = False
             self.reconvergence_a[self._edge_kind].append((now - self._edges[-1]) / self._a if self._edges else 0.0)
@@ -158,7 +177,8 @@ class Checkers(Monitor):
         now = federation.engine.now
         self.ledger.judge(now, self._reason)
         if self.is_calm and not self._is_polling:
-            trouble = why_not_converged(federation, self._excused(now))
+            is_late = now > self.settled_at_s + REDUNDANCY_BOUND_A * self._a
+            trouble = why_not_converged(federation, self._excused(now), needs_redundancy=is_late)
             if trouble is not None:
                 self.refuse("not converged", f"{trouble}; no fault is on")
 

@@ -20,19 +20,24 @@ def groups_with_interest(federation: Federation, component: Iterable[int]) -> li
     return [MANAGEMENT_GROUP, *sorted(wanted)]
 
 
-def why_not_converged(federation: Federation, excused: Collection[str] = ()) -> str | None:
+def why_not_converged(
+    federation: Federation, excused: Collection[str] = (), *, needs_redundancy: bool = True
+) -> str | None:
     """The first thing that is missing, as a sentence; None when the federation has converged.
 
-    `excused` groups are not looked at: their interest has just changed.
+    `excused` groups are not looked at: their interest has just changed. The promise is one way to the core; with
+    `needs_redundancy` all parents that the settings ask for must be there, and the mesh complete over each.
     """
     for component in federation.components():
-        trouble = _why_not(federation, component, excused)
+        trouble = _why_not(federation, component, excused, needs_redundancy=needs_redundancy)
         if trouble is not None:
             return trouble
     return None
 
 
-def _why_not(federation: Federation, component: list[int], excused: Collection[str]) -> str | None:
+def _why_not(
+    federation: Federation, component: list[int], excused: Collection[str], *, needs_redundancy: bool
+) -> str | None:
     machines = [federation.nodes[identity].running for identity in component]
     ways: dict[int, dict[int, int]] = {}
     for group in groups_with_interest(federation, component):
@@ -49,16 +54,18 @@ def _why_not(federation: Federation, component: list[int], excused: Collection[s
             if core not in federation.nodes or federation.nodes[core].machine is None or core not in component:
                 return f"{group}: core {core} is not in the component of {component[0]}"
             ways[core] = distances(core, federation.live_neighbours)
-            trouble = _why_no_way(federation, machines, core, ways[core])
+            trouble = _why_no_way(federation, machines, core, ways[core], needs_redundancy=needs_redundancy)
             if trouble is not None:
                 return trouble
-        trouble = _why_no_mesh(federation, component, group, core)
+        trouble = _why_no_mesh(federation, component, group, core, needs_redundancy=needs_redundancy)
         if trouble is not None:
             return trouble
     return None
 
 
-def _why_no_way(federation: Federation, machines: list[Machine], core: int, hops: dict[int, int]) -> str | None:
+def _why_no_way(
+    federation: Federation, machines: list[Machine], core: int, hops: dict[int, int], *, needs_redundancy: bool
+) -> str | None:
     epoch = federation.nodes[core].running.epoch
     for machine in machines:
         if machine.core_epoch(core) != epoch:
@@ -68,13 +75,15 @@ def _why_no_way(federation: Federation, machines: list[Machine], core: int, hops
             return f"core {core} is {hops[machine.identity]} hops from {machine.identity}, which says {seen}"
         parents = machine.parents_of(core)
         nearest = [k for k in federation.live_neighbours(machine.identity) if hops[k] == hops[machine.identity] - 1]
-        enough = min(len(nearest), federation.settings.redundancy)
-        if machine.identity != core and (len(parents) != enough or not set(parents) <= set(nearest)):
+        enough = min(len(nearest), federation.settings.redundancy if needs_redundancy else 1)
+        if machine.identity != core and (len(parents) < enough or not set(parents) <= set(nearest)):
             return f"core {core}: {machine.identity} has parents {parents}, expected {enough} of {sorted(nearest)}"
     return None
 
 
-def _why_no_mesh(federation: Federation, component: list[int], group: str, core: int) -> str | None:
+def _why_no_mesh(
+    federation: Federation, component: list[int], group: str, core: int, *, needs_redundancy: bool
+) -> str | None:
     """Each member that is interested, and each parent of a member, must be in the mesh, known from both sides."""
     nodes = federation.nodes
     pending = _interested(federation, component, group)
@@ -87,9 +96,12 @@ def _why_no_mesh(federation: Federation, component: list[int], group: str, core:
         if identity == core:
             continue
         mesh = machine.mesh_neighbours(group)
-        for parent in machine.parents_of(core):
-            if parent not in mesh or identity not in nodes[parent].running.mesh_neighbours(group):
-                return f"{group}: the mesh link from {identity} to its parent {parent} is not complete"
+        parents = machine.parents_of(core)
+        joined = [k for k in parents if k in mesh and identity in nodes[k].running.mesh_neighbours(group)]
+        if len(joined) < (len(parents) if needs_redundancy else 1):
+            missing = sorted(set(parents) - set(joined))
+            return f"{group}: the mesh link from {identity} to its parent {missing[0]} is not complete"
+        for parent in joined:
             if parent not in seen:
                 seen.add(parent)
                 pending.append(parent)

@@ -9,6 +9,7 @@ Rules:
 - With `is_wire` every frame passes the codec, both ways. Without it the objects themselves pass: they are frozen.
 """
 
+import heapq
 import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -162,6 +163,8 @@ class Federation:
             self.links[ends] = link
             for way in link.directions:
                 self.nodes[way.source].ways[way.target] = way
+        # Who can exchange frames with whom, until something changes that.
+        self._live: dict[int, list[int]] | None = None
         self.counters: Counter[str] = Counter()
         self.emitted: Counter[str] = Counter()
         self.control_frames = 0
@@ -315,17 +318,39 @@ class Federation:
 
     def live_neighbours(self, identity: int) -> list[int]:
         """The neighbours with which a running federator can exchange frames."""
-        nodes = self.nodes
-        return [
-            other
-            for other, way in nodes[identity].ways.items()
-            if nodes[other].is_running and way.link.is_up and self.can_pass(way.link.ends)
-        ]
+        live = self._live
+        if live is None:
+            live = self._live = {k: [] for k in self.nodes}
+            for (one, other), link in self.links.items():
+                if link.is_up and self.can_pass((one, other)):
+                    if self.nodes[other].is_running:
+                        live[one].append(other)
+                    if self.nodes[one].is_running:
+                        live[other].append(one)
+        return live[identity]
 
     def components(self) -> list[list[int]]:
         """The running federators, by which of them can reach each other."""
         running = [identity for identity, node in self.nodes.items() if node.is_running]
         return components(running, self.live_neighbours)
+
+    def longest_way_s(self) -> float:
+        """How long a word takes between the two federators that are furthest apart now; for small overlays."""
+        longest = 0.0
+        for start in self.nodes:
+            found = {start: 0.0}
+            edge = [(0.0, start)]
+            while edge:
+                so_far_s, identity = heapq.heappop(edge)
+                if so_far_s > found[identity]:
+                    continue
+                for other in self.live_neighbours(identity):
+                    time_s = so_far_s + self.nodes[identity].ways[other].latency_s
+                    if time_s < found.get(other, float("inf")):
+                        found[other] = time_s
+                        heapq.heappush(edge, (time_s, other))
+            longest = max(longest, *found.values())
+        return longest
 
     def _dial(self, link: Link) -> None:
         low, high = RECONNECT_A
@@ -363,6 +388,9 @@ class Federation:
             for frame in way.stalled:
                 self._lost(frame)
             way.stalled.clear()
+            # Old control frames may come back over a new connection. Data may not: a federator that restarted in
+            # between no longer knows what it has seen, as long as that is not kept on disk.
+            way.remembered = [frame for frame in way.remembered if not isinstance(frame, tuple)]
             self.engine.after(way.latency_s, self._link_down, way)
         self._edge("link down")
         self._dial(link)
@@ -668,5 +696,6 @@ class Federation:
         return self.links[pair(one, other)]
 
     def _edge(self, kind: str) -> None:
+        self._live = None
         if self.monitor is not None:
             self.monitor.edge(kind)

@@ -188,7 +188,7 @@ def build(kind: str, count: int, degree: int, random: Random) -> Overlay:
     if kind == "placement":
         return placement(count, degree, random)
     if kind == "scale-free":
-        return scale_free(count, max(1, degree // 2), random)
+        return scale_free(count, max(2, degree // 2), random)
     if kind == "grid":
         rows = max(k for k in range(1, int(count**0.5) + 1) if count % k == 0)
         return grid(rows, count // rows)

@@ -32,8 +32,8 @@ class WorkloadProfile:
     subscribers: int = 24
     # Subscribers that go, and others that come.
     turnover: float = 0.15
-    bursts: float = 2.0
-    burst_messages_max: int = 6
+    bursts: float = 1.4
+    burst_messages_max: int = 5
     # How long before clients begin, in announcement intervals.
     warm_up_a: float = 0.5
 
