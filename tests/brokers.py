@@ -152,12 +152,20 @@ class Mosquitto:
             self._log = None
 
     def __enter__(self) -> Self:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            # Python calls no __exit__ for a block that was never entered.
+            self._clear()
+            raise
         return self
+
+    def _clear(self) -> None:
+        self.kill()
+        if self._own_directory:
+            shutil.rmtree(self.directory, ignore_errors=True)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.kill()
-        if self._own_directory:
-            shutil.rmtree(self.directory, ignore_errors=True)
+        self._clear()

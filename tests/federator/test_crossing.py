@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import assume, given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hanse.errors import LocalError
@@ -197,14 +197,16 @@ def test_a_wildcard_shares_nothing_with_dollar_topics() -> None:
     assert intersection("$SYS/+", "$SYS/x/#") == "$SYS/x"
 
 
+# About one example in ten is wanted and let in.
+@settings(max_examples=500)
 @given(PREFIXES, RULES, RULES, FILTERS, NAMES)
 def test_no_wanted_publication_is_missed_by_the_mapped_interest(
     prefix: str | None, allow: list[str], deny: list[str], wanted: str, name: str
 ) -> None:
     crossing = Crossing(prefix=prefix, import_allow=allow, import_deny=deny)
     local = crossing.enter(name)
-    assume(local is not None and matches(wanted, local))
-    assert any(matches(filter_, name) for filter_ in crossing.outward_filter(wanted))
+    is_wanted = local is not None and matches(wanted, local)
+    assert any(matches(filter_, name) for filter_ in crossing.outward_filter(wanted)) or not is_wanted
 
 
 @given(PREFIXES, RULES, RULES, FILTERS, NAMES)

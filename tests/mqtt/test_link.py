@@ -370,3 +370,70 @@ def test_an_offence_on_a_link_ends_it_with_its_reason_code(name: str) -> None:
         assert int(packet.reason_code) == code
 
     asyncio.run(story())
+
+
+def test_who_listens_answers_pings_and_takes_no_harm_from_an_unknown_puback() -> None:
+    class Raw(asyncio.Protocol):
+        got = b""
+        transport: asyncio.Transport
+
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            assert isinstance(transport, asyncio.Transport)
+            self.transport = transport
+            transport.write(HELLO + b"\xc0\x00" + b"\x40\x02\x00\x09")
+
+        def data_received(self, data: bytes) -> None:
+            self.got += data
+
+    async def story() -> None:
+        federator = Federator()
+        listener = LinkListener("two", federator)
+        peer = Raw()
+        join(peer, listener.listener.make())
+        await until(lambda: peer.got.endswith(b"\xd0\x00"))
+        assert listener.counters.refusals == {"unknown_acknowledgement": 1}
+        assert federator.link.is_open
+        peer.transport.abort()
+        await until(lambda: federator.closed)
+
+    asyncio.run(story())
+
+
+def test_nobody_there_and_nobody_who_answers_are_told_apart() -> None:
+    async def story() -> None:
+        failures: list[HanseError] = []
+
+        async def nobody(_make: Callable[[], Connection]) -> None:
+            raise ConnectionRefusedError(111, "Connection refused")
+
+        async def mute(make: Callable[[], Connection]) -> None:
+            join(make(), asyncio.Protocol())
+
+        for dial in (nobody, mute):
+            dialler = LinkDialler(
+                "mqtt://memory", "one", Federator(), on_failed=failures.append, connect_timeout_s=0.0, dial=dial
+            )
+            if dial is nobody:
+                dialler._connect_timeout_s = 5.0
+            dialler.start()
+            count = len(failures)
+            await until(lambda count=count: len(failures) > count)  # type: ignore[misc]
+            await dialler.stop()
+        assert "cannot be reached: Connection refused" in str(failures[0])
+        assert "did not answer within 0.0 s" in str(failures[1])
+
+    asyncio.run(story())
+
+
+def test_a_control_queue_that_is_full_refuses_too() -> None:
+    async def story(scene: Scene) -> None:
+        await scene.up()
+        scene.wires[-1][0].is_held = True
+        scene.here.link.send("control", bytes(4_000_000), control=True)
+        with pytest.raises(Unavailable, match="of control wait"):
+            scene.here.link.send("control", bytes(400_000), control=True)
+        assert scene.dialler.counters.refusals == {"link_control_full": 1}
+        scene.here.link.abort()
+        await until(lambda: scene.here.closed)
+
+    play(story)

@@ -301,3 +301,39 @@ def test_nothing_is_lost_or_renumbered_over_reconnects_and_wraps(data: st.DataOb
             peer.answer(packet_id)
     assert sorted(peer.done) == sent
     assert (sending.held_bytes, sending.in_flight, len(sending._sent)) == (0, 0, 0)
+
+
+def test_a_peer_that_comes_back_with_narrower_limits_gets_only_what_fits() -> None:
+    counters = Counters()
+    wire = Wire()
+    sending = Sending(counters)
+    sending.attach(wire.write, lambda: 0, receive_max=2)
+    first = sending.publish_run(run("a", "x" * 60, "b", "y" * 60, "c"))
+    sending.detach()
+    wire.take()
+    sending.attach(wire.write, lambda: 0, receive_max=2, packet_bytes_max=30, session_present=True)
+    assert [(body, dup) for body, _, _, dup in wire.take()] == [("a", True), ("b", False)]
+    assert sending.take_outcomes() == [(first + 1, 0x95), (first + 3, 0x95)]
+    assert counters.drops == {"too_large_for_peer": 2}
+    assert sending.acknowledge([1]) == [first]
+    sending.proceed()
+    assert [body for body, *_ in wire.take()] == ["c"]
+    assert sending.held == 2
+
+
+def test_identifiers_in_use_are_passed_over_and_the_last_one_is_followed_by_the_first() -> None:
+    wire = Wire()
+    sending = make(wire)
+    sending._next_id = 64_510
+    sending.publish_run(run("a", "b", "c", "d"))
+    assert [packet_id for _, _, packet_id, _ in wire.take()] == [64_510, 64_511, 1, 2]
+    sending._next_id = 64_509
+    sending.publish_run(run("e", "f", "g"))
+    assert [packet_id for _, _, packet_id, _ in wire.take()] == [64_509, 3, 4]
+    assert sending.acknowledge([1, 2, 3, 4, 64_509, 64_510, 64_511]) == [3, 4, 6, 7, 5, 1, 2]
+
+
+def test_a_former_process_may_not_leave_an_identifier_twice_or_out_of_range() -> None:
+    for entries in ([(0, None)], [(64_512, None)], [(1, None), (1, None)]):
+        with pytest.raises(LocalError, match="cannot be resumed"):
+            Sending(Counters()).resume(entries)

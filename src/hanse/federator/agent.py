@@ -180,8 +180,9 @@ class Agent:
                 assert neighbour.id is not None, "the settings ask for it"
                 await self.links.add(neighbour.id, str(neighbour.address))
             return
-        if self.settings.link_listen is not None:
-            self.link_url = await self.links.listen(self.settings.link_listen)
+        address = self.settings.listen_address()
+        if address is not None:
+            self.link_url = await self.links.listen(address)
             _log.info("listening for neighbours on %s", self.link_url)
         for neighbour in self.settings.neighbours():
             self.links.dial(str(neighbour.address))
@@ -295,7 +296,7 @@ class Agent:
         receipts = [publication[5] for publication in publications if publication[5]]
         batch = self._copies.merge(publications) if self.host.has_overlaps else publications
         if self._echoes.is_active:
-            batch = [publication for publication in batch if not self._echoes.cancels(now, publication[0])]
+            batch = [publication for publication in batch if not self._echoes.is_echo(now, publication[0])]
         outgoing: Sequence[tuple[str, int, bytes]]
         if self._crossing.is_trivial:
             outgoing = [(publication[1], publication[2], publication[0]) for publication in batch]

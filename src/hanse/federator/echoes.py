@@ -1,63 +1,87 @@
-"""What comes back without our ids: through a static bridge beside the federation, or from a host without No Local.
+"""What comes back without our ids through somebody else's bridge, and is not to be carried round again.
 
-What is delivered to such a host is remembered by a hash of topic and payload, and each entry cancels one equal
-arrival within `ECHO_S`. Equal content makes exactness impossible: a client that publishes the very same bytes on the
-same topic within that time may have one of them taken for an echo. docs/operating.md says so.
+Where a host has a static bridge, the bridge and the federation can close a loop: what is delivered at one broker comes
+back at another as a new publication, and again, without end. Two memories by a hash of topic and payload cut it:
+
+- what was *delivered* to the host cancels one equal arrival within `DELIVERED_S`: the bridge's own copy of it;
+- what was *sent* from the host cancels one equal arrival within `SENT_S`: it went round through another broker.
+
+Each entry cancels one arrival, so the number of publications stays right even where an honest repeat is taken for an
+echo and the echo for the repeat. Equal content makes exactness impossible: at a host with a bridge, a client that
+publishes the same bytes on the same topic twice within `SENT_S`, with no echo between them, has one of them carried.
+Hosts without a bridge are not affected: the memory is active only while a bridge is up.
 """
 
 from collections import deque
 
 from hanse.mqtt.publication import payload_of, split, topic_bytes_of
 
-# A bridge answers within its round trip; longer only makes honest repeats more likely to be taken for echoes.
-ECHO_S = 10.0
-# 64 bytes an entry or so; at the limit the oldest is forgotten, which at worst lets one echo pass.
+# A bridge answers within its round trip; longer only takes more honest repeats for echoes.
+DELIVERED_S = 10.0
+SENT_S = 1.0
+# Some 100 bytes an entry; at the limit the oldest is forgotten, which at worst lets one echo pass.
 ENTRIES_MAX = 200_000
 
 
-class EchoMemory:
-    """What was delivered lately, and how often."""
+class _Memory:
+    """Contents of the last seconds, and how often each."""
 
-    __slots__ = ("_counts", "_order", "cancelled", "is_active")
+    __slots__ = ("_counts", "_order", "_span_s")
 
-    def __init__(self) -> None:
-        self.is_active = False
-        self.cancelled = 0
+    def __init__(self, span_s: float) -> None:
+        self._span_s = span_s
         self._counts: dict[int, int] = {}
         self._order: deque[tuple[float, int]] = deque()
 
-    def remember(self, now: float, run: bytes) -> None:
-        """These packets are being delivered to the host."""
-        self._forget(now)
-        for start, end in split(run):
-            key = _key(run[start:end])
-            self._counts[key] = self._counts.get(key, 0) + 1
-            self._order.append((now, key))
+    def add(self, now: float, key: int) -> None:
+        self._counts[key] = self._counts.get(key, 0) + 1
+        self._order.append((now, key))
 
-    def cancels(self, now: float, packet: bytes) -> bool:
-        """Whether this arrival is one of them coming back; it then counts no more."""
+    def take(self, now: float, key: int) -> bool:
         self._forget(now)
-        key = _key(packet)
-        count = self._counts.get(key, 0)
-        if not count:
+        if key not in self._counts:
             return False
-        self._take(key, count)
-        self.cancelled += 1
+        self._decrease(key)
         return True
 
     def _forget(self, now: float) -> None:
         order = self._order
-        while order and (order[0][0] < now - ECHO_S or len(order) > ENTRIES_MAX):
-            _, key = order.popleft()
-            count = self._counts.get(key, 0)
-            if count:
-                self._take(key, count)
+        while order and (order[0][0] < now - self._span_s or len(order) > ENTRIES_MAX):
+            key = order.popleft()[1]
+            if key in self._counts:
+                self._decrease(key)
 
-    def _take(self, key: int, count: int) -> None:
-        if count == 1:
+    def _decrease(self, key: int) -> None:
+        if self._counts[key] == 1:
             del self._counts[key]
         else:
-            self._counts[key] = count - 1
+            self._counts[key] -= 1
+
+
+class EchoMemory:
+    """What crossed this host lately, in either direction."""
+
+    __slots__ = ("_delivered", "_sent", "cancelled", "is_active")
+
+    def __init__(self) -> None:
+        self.is_active = False
+        self.cancelled = 0
+        self._delivered = _Memory(DELIVERED_S)
+        self._sent = _Memory(SENT_S)
+
+    def remember(self, now: float, run: bytes) -> None:
+        """These packets are being delivered to the host."""
+        for start, end in split(run):
+            self._delivered.add(now, _key(run[start:end]))
+
+    def is_echo(self, now: float, packet: bytes) -> bool:
+        """Whether this arrival at the host is something coming back; if not, it is remembered as sent."""
+        key = _key(packet)
+        if self._delivered.take(now, key) or self._sent.take(now, key):
+            self.cancelled += 1
+            return True
+        self._sent.add(now, key)
+        return False
 
 
 def _key(packet: bytes) -> int:

@@ -220,14 +220,15 @@ class _Connection(asyncio.Protocol):
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are no subclasses of asyncio's, only the same shape.
-        self._transport = cast("asyncio.Transport", transport)
+        # uvloop's transports are such by behaviour, not by inheritance.
+        transport = cast("asyncio.Transport", transport)
+        self._transport = transport
         if self._server.admit(self):
             self._set_deadline(self._server.limits.request_s, self._on_late)
         else:
             # Without a deadline, which only those within the limit have: gone as soon as the answer is.
             self._is_answered = True
-            self._transport.write(self._server.refusal(HTTPStatus.SERVICE_UNAVAILABLE))
+            transport.write(self._server.refusal(HTTPStatus.SERVICE_UNAVAILABLE))
             transport.close()
 
     def data_received(self, data: bytes) -> None:

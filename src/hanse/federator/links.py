@@ -12,12 +12,12 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from hanse.errors import HanseError, LocalError, Unavailable
+from hanse.errors import HanseError, Unavailable
 from hanse.federator.obligations import Obligation
 from hanse.mqtt.endpoints import LinkDialler, LinkGreeting, LinkListener, LinkListenerHandler
 from hanse.mqtt.link import Frame, Link
 from hanse.mqtt.tls import TlsSettings
-from hanse.mqtt.urls import parse
+from hanse.mqtt.urls import Address, parse
 from hanse.protocol import codec
 from hanse.protocol.messages import ControlFrame
 from hanse.protocol.settings import FEDERATOR_ID_MAX
@@ -76,11 +76,8 @@ class LinkBook(LinkListenerHandler):
 
     # --- life -------------------------------------------------------------------------------------------------------
 
-    async def listen(self, url: str) -> str:
-        """Listen for neighbours; the address with the port that was taken."""
-        address = parse(url)
-        if address.is_tls and self._tls is None:
-            raise LocalError(f"{url} asks for TLS; give link_cert_file and link_key_file.")
+    async def listen(self, address: Address) -> str:
+        """Listen for neighbours; the URL with the port that was taken."""
         self._listener = LinkListener(str(self._identity), self)
         await self._listener.start(address.host, address.port, self._tls if address.is_tls else None)
         return f"{'mqtts' if address.is_tls else 'mqtt'}://{address.host}:{self._listener.port}"

@@ -65,6 +65,7 @@ class BrokerLinkBook:
         self._identity = identity
         self._client_settings = client_settings
         self._epoch = epoch
+        self._first_epoch = epoch()
         # What `ack` takes, to the neighbour's epoch and its number for the frame.
         self._receipts: dict[int, tuple[int, int]] = {}
         self._next_receipt = 1
@@ -175,8 +176,8 @@ class BrokerLinkBook:
 
     def _take_acks(self, neighbour: _Neighbour, payload: bytes) -> None:
         epoch, numbers = broker_link.decode_acknowledgement(payload, _OWED_MAX)
-        if epoch != self._epoch():
-            return  # of a former life of ours
+        if epoch < self._first_epoch:
+            return  # of a former life of ours; numbers go on when the epoch is raised in this one
         for number in numbers:
             obligation = neighbour.owed.pop(number, None)
             if obligation is not None:

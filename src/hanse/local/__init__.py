@@ -6,5 +6,6 @@
 - `overlay`: `ring`, `line`, `full`, `star`, `grid:RxC` as edges.
 - `state`: the state file that `hanse down`, `hanse pub` and `hanse sub` read.
 - `supervise`: all of it together, as `Federation`.
+- `table`: what runs, for the terminal.
 - `emulator`: a link with delay, jitter, bandwidth and cuts, between two federators.
 """

@@ -1,0 +1,303 @@
+import asyncio
+import contextlib
+import http.client
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import pytest
+import uvloop
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hanse.errors import LocalError, Unavailable
+from hanse.federator.http import JSON, TEXT, HttpLimits, HttpServer, Reply, Route
+
+
+class Serve(Protocol):
+    def __call__(self, check: "Check", **limits: float) -> None: ...
+
+
+def fail() -> Reply:
+    raise ZeroDivisionError("secret detail")
+
+
+def not_yet() -> Reply:
+    raise Unavailable("not yet")
+
+
+ROUTES: dict[str, Route] = {
+    "/healthz": lambda: (200, TEXT, "ok\n"),
+    "/down": lambda: (503, TEXT, b"host broker is away\n"),
+    "/groups": lambda: (200, JSON, json.dumps({"topic": "grün"}, ensure_ascii=False)),
+    "/fail": fail,
+    "/not-yet": not_yet,
+    "/large": lambda: (200, TEXT, b"x" * 5_000_000),
+}
+Check = Callable[[HttpServer, int], Awaitable[None]]
+HOST = "\r\nHost: h"
+
+
+def answer(head: str | bytes) -> tuple[int, dict[str, str], bytes]:
+    raw = HttpServer(ROUTES).answer(head.encode("latin-1") if isinstance(head, str) else head)
+    first, _, body = raw.partition(b"\r\n\r\n")
+    status, *headers = first.decode("ascii").split("\r\n")
+    assert status.startswith("HTTP/1.1 ")
+    return int(status.split(" ")[1]), dict(header.split(": ", 1) for header in headers), body
+
+
+def test_a_page_is_what_its_route_returns() -> None:
+    status, headers, body = answer("GET /groups?x=1 HTTP/1.1" + HOST)
+    assert (status, body) == (200, '{"topic": "grün"}'.encode())
+    assert headers["Content-Type"] == JSON
+    assert headers["Content-Length"] == str(len(body))
+    assert headers["Connection"] == "close"
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert answer("GET /down HTTP/1.0")[0] == 503
+
+
+def test_head_is_get_without_its_body() -> None:
+    status, headers, body = answer("HEAD /groups HTTP/1.1" + HOST)
+    assert (status, body) == (200, b"")
+    assert headers == answer("GET /groups HTTP/1.1" + HOST)[1]
+    assert answer("HEAD /nothing HTTP/1.1" + HOST)[2] == b""
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        ("", 400),
+        ("GET", 400),
+        ("GET /healthz", 400),
+        ("GET  /healthz HTTP/1.1" + HOST, 400),
+        ("GET /health z HTTP/1.1" + HOST, 400),
+        ("GET healthz HTTP/1.1" + HOST, 400),
+        ("GET http://h/healthz HTTP/1.1" + HOST, 400),
+        ("GET * HTTP/1.1" + HOST, 400),
+        ("GET /\x00 HTTP/1.1" + HOST, 400),
+        ("GET /\xff HTTP/1.1" + HOST, 400),
+        ("G\tT /healthz HTTP/1.1" + HOST, 400),
+        ("GET /healthz HTTP/1.1", 400),
+        ("GET /healthz HTTP/1.1" + HOST + HOST, 400),
+        ("GET /healthz HTTP/1.1\r\nHost : h", 400),
+        ("GET /healthz HTTP/1.1\r\n Host: h", 400),
+        ("GET /healthz HTTP/1.1" + HOST + "\r\n folded", 400),
+        ("GET /healthz HTTP/1.1" + HOST + "\r\nx: a\nb", 400),
+        ("GET /healthz HTTP/1.1" + HOST + "\r\nx: a\x00b", 400),
+        ("GET /healthz HTTP/1.1" + HOST + "\r\n: x", 400),
+        ("GET /healthz http/1.1" + HOST, 400),
+        ("GET /healthz HTTP/11" + HOST, 400),
+        ("GET /healthz HTTP/2.0" + HOST, 505),
+        ("GET /healthz HTTP/1.1" + HOST + "\r\nx: y" * 100, 431),
+        ("GET /healthz HTTP/1.1" + HOST + "\r\nContent-Length: 5", 413),
+        ("GET /healthz HTTP/1.1" + HOST + "\r\nContent-Length: 0", 200),
+        ("GET /healthz HTTP/1.1" + HOST + "\r\nTransfer-Encoding: chunked", 413),
+        ("POST /healthz HTTP/1.1" + HOST + "\r\nContent-Length: 5", 405),
+        ("POST /healthz HTTP/1.1" + HOST, 405),
+        ("BREW /healthz HTTP/1.1" + HOST, 405),
+        ("get /healthz HTTP/1.1" + HOST, 405),
+        ("POST /nothing HTTP/1.1" + HOST, 404),
+        ("GET / HTTP/1.1" + HOST, 404),
+        ("GET /healthz/ HTTP/1.1" + HOST, 404),
+        ("GET /../healthz HTTP/1.1" + HOST, 404),
+        ("GET /%68ealthz HTTP/1.1" + HOST, 404),
+        ("GET /<script> HTTP/1.1" + HOST, 404),
+    ],
+)
+def test_an_odd_request_gets_its_status_and_nothing_of_itself_back(head: str, status: int) -> None:
+    found, headers, body = answer(head)
+    assert found == status
+    assert b"script" not in body
+    assert headers["Connection"] == "close"
+    assert ("Allow" in headers) == (status == 405)
+
+
+def test_a_route_that_fails_is_a_500_without_details(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.ERROR):
+        status, _, body = answer("GET /fail HTTP/1.0")
+    assert (status, body) == (500, b"Internal Server Error\n")
+    assert "ZeroDivisionError" in caplog.text
+    assert answer("GET /not-yet HTTP/1.0")[0] == 503
+
+
+def test_answers_are_counted_by_status() -> None:
+    server = HttpServer(ROUTES)
+    for head in (b"GET /healthz HTTP/1.0", b"GET /healthz HTTP/1.0", b"?"):
+        server.answer(head)
+    assert server.answered == {200: 2, 400: 1}
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_get_an_answer(head: bytes) -> None:
+    assert answer(head)[0] in {200, 400, 404, 405, 413, 431, 500, 503, 505}
+
+
+# From here on with real sockets on loopback: what is tested is when a connection ends.
+
+
+LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
+
+
+@pytest.fixture(params=LOOPS, ids=["asyncio", "uvloop"])
+def serve(request: pytest.FixtureRequest) -> Serve:
+    def run(check: Check, **limits: float) -> None:
+        async def checked() -> None:
+            server = HttpServer(ROUTES, HttpLimits(**limits))  # type: ignore[arg-type]
+            url = await server.start("127.0.0.1", 0)
+            assert url == f"http://127.0.0.1:{server.port}"
+            try:
+                async with asyncio.timeout(5):
+                    await check(server, server.port)
+            finally:
+                await server.stop()
+                await server.stop()
+
+        with asyncio.Runner(loop_factory=request.param) as runner:
+            runner.run(checked())
+
+    return run
+
+
+async def talk(port: int, *parts: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        for part in parts:
+            writer.write(part)
+            await writer.drain()
+        return await reader.read()
+    finally:
+        writer.close()
+
+
+async def flood(writer: asyncio.StreamWriter) -> None:
+    while True:
+        writer.write(b"x" * 65_536)
+        await writer.drain()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 - the condition is the server's, which tells nobody
+        await asyncio.sleep(0.005)
+
+
+@pytest.mark.processes
+def test_a_real_client_gets_pages_one_after_the_other(serve: Serve) -> None:
+    def fetch(port: int) -> list[tuple[int, int]]:
+        found = []
+        for method, path in (("GET", "/healthz"), ("HEAD", "/groups"), ("GET", "/large"), ("GET", "/x")):
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+            connection.request(method, path)
+            response = connection.getresponse()
+            found.append((response.status, len(response.read())))
+            connection.close()
+        return found
+
+    async def check(server: HttpServer, port: int) -> None:
+        found = await asyncio.to_thread(fetch, port)
+        assert found == [(200, 3), (200, 0), (200, 5_000_000), (404, 10)]
+        await until(lambda: not server._connections)
+        assert server.cut_off == 0
+
+    serve(check)
+
+
+@pytest.mark.processes
+def test_a_request_may_come_in_pieces_and_only_the_first_is_answered(serve: Serve) -> None:
+    async def check(server: HttpServer, port: int) -> None:
+        said = await talk(port, b"GET /hea", b"lthz HTTP/1.0\r", b"\n\r\n", b"GET /down HTTP/1.0\r\n\r\n")
+        assert said.count(b"HTTP/1.1") == 1
+        assert said.endswith(b"\r\n\r\nok\n")
+        assert server.answered == {200: 1}
+
+    serve(check)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("junk", [b"x" * 9_000, b"GET /healthz HTTP/1.1\r\n" + b"a: b\r\n" * 2_000])
+def test_a_head_that_does_not_end_is_refused_at_its_limit(serve: Serve, junk: bytes) -> None:
+    async def check(server: HttpServer, port: int) -> None:
+        assert (await talk(port, junk)).startswith(b"HTTP/1.1 431 ")
+        assert server.answered == {431: 1}
+
+    serve(check)
+
+
+@pytest.mark.processes
+def test_attack_a_client_that_dawdles_is_cut_off_and_gives_its_place_up(serve: Serve) -> None:
+    async def check(server: HttpServer, port: int) -> None:
+        said = await talk(port, b"GET /healthz HTTP/1.1\r\n")
+        assert said.startswith(b"HTTP/1.1 408 ")
+        await until(lambda: not server._connections)
+        assert server.cut_off == 1
+
+    serve(check, request_s=0.05)
+
+
+@pytest.mark.processes
+def test_attack_a_client_that_never_reads_its_answer_is_cut_off(serve: Serve) -> None:
+    async def check(server: HttpServer, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1_024)
+        writer.write(b"GET /large HTTP/1.0\r\n\r\n")
+        await until(lambda: server.cut_off == 1)
+        await until(lambda: not server._connections)
+        writer.close()
+        assert not reader.at_eof()
+
+    serve(check, answer_s=0.1)
+
+
+@pytest.mark.processes
+def test_attack_connections_beyond_the_limit_are_turned_away_at_once(serve: Serve) -> None:
+    async def check(server: HttpServer, port: int) -> None:
+        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        await until(lambda: len(server._connections) == 3)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        assert (await reader.read()).startswith(b"HTTP/1.1 503 ")
+        writer.close()
+        held[0][1].close()
+        await until(lambda: len(server._connections) == 2)
+        assert (await talk(port, b"GET /healthz HTTP/1.0\r\n\r\n")).endswith(b"ok\n")
+        for _, other in held[1:]:
+            other.close()
+
+    serve(check, connections_max=3)
+
+
+@pytest.mark.processes
+def test_attack_a_body_without_end_is_cut_off(serve: Serve) -> None:
+    async def check(server: HttpServer, port: int) -> None:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST /healthz HTTP/1.1\r\nHost: h\r\nContent-Length: 99999999\r\n\r\n")
+        with pytest.raises(ConnectionError):
+            await flood(writer)
+        await until(lambda: not server._connections)
+        assert server.answered == {405: 1}
+        writer.close()
+
+    serve(check)
+
+
+@pytest.mark.processes
+def test_a_port_that_is_taken_is_the_operators_to_change(serve: Serve) -> None:
+    async def check(_: HttpServer, port: int) -> None:
+        second = HttpServer(ROUTES)
+        with pytest.raises(LocalError, match=f"127.0.0.1:{port}.*choose another"):
+            await second.start("127.0.0.1", port)
+        await second.stop()
+
+    serve(check)
+
+
+@pytest.mark.processes
+def test_stopping_ends_connections_that_are_open(serve: Serve) -> None:
+    async def check(server: HttpServer, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        await until(lambda: len(server._connections) == 1)
+        await server.stop()
+        with contextlib.suppress(ConnectionError):  # an end without a reset is as good
+            assert await reader.read() == b""
+        writer.close()
+        await until(lambda: not server._connections)
+
+    serve(check)
