@@ -359,10 +359,14 @@ class Checkers(Monitor):
                 message.arrived_s.setdefault(node.identity, now)
         back = routed.frames.get(neighbour)
         if back:
-            came = {(run.origin, run.epoch, run.first + k) for run in runs for k in range(run.length)}
+            came = {(run.origin, run.epoch, run.first + k): run.groups for run in runs for k in range(run.length)}
             for run in back:
-                if any((run.origin, run.epoch, run.first + k) in came for k in range(run.length)):
-                    self.refuse("back to the sender", f"{node.identity} sends to {neighbour} what came from there")
+                for k in range(run.length):
+                    named = came.get((run.origin, run.epoch, run.first + k), ())
+                    # A hop that knows more groups than the sender may serve those back; never the ones it came for.
+                    if not set(named).isdisjoint(run.groups):
+                        text = f"{node.identity} sends to {neighbour} what came from there, for {run.groups}"
+                        self.refuse("back to the sender", text)
 
     def sending(self, node: Node, neighbour: int, runs: Sequence[Run]) -> None:
         """Hop counts and copies stay within their limits."""
