@@ -145,9 +145,13 @@ class Checkers(Monitor):
         """
         if self._federation.engine.now <= self._due_s:
             return self._due_s
+        return self._due_s + self._words_s()
+
+    def _words_s(self) -> float:
+        """The time that the words of a repair spend on their way, in the overlay as it is now."""
         if self._travel_s is None:
-            self._travel_s = self._federation.longest_way_s()
-        return self._due_s + WORDS * self._travel_s
+            self._travel_s = self._federation.longest_way_s() if self.is_eager else 0.0
+        return WORDS * self._travel_s
 
     def _watch(self) -> None:
         if not self._is_polling:
@@ -168,7 +172,7 @@ class Checkers(Monitor):
         federation.engine.after(POLL_A * self._a, self._poll)
 
     def _excused(self, now: float) -> list[str]:
-        bound_s = INTEREST_BOUND_A * self._a
+        bound_s = INTEREST_BOUND_A * self._a + self._words_s()
         return [group for group, changed_s in self._interest_s.items() if now - changed_s < bound_s]
 
     def sweep(self) -> None:
@@ -277,15 +281,18 @@ class Checkers(Monitor):
             self._check_loop(identity, core, is_second_look=True)
 
     def _leads_back(self, machine: Machine, core: int) -> bool:
-        pending, seen = list(machine.parents_of(core)), set[int]()
+        # Only over links that frames pass: beyond a cut nobody can have heard, and nothing can go around.
+        live_neighbours = self._federation.live_neighbours
+        pending, seen = [machine], set[int]()
         while pending:
-            identity = pending.pop()
-            if identity == machine.identity:
-                return True
-            other = self._federation.nodes[identity].machine
-            if identity not in seen and other is not None:
-                seen.add(identity)
-                pending.extend(other.parents_of(core))
+            other = pending.pop()
+            live = live_neighbours(other.identity)
+            for parent in other.parents_of(core):
+                if parent == machine.identity and parent in live:
+                    return True
+                if parent in live and parent not in seen:
+                    seen.add(parent)
+                    pending.append(self._federation.nodes[parent].running)
         return False
 
     def emitted(self, node: Node, effect: Emit) -> None:
