@@ -23,6 +23,7 @@ COMMANDS: dict[str, str] = {
     "link-emulator": "hanse.cli.link_emulator",
     "load": "hanse.cli.load",
     "pub": "hanse.cli.pub_sub",
+    "sim": "hanse.cli.sim",
     "sub": "hanse.cli.pub_sub",
     "up": "hanse.cli.up",
 }
