@@ -395,6 +395,15 @@ def test_r11_the_management_group_spans_all_and_is_claimed_only_by_who_sees_no_s
     assert reached == set(range(6))
 
 
+@pytest.mark.parametrize(("peer", "claimant"), [(1, None), (7, 5)])
+def test_r11_a_neighbour_with_a_smaller_id_keeps_us_from_claiming_the_management_group(
+    peer: int, claimant: int | None
+) -> None:
+    desk = Desk(identity=5, peers=(peer,))
+    desk.wait(4 * A, talking=(peer,))
+    assert desk.machine.core_of(MANAGEMENT_GROUP) == claimant
+
+
 def test_r11_the_management_groups_claim_advertises_the_grouping() -> None:
     net = Network(2, [(0, 1)], grouping=Grouping.parse("prefix:2"))
     net.run(2)
@@ -406,6 +415,7 @@ def test_r11_the_management_groups_claim_advertises_the_grouping() -> None:
 
 def test_r12_a_claim_is_told_at_once_and_passed_on_once_on_each_link() -> None:
     net = Network(6, PAPER)
+    net.subscribe(5, "f")  # so that the core is known, and only the change is new
     net.run(3.5)
     begin = net.now
     net.subscribe(5, "g")
