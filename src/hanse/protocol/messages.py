@@ -11,6 +11,9 @@ from typing import NamedTuple
 # The distance that says "I have no way to this core".
 UNREACHABLE = 0xFFFF
 
+# A run's hops are one byte.
+HOPS_MAX = 255
+
 # (core, group): what a membership is about.
 Key = tuple[int, str]
 
