@@ -274,11 +274,12 @@ class Checkers(Monitor):
         if is_second_look:
             self.refuse("lasting loop", f"parents towards core {core} lead from {identity} back to it, for an interval")
         self.ledger.counters["loops"] += 1
-        self._federation.engine.after(self._a, self._look_again, identity, core)
+        self._federation.engine.after(self._a, self._look_again, identity, core, len(self._edges))
 
-    def _look_again(self, identity: int, core: int) -> None:
+    def _look_again(self, identity: int, core: int, edges: int) -> None:
+        # Where something changed meanwhile it may be another loop: that one gets its own interval.
         if not self._restless:
-            self._check_loop(identity, core, is_second_look=True)
+            self._check_loop(identity, core, is_second_look=len(self._edges) == edges)
 
     def _leads_back(self, machine: Machine, core: int) -> bool:
         # Only over links that frames pass: beyond a cut nobody can have heard, and nothing can go around.

@@ -27,7 +27,7 @@ WIRE_BROKERS_MAX = 499
 # A federation that has not converged after this many rounds does not.
 ROUNDS_MAX = 60
 # Rounds to let the last words pass after convergence, and rounds that are counted.
-SETTLING_ROUNDS = 2
+SETTLING_ROUNDS = 1
 COUNTED_ROUNDS = 1
 # Publications that prove the meshes, and rounds until all must have arrived.
 PUBLICATIONS_MAX = 200
