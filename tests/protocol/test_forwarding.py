@@ -7,9 +7,9 @@ from hanse.protocol.messages import Announcement, ClaimChange, ClaimDelta, Run
 from hanse.protocol.seen import CHUNK
 
 
-def outsider(*groups: str, peers: tuple[int, ...] = (1, 2)) -> Desk:
+def outsider(*groups: str, peers: tuple[int, ...] = (1, 2), **settings: int) -> Desk:
     """A federator that knows the core 9, behind neighbour 1, with these groups."""
-    desk = Desk(peers=peers)
+    desk = Desk(peers=peers, **settings)
     changes = tuple(ClaimChange(group, 100) for group in groups)
     desk.say(
         1,
@@ -120,3 +120,11 @@ def test_parked_publications_keep_waiting_for_the_groups_that_are_still_without_
     desk.up(2)
     desk.say(2, announcements=(Announcement(9, 1_000, 9, 1, 1),))
     assert desk.machine.parked_bytes == 0
+
+
+def test_what_is_larger_than_allowed_is_dropped_and_counted() -> None:
+    machine = outsider("a", message_bytes_max=20).machine
+    frames = machine.publish(0.0, [publication("a", b"1"), publication("a", b"x" * 20), publication("a", b"2")]).frames
+    assert [(run.length, run.body) for run in frames[1]] == [(2, packet("a", b"1") + packet("a", b"2"))]
+    assert machine.publish(0.0, [publication("a", b"x" * 20)]).frames == {}
+    assert machine.counters["dropped_too_large"] == 2

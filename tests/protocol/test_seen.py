@@ -1,6 +1,8 @@
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hanse.protocol import seen
 from hanse.protocol.seen import CHUNK, NOTHING, OVERFLOW, Done, SeenIds, SeenWindow
 
 G: Done = (frozenset({"g"}), True)
@@ -134,3 +136,12 @@ def test_ids_that_are_all_fresh_are_kept_although_they_are_too_many() -> None:
         window.record(20.0, chunk * CHUNK, 1, G)
     seen.forget(20.0)  # what came this very moment is never forgotten
     assert next(window.pieces(0, 1))[2] == G
+
+
+def test_origins_beyond_the_limit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seen, "ORIGINS_MAX", 2)
+    ids = SeenIds(60.0, CHUNK)
+    assert ids.window(1, 1) is not None
+    assert ids.window(2, 1) is not None
+    assert ids.window(3, 1) is None
+    assert ids.window(1, 2) is not None

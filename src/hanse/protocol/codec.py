@@ -33,7 +33,6 @@ VERSION = 1
 CONTROL = 1
 DATA = 2
 RUNS_MAX = 65_535
-GROUPS_PER_RUN_MAX = 65_535
 
 _FULL, _LEAVING = 1, 2
 _FOLLOWS = 4  # a run that begins where the one before it ended, of the same origin and epoch

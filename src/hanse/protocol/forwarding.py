@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from hanse.errors import RemoteError
-from hanse.protocol.messages import Publication, Run
+from hanse.protocol.messages import HOPS_LIMIT_MIN, Publication, Run
 from hanse.protocol.packets import split, topic_of
 from hanse.protocol.seen import Done, SeenIds
 from hanse.protocol.settings import Settings
@@ -95,7 +95,7 @@ class Forwarding:
         self._link_plans: dict[tuple[int, tuple[str, ...]], Plan] = {}
         self._parked: deque[_Parked] = deque()
         self._parked_bytes = 0
-        self._hop_limit = 4
+        self._hop_limit = HOPS_LIMIT_MIN
 
     # --- what the control side does ---------------------------------------------------------------------------
 
@@ -171,6 +171,12 @@ class Forwarding:
             self._counters["not_wanted"] += count
             return
         body = packets[0] if count == 1 else b"".join(packets)
+        if len(body) > self._settings.message_bytes_max:
+            packets = [packet for packet in packets if len(packet) <= self._settings.message_bytes_max]
+            self._counters["dropped_too_large"] += count - len(packets)
+            count, body = len(packets), b"".join(packets)
+            if not count:
+                return
         first = self.next_id
         self.next_id = first + count
         # A named tuple's own constructor costs as much as the rest of this function.
@@ -229,7 +235,7 @@ class Forwarding:
         self, now: float, neighbour: int, run: Run, frames: dict[int, list[Run]], deliveries: list[Run]
     ) -> None:
         """A group of the run is unknown here: each topic is matched anew (R28)."""
-        named = [group for group in run.groups if self._table.is_known(group)]
+        named = tuple([group for group in run.groups if self._table.is_known(group)])
         for offset, (start, end) in enumerate(split(run.body)):
             packet = run.body[start:end]
             try:
@@ -238,13 +244,17 @@ class Forwarding:
             except RemoteError:
                 self._counters["rejected_packet"] += 1
                 continue
-            matched = self._table.match(topic) if may_cross(topic) else ()  # R32
-            groups = tuple(sorted({*named, *matched}))
-            if not groups:
+            found = self._table.match(topic) if may_cross(topic) else ()  # R32
+            matched = tuple([group for group in found if group not in named])
+            if not named and not matched:
                 self._counters["dropped_unknown_group"] += 1
                 continue
             single = run._replace(first=run.first + offset, length=1, body=packet)
-            self._forward_pieces(now, neighbour, groups, single, frames, deliveries)
+            if named:
+                self._forward_pieces(now, neighbour, named, single, frames, deliveries)
+            if matched:
+                # The sender served none of these, so it may need the publication itself: as from the host.
+                self._forward_pieces(now, HOST, matched, single, frames, deliveries)
 
     def _forward_pieces(
         self,

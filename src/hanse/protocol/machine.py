@@ -47,6 +47,7 @@ from hanse.protocol.events import (
 from hanse.protocol.forwarding import Forwarding, Routed
 from hanse.protocol.identity import boot_epoch, check_federator_id, claim_delay_s, election_key
 from hanse.protocol.messages import (
+    HOPS_LIMIT_MIN,
     HOPS_MAX,
     UNREACHABLE,
     Announcement,
@@ -278,7 +279,7 @@ class Machine:
         edges = self.mesh_neighbours(group)
         if edges:
             return edges, False
-        if self.is_member(group):
+        if group in self._interest or group in self._claims.groups:
             own_core = self._own_core.get(group)
             return (), own_core is not None and own_core != self.identity
         core = self.core_of(group)
@@ -288,9 +289,9 @@ class Machine:
         return (parents[:1] if self.settings.outsider == "one_parent" else parents), not parents
 
     def hop_limit(self) -> int:
-        """Twice the largest known distance, and four, as far as a frame can say it (R29)."""
+        """Twice the largest known distance, and four; at least 64, and what a frame can say (R29)."""
         distances = [route.distance for route in self._routes.values() if route.distance != UNREACHABLE]
-        return min(2 * max(distances, default=0) + 4, HOPS_MAX - 1)
+        return min(max(2 * max(distances, default=0) + 4, HOPS_LIMIT_MIN), HOPS_MAX - 1)
 
     # --- links --------------------------------------------------------------------------------------------------------
 
@@ -336,6 +337,7 @@ class Machine:
         """The neighbour is gone for good: it left, was removed, or stayed away too long (R22)."""
         for key in sorted(neighbour.joining.keys):
             self._drop_holder(key, neighbour)
+            self._dirty_keys.add(key)
         for key in neighbour.joined.clear():
             self._drop_child(key, neighbour.identity)
         del self._neighbours[neighbour.identity]
@@ -958,6 +960,10 @@ class Machine:
         if core != self.identity and (is_own or children):
             # Never through a parent for that parent's own sake.
             wanted = [p for p in self.parents_of(core) if is_own or children - {p}]
+            # Also without a parent: the first that comes is to be asked.
+            self._joined_under.setdefault(core, set()).add(group)
+        elif core in self._joined_under and core not in self._holders.get(group, {}):
+            self._joined_under[core].discard(group)
         holders = self._holders.get(group, {}).get(core, set())
         for parent in wanted:
             if parent not in holders:
