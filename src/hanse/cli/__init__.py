@@ -25,6 +25,7 @@ COMMANDS: dict[str, str] = {
     "load": "hanse.cli.load",
     "pipeline": "hanse.cli.pipeline",
     "pub": "hanse.cli.pub_sub",
+    "sim": "hanse.cli.sim",
     "sub": "hanse.cli.pub_sub",
     "up": "hanse.cli.up",
 }
