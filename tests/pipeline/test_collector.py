@@ -248,6 +248,26 @@ def _is_collecting(spool: Path) -> bool:
     return status is not None and status.state == "collecting"
 
 
+def test_what_a_broker_with_a_short_queue_drops_is_counted(tmp_path: Path) -> None:
+    async def drive(broker: Mosquitto) -> int:
+        async with running(settings(broker, tmp_path)):
+            pass
+        packets = [encode(topic, payload, qos=1) for topic, payload in numbered(3000)]
+        await publish_packets(broker.url, packets)
+        async with running(settings(broker, tmp_path)) as collector:
+            await until("what was kept", lambda: collector.status.spooled > 0)
+            await until(
+                "the count", lambda: 3000 - collector.status.spooled == (collector.status.broker_dropped or 0)
+            )
+            return collector.status.spooled
+
+    # At Mosquitto's own default for the queue; the count comes every second.
+    with Mosquitto("sys_interval 1") as broker:
+        kept = asyncio.run(drive(broker))
+    assert 0 < kept < 3000
+    assert len(spooled(tmp_path, "c")) == kept
+
+
 def test_a_wrong_login_is_said_in_one_sentence_with_exit_code_2(tmp_path: Path) -> None:
     with Mosquitto(*BROKER, anonymous=False) as broker, CollectorProcess(settings(broker, tmp_path)) as collector:
         wait_for("its end", lambda: not collector.is_running)

@@ -40,6 +40,8 @@ class CollectorStatus:
     """Received and not yet durable."""
     queue_bytes_peak: int = 0
     segments_swept: int = 0
+    broker_dropped: int | None = None
+    """What the broker says it has dropped of all its clients' messages since its start; None if it does not say."""
 
 
 def write_status(spool: str | Path, producer: str, status: CollectorStatus) -> None:
