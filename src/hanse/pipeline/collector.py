@@ -26,27 +26,24 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-import pyarrow as pa
-from mqtt5 import PublishPacket
+import uvloop
 
 from hanse.errors import HanseError, LocalError, RemoteError, Unavailable
 from hanse.mqtt.backoff import Backoff, BackoffSettings
 from hanse.mqtt.client import Client, ClientHandler, ClientSettings
-from hanse.mqtt.publication import Publication, decode
+from hanse.mqtt.publication import Publication
 from hanse.mqtt.subscriptions import Subscription
 from hanse.mqtt.tls import TlsSettings
+from hanse.pipeline.collector_rows import Row, build, content_of, last_rows
 from hanse.pipeline.collector_settings import CollectorSettings, covers
 from hanse.pipeline.collector_status import CollectorStatus, State, write_status
 from hanse.pipeline.redelivery import Redelivery
-from hanse.pipeline.schemas.mqtt import PROPERTIES, SPOOLED_ROW
 from hanse.pipeline.spool import (
     SpoolBrokenError,
     SpoolFullError,
     SpoolLimits,
     SpoolLockedError,
-    SpoolReader,
     SpoolWriter,
-    read_slice,
     sweep,
 )
 
@@ -72,9 +69,6 @@ _SESSION_FILE = "session.json"
 # Where Mosquitto counts what it dropped, for a client away too long for its queue among others. No row is lost in
 # silence: what did not reach the collector is counted here. Other brokers leave it out.
 _DROPPED_TOPIC = "$SYS/broker/publish/messages/dropped"
-
-Row = tuple[int, Publication]
-"""When it was received, and what it is."""
 
 
 class _Session(ClientHandler):
@@ -333,7 +327,7 @@ class Collector:
 
     def _sort_redelivered(self, now_us: int, publications: list[Publication]) -> None:
         found = self._redelivery.sort(
-            [((now_us, one), one.dup, one.packet_id, _content(one) if one.dup else 0) for one in publications]
+            [((now_us, one), one.dup, one.packet_id, content_of(one) if one.dup else 0) for one in publications]
         )
         if self._redelivery.held:
             self._held_since = time.monotonic()
@@ -541,124 +535,6 @@ def may_overlap(one: str, other: str) -> bool:
     return True
 
 
-# Rows.
-
-
-def _content_of(topic: str, payload: bytes, retain: bool, properties: object) -> int:
-    return hash((topic, payload, retain, properties))
-
-
-def _properties_of(packet: PublishPacket) -> tuple[object, ...] | None:
-    """The properties in the contract's order, or None where there are none (the common case)."""
-    user = packet.user_properties
-    found = (
-        packet.payload_format_indicator or None,
-        packet.message_expiry_interval,
-        packet.content_type,
-        packet.response_topic,
-        packet.correlation_data,
-        tuple(user) if user else None,
-    )
-    return None if found == _NO_PROPERTIES else found
-
-
-_NO_PROPERTIES = (None, None, None, None, None, None)
-
-
-def _hashable(properties: tuple[object, ...] | None) -> object:
-    # Without the expiry, which counts down; properties that were nothing but an expiry count as none.
-    if properties is None:
-        return None
-    rest = (properties[0], *properties[2:])
-    return rest if any(one is not None for one in rest) else None
-
-
-def _content(publication: Publication) -> int:
-    packet = decode(publication.packet)
-    return _content_of(
-        publication.topic, bytes(packet.payload), publication.retain, _hashable(_properties_of(packet))
-    )
-
-
-def build(producer: str, first_row: int, rows: list[Row]) -> tuple[pa.RecordBatch, list[tuple[int, int]]]:
-    """The Arrow batch of these publications, and (packet identifier, content) of each.
-
-    Runs in the committing thread: 3 us a row, most of it the codec's and Arrow's.
-    """
-    count = len(rows)
-    packets = [decode(one.packet) for _, one in rows]
-    payloads = [bytes(packet.payload) for packet in packets]
-    properties = [_properties_of(packet) for packet in packets]
-    columns = [
-        pa.array([producer] * count, pa.string()),
-        pa.array(range(first_row, first_row + count), pa.int64()),
-        pa.array([received_us for received_us, _ in rows], pa.timestamp("us", tz="UTC")),
-        pa.array([one.topic for _, one in rows], pa.string()),
-        pa.array(payloads, pa.binary()),
-        pa.array([one.qos for _, one in rows], pa.int32()),
-        pa.array([one.retain for _, one in rows], pa.bool_()),
-        pa.array([one.dup for _, one in rows], pa.bool_()),
-        _properties_column(properties),
-        pa.nulls(count, pa.string()),
-        pa.nulls(count, pa.string()),
-        pa.nulls(count, pa.int32()),
-        pa.array([one.packet_id or None for _, one in rows], pa.int32()),
-    ]
-    seen = [
-        (one.packet_id, _content_of(one.topic, payload, one.retain, _hashable(found)))
-        for (_, one), payload, found in zip(rows, payloads, properties, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=SPOOLED_ROW), seen
-
-
-def _properties_column(properties: list[tuple[object, ...] | None]) -> pa.Array:
-    if not any(properties):
-        return pa.nulls(len(properties), PROPERTIES)
-    names = [PROPERTIES.field(n).name for n in range(PROPERTIES.num_fields)]
-    as_rows: list[dict[str, object] | None] = []
-    for found in properties:
-        if found is None:
-            as_rows.append(None)
-            continue
-        row = dict(zip(names, found, strict=True))
-        user = row["user"]
-        if isinstance(user, tuple):
-            row["user"] = [{"name": name, "value": value} for name, value in user]
-        as_rows.append(row)
-    return pa.array(as_rows, PROPERTIES)
-
-
-def last_rows(spool: str, producer: str, *, first_row: int, count: int) -> list[tuple[int, int]]:
-    """(packet identifier, content) of the last `count` QoS 1 and 2 rows from `first_row` on, in order."""
-    reader = SpoolReader(spool, producer)
-    end, found = reader.tail(), [list[tuple[int, int]]()]
-    for start in reversed(reader.starts()):
-        here: list[tuple[int, int]] = []
-        for part in reader.slices(start, end):
-            for batch in read_slice(part):
-                here += _identified(batch, first_row)
-        found.append(here)
-        end = start
-        if sum(map(len, found)) >= count or start.rows <= first_row:
-            break
-    rows = [row for some in reversed(found) for row in some]
-    return rows[-count:]
-
-
-def _identified(batch: pa.RecordBatch, first_row: int) -> Iterable[tuple[int, int]]:
-    names = ("seq", "packet_id", "topic", "payload", "retain", "properties")
-    for seq, packet_id, topic, payload, retain, found in zip(
-        *(batch.column(name).to_pylist() for name in names), strict=True
-    ):
-        if packet_id and seq >= first_row:
-            properties = None
-            if found is not None:
-                user = found["user"]
-                pairs = tuple((one["name"], one["value"]) for one in user) if user else None
-                properties = (*list(found.values())[:-1], pairs)
-            yield packet_id, _content_of(topic, payload, retain, _hashable(properties))
-
-
 # The helper process of a source.
 
 
@@ -683,7 +559,7 @@ def main() -> int:
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     try:
         settings = CollectorSettings.from_json(_first_line())
-        asyncio.run(_run_until_input_ends(settings))
+        uvloop.run(_run_until_input_ends(settings))
     except LocalError as error:
         sys.stderr.write(f"{error}\n")
         return 2
