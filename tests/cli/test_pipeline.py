@@ -31,6 +31,7 @@ def _is_collecting(spool: Path, producer: str) -> bool:
     return status is not None and status.state == "collecting"
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_once_ingests_all_and_compact_tidies_up(tmp_path: Path) -> None:
     spool, lake = tmp_path / "spool", tmp_path / "lake"

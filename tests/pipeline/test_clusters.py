@@ -12,7 +12,7 @@ from tests.pipeline.spooling import spool_rows
 
 from hanse.pipeline.tables import bronze
 
-pytestmark = [pytest.mark.spark, pytest.mark.processes, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 HANSE = [sys.executable, "-c", "from hanse.cli import main; main()"]
 
@@ -33,7 +33,7 @@ def once(tmp_path: Path, *words: str) -> str:
         text=True,
         check=False,
         env=ENVIRONMENT,
-        timeout=280,
+        timeout=600,
     )
     assert result.returncode == 0, result.stderr[-4000:]
     return result.stdout
@@ -80,7 +80,7 @@ def test_the_suite_of_the_source_and_the_ingest_passes_over_connect(tmp_path: Pa
             check=False,
             cwd=ROOT,
             env=os.environ | {"HANSE_TEST_REMOTE": remote},
-            timeout=280,
+            timeout=600,
         )
     assert result.returncode == 0, result.stdout[-6000:]
     assert " passed" in result.stdout
