@@ -101,6 +101,23 @@ def test_what_was_published_while_no_collector_ran_is_collected_by_the_next(tmp_
     assert [row["payload"] for row in spooled(tmp_path, "c")] == [payload for _, payload in numbered(500)]
 
 
+def test_a_subscription_at_qos_2_is_collected_exactly_once_too(tmp_path: Path) -> None:
+    async def drive(broker: Mosquitto) -> None:
+        packets = [encode("t/a", str(n).encode(), qos=2) for n in range(300)]
+        async with running(settings(broker, tmp_path, qos=2)) as collector:
+            await publish_packets(broker.url, packets)
+            await until("300 rows", lambda: collector.status.acknowledged == 300)
+        async with running(settings(broker, tmp_path, qos=2)) as collector:
+            await publish_packets(broker.url, packets)
+            await until("300 rows", lambda: collector.status.acknowledged == 300)
+
+    with Mosquitto(*BROKER) as broker:
+        asyncio.run(drive(broker))
+    rows = spooled(tmp_path, "c")
+    assert {row["qos"] for row in rows} == {2}
+    assert [int(row["payload"]) for row in rows] == [*range(300), *range(300)]
+
+
 def test_many_messages_share_a_commit(tmp_path: Path) -> None:
     async def drive(broker: Mosquitto) -> None:
         async with running(settings(broker, tmp_path)) as collector:

@@ -58,7 +58,7 @@ _PACKET_OVERHEAD_BYTES = 200
 _WINDOW = 65_534
 
 FULL_RETRY_S = 1.0
-STATUS_INTERVAL_S = 1.0
+STATUS_INTERVAL_S = 0.25
 SWEEP_INTERVAL_S = 60.0
 LOCK_RETRY_S = 0.2
 # A broker redelivers at once on connecting; one that is silent for so long within a run has nothing more to send.
@@ -118,6 +118,7 @@ class Collector:
         self._urgent = asyncio.Event()
         self._stopping = asyncio.Event()
         self._held_since = 0.0
+        self._active_at = time.monotonic()
         # Rows that wait, received in a session that the broker has lost since.
         self._old_rows = 0
         self._fatal: LocalError | None = None
@@ -292,6 +293,7 @@ class Collector:
         for one, code in answers:
             if code < one.qos:
                 _log.warning("%r was granted QoS %d instead of %d.", one.filter, code, one.qos)
+        self._active_at = time.monotonic()
         if self.status.state != "full":
             self._say("collecting")
 
@@ -387,6 +389,7 @@ class Collector:
             old, self._old_rows = min(self._old_rows, len(rows)), max(0, self._old_rows - len(rows))
             self._redelivery.spooled(seen[old:])
             self._queue_bytes -= size
+            self._active_at = time.monotonic()
             self.status.queue_bytes = self._queue_bytes
             self.status.spooled += len(rows)
             self.status.commits += 1
@@ -480,6 +483,8 @@ class Collector:
 
     def _say(self, state: State, reason: str = "") -> None:
         self.status.state, self.status.reason = state, reason
+        is_busy = bool(self._queue_bytes or self._redelivery.held)
+        self.status.idle_s = 0.0 if is_busy else round(time.monotonic() - self._active_at, 3)
         if self._writer is not None:
             with contextlib.suppress(OSError):
                 write_status(self.settings.spool, self.settings.client_id, self.status)
