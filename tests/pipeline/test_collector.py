@@ -163,16 +163,18 @@ def test_a_collector_that_cannot_write_leaves_the_broker_before_its_memory_is_fu
 
     async def drive(broker: Mosquitto) -> None:
         async with running(settings(broker, tmp_path, spool_bytes_max=100, commit_bytes_max=10_000)) as collector:
-            await publish_packets(broker.url, [encode("t/a", b"x" * 100, qos=1)] * 3000)
-            await until("full", lambda: collector.status.full_waits > 2)
+            await publish_packets(broker.url, [encode("t/a", b"x" * 100, qos=1)] * 4000)
+            await until("full", lambda: collector.status.full_waits > 5)
+            # One read beyond the limit, no more: 4000 of them would be 1.2 million bytes.
+            assert 50_000 < collector.status.queue_bytes_peak < 1_000_000
             assert collector._writer is not None
             collector._writer.limits = SpoolLimits(free_bytes_min=0)
-            await until("3000 rows", lambda: collector.status.spooled >= 3000)
+            await until("all rows", lambda: collector.status.spooled >= 4000)
             await until("collecting", lambda: collector.status.state == "collecting")
 
     with Mosquitto(*BROKER) as broker:
         asyncio.run(drive(broker))
-    assert len(spooled(tmp_path, "c")) == 3000
+    assert len(spooled(tmp_path, "c")) == 4000
 
 
 def test_a_broker_that_restarts_is_found_again(tmp_path: Path) -> None:

@@ -51,6 +51,9 @@ _log = logging.getLogger("hanse.collect")
 
 # Received and not yet durable. The broker's window bounds messages, not bytes: 65534 of 16 MiB would be a terabyte.
 QUEUE_BYTES_MAX = 64 * 1024 * 1024
+# Redelivered and not yet known to be copies or new: acknowledgements lost for this much is more than any connection
+# has under way.
+HELD_BYTES_MAX = 64 * 1024 * 1024
 # A packet's share of the queue beyond its own bytes: the tuple, the list, the strings.
 _PACKET_OVERHEAD_BYTES = 200
 
@@ -80,7 +83,11 @@ class _Session(ClientHandler):
 
     def on_connected(self, session_present: bool) -> None:
         """Whether the broker knows us still."""
-        self._collector.begin(session_present)
+        # The client of a connection that has ended may dial again before it is stopped.
+        if self.is_over:
+            self._collector.has_lost_session |= not session_present
+        else:
+            self._collector.begin(session_present)
 
     def on_disconnected(self, error: HanseError | None) -> None:
         """The end; every connection has a client of its own."""
@@ -94,9 +101,9 @@ class _Session(ClientHandler):
             self._collector.subscribed(answers)
 
     def on_publications(self, publications: list[Publication]) -> None:
-        """One read."""
-        if not self.is_over:
-            self._collector.take(publications)
+        """One read. What is not taken is not acknowledged either, so it comes again: after a new connection."""
+        if not self.is_over and not self._collector.take(publications):
+            self.is_over = True
 
 
 class Collector:
@@ -118,9 +125,12 @@ class Collector:
         self._urgent = asyncio.Event()
         self._stopping = asyncio.Event()
         self._held_since = 0.0
+        self._held_bytes = 0
         self._active_at = time.monotonic()
         # Rows that wait, received in a session that the broker has lost since.
         self._old_rows = 0
+        # A connection that had ended came back to a broker that had lost the session.
+        self.has_lost_session = False
         self._fatal: LocalError | None = None
         self._client: Client | None = None
         self._writer: SpoolWriter | None = None
@@ -212,8 +222,11 @@ class Collector:
         )
         if self._watches_drops:
             client.subscribe([Subscription(_DROPPED_TOPIC, qos=0, no_local=False, retain_handling=0)])
+        # Known before it starts: publications may come, and be acknowledged, in the same turn as the CONNACK.
+        self._client = client
         try:
             await client.start(must_connect=True)
+            await self._commit_until_over(session)
         except (RemoteError, Unavailable) as error:
             self._complain(error)
             return False
@@ -222,9 +235,6 @@ class Collector:
                 raise
             self._complain(error)
             return False
-        self._client = client
-        try:
-            await self._commit_until_over(session)
         finally:
             session.is_over = True
             self._client = None
@@ -265,10 +275,12 @@ class Collector:
     def begin(self, session_present: bool) -> None:
         """The broker let us in. A session that is not the old one starts the packet identifiers anew."""
         self.status.connects += 1
-        if session_present:
+        self._held_bytes = 0
+        if session_present and not self.has_lost_session:
             self.status.sessions_resumed += 1
             self._redelivery.resumed()
         else:
+            self.has_lost_session = False
             # Received in a session that is gone: nobody will send it again.
             self._enqueue(self._redelivery.give_up())
             self._old_rows = len(self._queue)
@@ -297,11 +309,16 @@ class Collector:
         if self.status.state != "full":
             self._say("collecting")
 
-    def take(self, publications: list[Publication]) -> None:
-        """One read. The hot path: no row is built here, that is the committing thread's work."""
+    def take(self, publications: list[Publication]) -> bool:
+        """One read; whether it was taken. No row is built here: that is the committing thread's work."""
         if self._stopping.is_set():
-            # Unacknowledged, so the broker sends it again next time.
-            return
+            return False
+        if self._queue_bytes > QUEUE_BYTES_MAX:
+            _log.warning(
+                "%d bytes wait for the disk: leaving the broker until they are written.", self._queue_bytes
+            )
+            self._wake.set()
+            return False
         if self._watches_drops and any(one.topic == _DROPPED_TOPIC for one in publications):
             publications = self._note_drops(publications)
         now_us = time.time_ns() // 1000
@@ -311,6 +328,7 @@ class Collector:
         else:
             self._enqueue([(now_us, one) for one in publications])
         self._note_queue()
+        return True
 
     def _note_drops(self, publications: list[Publication]) -> list[Publication]:
         for one in publications:
@@ -331,8 +349,14 @@ class Collector:
         found = self._redelivery.sort(
             [((now_us, one), one.dup, one.packet_id, content_of(one) if one.dup else 0) for one in publications]
         )
-        if self._redelivery.held:
-            self._held_since = time.monotonic()
+        self._held_since = time.monotonic()
+        self._held_bytes += sum(len(one.packet) + _PACKET_OVERHEAD_BYTES for one in publications)
+        if not self._redelivery.held:
+            self._held_bytes = 0
+        elif self._held_bytes > HELD_BYTES_MAX:
+            # More than memory may hold: rather twice than not at all.
+            found.new += self._redelivery.give_up()
+            self._held_bytes = 0
         self.status.copies += len(found.copies)
         self._acknowledge([one.receipt for _, one in found.copies])
         self._enqueue(found.new)
@@ -363,17 +387,12 @@ class Collector:
                 self._urgent.clear()
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._urgent.wait(), self.settings.commit_interval_s)
-            if self._queue_bytes > QUEUE_BYTES_MAX:
-                # Whatever is unacknowledged stays with the broker; the next connection takes it up.
-                _log.warning(
-                    "%d bytes wait for the disk: leaving the broker until they are written.", self._queue_bytes
-                )
-                return
             await self._commit()
 
     def _decide_silent_run(self) -> None:
         if self._redelivery.held and time.monotonic() - self._held_since > REDELIVERY_QUIET_S:
             self._enqueue(self._redelivery.give_up())
+            self._held_bytes = 0
 
     async def _commit(self) -> None:
         """Write what has come, in blocks of the commit's size, and acknowledge each."""
@@ -416,12 +435,15 @@ class Collector:
         assert self._writer is not None
         first = self._writer.position.rows
         batch, seen = await asyncio.to_thread(build, self.settings.client_id, first, rows)
+        # Not the first and the last: a clock may be set back in between.
+        times_us = [received_us for received_us, _ in rows]
+        earliest_us, latest_us = min(times_us), max(times_us)
         while True:
             try:
                 # A writer that was opened anew may have found the block whole on the disk.
                 if self._writer.position.rows == first:
                     await asyncio.to_thread(
-                        self._writer.append, batch, received_us_min=rows[0][0], received_us_max=rows[-1][0]
+                        self._writer.append, batch, received_us_min=earliest_us, received_us_max=latest_us
                     )
                 break
             except SpoolFullError as error:
