@@ -43,10 +43,16 @@ class Mosquitto:
         port: a port of the caller's choice; a free one otherwise.
         directory: where configuration, log and database live; a temporary one otherwise, removed at the end.
         anonymous: whether clients without a login are let in.
+        quiet: log errors only; the log of every packet costs the broker most of its throughput.
     """
 
     def __init__(
-        self, *lines: str, port: int | None = None, directory: Path | None = None, anonymous: bool = True
+        self,
+        *lines: str,
+        port: int | None = None,
+        directory: Path | None = None,
+        anonymous: bool = True,
+        quiet: bool = False,
     ) -> None:
         self.port = port or free_port()
         self._own_directory = directory is None
@@ -57,9 +63,10 @@ class Mosquitto:
             f"listener {self.port} 127.0.0.1",
             f"allow_anonymous {'true' if anonymous else 'false'}",
             "log_dest stderr",
-            "log_type all",
+            f"log_type {'error' if quiet else 'all'}",
             # As root it would drop to the user `mosquitto`, who may not write its database here.
             *(["user root"] if os.geteuid() == 0 else []),
+            f"persistence_location {self.directory}/",
             *lines,
         ]
         self._process: subprocess.Popen[bytes] | None = None
@@ -116,9 +123,17 @@ class Mosquitto:
         self.start()
 
     def save(self) -> None:
-        """Make it write its database now (SIGUSR1)."""
+        """Make it write its database now (SIGUSR1), and wait until it has. Needs the line `persistence true`."""
         assert self._process is not None, "the broker has not been started"
+        database = self.directory / "mosquitto.db"
+        before = database.stat().st_mtime_ns if database.exists() else 0
         self._process.send_signal(signal.SIGUSR1)
+        deadline = time.monotonic() + DEADLINE_S
+        # It writes beside and renames, so what is there is whole.
+        while not database.exists() or database.stat().st_mtime_ns == before:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"mosquitto saved no database within {DEADLINE_S} s:\n{self.log}")
+            time.sleep(0.02)
 
     def _end(self, how: signal.Signals) -> None:
         if self._process is not None:
@@ -137,12 +152,20 @@ class Mosquitto:
             self._log = None
 
     def __enter__(self) -> Self:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            # Python calls no __exit__ for a block that was never entered.
+            self._clear()
+            raise
         return self
+
+    def _clear(self) -> None:
+        self.kill()
+        if self._own_directory:
+            shutil.rmtree(self.directory, ignore_errors=True)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.kill()
-        if self._own_directory:
-            shutil.rmtree(self.directory, ignore_errors=True)
+        self._clear()

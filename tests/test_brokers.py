@@ -24,5 +24,7 @@ def test_a_broker_keeps_its_port_over_a_kill_and_leaves_nothing_behind() -> None
 
 @pytest.mark.processes
 def test_a_wrong_configuration_is_said_with_the_log() -> None:
-    with pytest.raises(RuntimeError, match="no_such_option"), Mosquitto("no_such_option 1"):
+    broker = Mosquitto("no_such_option 1")
+    with pytest.raises(RuntimeError, match="no_such_option"), broker:
         pass
+    assert not broker.directory.exists()

@@ -13,8 +13,12 @@ The layers, each one file:
     receiving     the other direction: withheld acknowledgements, QoS 2 without doubles
     subscriptions the set of filters that is wanted, and what has to be said to the broker to get there
     exchange      both directions over one stream of packets; still no sockets
+    keepalive     when to ping, when to give a peer up
     connection    a transport: joined writes, keep-alive, an orderly end
-    client, server, link    the three shells
+    client        one session at a broker, over all its reconnects (with backoff, tls, urls)
+    listener      the server side up to CONNACK; server: what follows, for a gateway
+    link          frames between two federators; endpoints: who dials, who listens
+    memory        two connections joined without a network
 
 Inside the federation a publication is the bytes of one whole PUBLISH packet in *canonical* form: DUP 0, packet
 identifier 0 where QoS > 0, no subscription identifiers, no topic alias. A *run* is such packets, one after another.

@@ -66,6 +66,7 @@ class ClientSettings:
         url: where the broker is; user name and password may stand in it.
         client_id: who we are.
         clean_start: whether the first connection makes the broker forget an old session. A reconnect never does.
+            Mosquitto 2.0.11 saves no session to disk whose CONNECT asked for a clean start.
         session_expiry_s: how long the broker keeps the session (and what arrives for it) while we are away.
         receive_max: how many unacknowledged publications of QoS 1 and 2 the broker may send.
         connect_timeout_s: for the whole of an attempt: name, TCP, TLS, CONNACK.
@@ -206,11 +207,12 @@ class Client:
 
     async def stop(self, *, with_will: bool = False) -> None:
         """DISCONNECT and end. `with_will` makes the broker publish the will."""
-        attempt, self._attempt = self._attempt, None
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+        # Only now: the last turn of the task may have been let in.
+        attempt, self._attempt = self._attempt, None
         if attempt is not None:
             attempt.leave(WITH_WILL if with_will else NORMAL)
             await attempt.closed.wait()
@@ -371,7 +373,8 @@ class Client:
                 f"TLS with {self.address} failed: {error.reason or error}; is it a TLS port?"
             ) from error
         except OSError as error:
-            raise Unavailable(f"{self.address} cannot be reached: {error.strerror or error}.") from error
+            tls = " (is it a TLS port?)" if self._tls is not None else ""
+            raise Unavailable(f"{self.address} cannot be reached: {error.strerror or error}{tls}.") from error
         except asyncio.CancelledError:
             attempt.give_up()
             raise
@@ -441,7 +444,7 @@ class _Attempt:
     def make(self) -> Connection:
         """The protocol for the transport."""
         settings = self._client.settings
-        splitter = Splitter(settings.packet_bytes_max)
+        splitter = Splitter(settings.packet_bytes_max, first_kind=codec.CONNACK)
         self.connection = Connection(self, splitter, self._client.counters, says_disconnect=False)
         return self.connection
 
@@ -472,12 +475,8 @@ class _Attempt:
         """CONNACK first, then the session's traffic."""
         if not self._is_accepted:
             start, end = offsets[0]
-            if data[start] >> 4 != codec.CONNACK:
-                raise protocol_error(
-                    f"the first packet of a broker has type {data[start] >> 4}; CONNACK was expected"
-                )
             connack = codec.decode(data[start:end])
-            assert isinstance(connack, ConnAckPacket)
+            assert isinstance(connack, ConnAckPacket), "the splitter lets nothing else come first"
             if int(connack.reason_code):
                 self._refused(connack)
                 return

@@ -6,8 +6,9 @@ connection that is told to end has `CLOSE_DEADLINE_S` to drain and is then cut; 
 
 import asyncio
 import socket
+import sys
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 from mqtt5 import DisconnectPacket, DisconnectReasonCode
 
@@ -91,16 +92,16 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep small messages quick, and bound what waits unsent."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's transports are no subclasses of asyncio's, only the same shape.
+        self._transport = cast("asyncio.Transport", transport)
         self.received_at = self.sent_at = self._loop.time()
         wire = transport.get_extra_info("socket")
         if wire is not None and wire.family != socket.AF_UNIX:
             wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if self._transport_bytes is not None and hasattr(socket, "TCP_QUICKACK"):  # Linux
+            if self._transport_bytes is not None and sys.platform == "linux":
                 wire.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, self._transport_bytes)
         if self._transport_bytes is not None:
-            transport.set_write_buffer_limits(high=self._transport_bytes, low=self._transport_bytes // 4)
+            self._transport.set_write_buffer_limits(high=self._transport_bytes, low=self._transport_bytes // 4)
         self.owner.on_open(self)
 
     def data_received(self, data: bytes) -> None:

@@ -30,7 +30,7 @@ from hanse.mqtt.limits import (
 )
 from hanse.mqtt.link import Link, LinkHandler
 from hanse.mqtt.listener import Greeting, Listener
-from hanse.mqtt.refusal import Refusal, protocol_error
+from hanse.mqtt.refusal import Refusal
 from hanse.mqtt.tls import TlsSettings, client_context
 from hanse.mqtt.urls import Address, parse
 
@@ -297,7 +297,7 @@ class _Call:
         dialler = self._dialler
         self._connection = Connection(
             self,
-            Splitter(dialler.packet_bytes_max),
+            Splitter(dialler.packet_bytes_max, first_kind=codec.CONNACK),
             dialler.counters,
             transport_bytes=LINK_TRANSPORT_BYTES,
             says_disconnect=False,
@@ -317,12 +317,8 @@ class _Call:
             self.link.on_packets(data, offsets)
             return
         start, end = offsets[0]
-        if data[start] >> 4 != codec.CONNACK:
-            raise protocol_error(
-                f"the first packet of a neighbour has type {data[start] >> 4}; CONNACK was expected"
-            )
         connack = codec.decode(data[start:end])
-        assert isinstance(connack, ConnAckPacket)
+        assert isinstance(connack, ConnAckPacket), "the splitter lets nothing else come first"
         peer = dict(connack.user_properties)
         peer_id = peer.pop(ID_PROPERTY, "")
         assert self._connection is not None

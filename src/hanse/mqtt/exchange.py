@@ -20,6 +20,9 @@ from hanse.mqtt.sending import Sending
 BY_CLIENT: Final = frozenset({codec.SUBACK, codec.UNSUBACK, codec.PINGRESP, codec.DISCONNECT, codec.AUTH})
 BY_SERVER: Final = frozenset({codec.SUBSCRIBE, codec.UNSUBSCRIBE, codec.PINGREQ, codec.DISCONNECT, codec.AUTH})
 
+# First bytes of PUBACK, PUBREC, PUBREL and PUBCOMP.
+_ANSWERS: Final = frozenset({0x40, 0x50, 0x62, 0x70})
+
 
 class Exchange:
     """One session's PUBLISH traffic; it outlives connections.
@@ -139,14 +142,27 @@ class Exchange:
                     k += 1
                 continue
             k += 1
-            if head == 0x40 and end - start == 4:
-                # PUBACK without a reason, the bulk of what a publisher hears: no codec.
+            if end - start == 4 and head in _ANSWERS:
+                # Without a reason, as nearly all are: no codec (1.3 us with its guard, against 0.3 us).
                 packet_id = data[start + 2] << 8 | data[start + 3]
                 if not packet_id:
-                    raise protocol_error("a PUBACK has packet identifier 0")
-                turn.acknowledged.append(packet_id)
+                    raise protocol_error(f"a packet of type {head >> 4} has packet identifier 0")
+                self._answer(head >> 4, packet_id, turn)
             else:
                 self._one(codec.decode(data[start:end]), head >> 4, turn)
+
+    def _answer(self, kind: int, packet_id: int, turn: "_Turn") -> None:
+        """An answer of the peer's to a PUBLISH, or its PUBREL."""
+        if kind == codec.PUBACK:
+            turn.acknowledged.append(packet_id)
+        elif kind == codec.PUBREC:
+            turn.received.append(packet_id)
+        elif kind == codec.PUBCOMP:
+            turn.completed.append(packet_id)
+        else:
+            # A double in this same read comes before its release, a new publication with that identifier after it.
+            self._admit(turn)
+            turn.answers.append(self.receiving.release((packet_id,)))
 
     def _read_one(self, data: bytes, start: int, end: int, turn: "_Turn") -> None:
         try:
@@ -171,16 +187,8 @@ class Exchange:
             number = self.sending.refuse(packet.packet_id, qos=1 if kind == codec.PUBACK else 2)
             if number:
                 turn.refused.append((number, int(packet.reason_code)))
-        elif isinstance(packet, PubAckPacket):
-            turn.acknowledged.append(packet.packet_id)
-        elif isinstance(packet, PubRecPacket):
-            turn.received.append(packet.packet_id)
-        elif isinstance(packet, PubCompPacket):
-            turn.completed.append(packet.packet_id)
-        elif isinstance(packet, PubRelPacket):
-            # A double in this same read comes before its release, a new publication with that identifier after it.
-            self._admit(turn)
-            turn.answers.append(self.receiving.release([packet.packet_id]))
+        elif isinstance(packet, PubAckPacket | PubRecPacket | PubRelPacket | PubCompPacket):
+            self._answer(kind, packet.packet_id, turn)
         elif kind in self._others:
             self._admit(turn)
             self._deliver(turn)

@@ -5,11 +5,8 @@ their packet are kept as the pieces that arrived and joined once, so that a pack
 costs 16 MiB of copying, not 128 GiB; what came complete before a fault is handed out before the fault is.
 """
 
-from typing import Final
-
+from hanse.mqtt.limits import CONNECT_BYTES_MAX
 from hanse.mqtt.refusal import PACKET_TOO_LARGE, Refusal, malformed, protocol_error
-
-CONNECT: Final = 1
 
 
 class Splitter:
@@ -17,17 +14,21 @@ class Splitter:
 
     Args:
         packet_bytes_max: a packet longer than this, header included, is refused.
-        connect_bytes_max: on the server side: the first packet must be CONNECT, no longer than this. On the client
-            side None: anything may come first.
+        first_kind: the packet type that must come first: CONNECT at a server, CONNACK at a client. Its first byte
+            decides, so that a peer of another protocol is not waited for. None: anything.
+        first_bytes_max: that packet has a limit of its own, as nobody is known yet.
     """
 
-    __slots__ = ("_connect_bytes_max", "_have", "_need", "_pieces", "packet_bytes_max", "refusal")
+    __slots__ = ("_first_bytes_max", "_first_kind", "_have", "_need", "_pieces", "packet_bytes_max", "refusal")
 
-    def __init__(self, packet_bytes_max: int, *, connect_bytes_max: int | None = None) -> None:
+    def __init__(
+        self, packet_bytes_max: int, *, first_kind: int | None = None, first_bytes_max: int = CONNECT_BYTES_MAX
+    ) -> None:
         self.packet_bytes_max = packet_bytes_max
         # Set when the stream cannot be read on; what `feed` returned with it is still good.
         self.refusal: Refusal | None = None
-        self._connect_bytes_max = connect_bytes_max
+        self._first_kind = first_kind
+        self._first_bytes_max = first_bytes_max
         self._pieces: list[bytes] = []
         self._have = 0
         self._need = 0
@@ -56,21 +57,25 @@ class Splitter:
             return b"", []
 
     def _split(self, data: bytes) -> list[tuple[int, int]]:
-        # Measured with 64-byte payloads, 1,000 packets a read: 0.11 us a packet on the project's two-core machine.
+        # Measured with 64-byte payloads, 1,000 packets a read: 0.14 us a packet on the project's two-core machine.
         found: list[tuple[int, int]] = []
         append = found.append
         size = len(data)
         largest = self.packet_bytes_max
-        if self._connect_bytes_max is not None:
-            if data[0] >> 4 != CONNECT:
-                raise protocol_error(f"the first packet has type {data[0] >> 4}; it must be CONNECT (type 1)")
-            largest = min(largest, self._connect_bytes_max)
+        if self._first_kind is not None:
+            if data[0] >> 4 != self._first_kind:
+                names = {1: "CONNECT", 2: "CONNACK"}
+                kind = f"{names.get(self._first_kind, 'another')} (type {self._first_kind})"
+                raise protocol_error(f"the first packet has type {data[0] >> 4}; {kind} was expected")
+            largest = min(largest, self._first_bytes_max)
         i = 0
         need = 2
         while i + 2 <= size:
             length = data[i + 1]
             if length < 128:
                 end = i + 2 + length
+            elif i + 2 < size and 0 < data[i + 2] < 128:
+                end = i + 3 + (length & 0x7F | data[i + 2] << 7)
             else:
                 end = self._long_end(data, i, size)
                 if end <= 0:  # the header itself is not complete, or not right
@@ -86,8 +91,8 @@ class Splitter:
                 break
             append((i, end))
             i = end
-            if self._connect_bytes_max is not None:
-                self._connect_bytes_max = None
+            if self._first_kind is not None:
+                self._first_kind = None
                 largest = self.packet_bytes_max
         if i < size and self.refusal is None:
             rest = data[i:] if i else data

@@ -195,7 +195,7 @@ class Listener:
 
     def make(self) -> Connection:
         """The protocol for one accepted transport."""
-        splitter = Splitter(self._packet_bytes_max, connect_bytes_max=CONNECT_BYTES_MAX)
+        splitter = Splitter(self._packet_bytes_max, first_kind=codec.CONNECT)
         return Connection(
             Greeting(self), splitter, self.counters, transport_bytes=self._transport_bytes, says_disconnect=False
         )
@@ -208,7 +208,14 @@ class Listener:
         """
         context = server_context(tls) if tls is not None else None
         try:
-            self._server = await asyncio.get_running_loop().create_server(self.make, host, port, ssl=context)
+            self._server = await asyncio.get_running_loop().create_server(
+                self.make,
+                host,
+                port,
+                ssl=context,
+                # A TLS handshake comes before CONNECT's clock starts, so it gets one of its own.
+                ssl_handshake_timeout=self.connect_deadline_s if context is not None else None,
+            )
         except OSError as error:
             raise LocalError(
                 f"cannot listen on {host}:{port}: {error.strerror or error}; choose another address."

@@ -197,6 +197,8 @@ class Sending:
                 f"{self._held} publications ({self._held_bytes} bytes) wait for this peer's acknowledgement; the "
                 f"limit is {self._packets_max} ({self._bytes_max} bytes). Wait for credit."
             )
+        if not offsets:
+            return 0
         if not self._is_plain(run):
             return self._publish_adapted(run, offsets)
         if len(sure) < len(offsets):

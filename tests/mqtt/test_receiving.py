@@ -1,0 +1,98 @@
+"""What comes from a peer, until it is acknowledged."""
+
+import pytest
+
+from hanse.mqtt.counters import Counters
+from hanse.mqtt.publication import Publication
+from hanse.mqtt.receiving import Receiving
+from hanse.mqtt.refusal import Refusal
+
+
+def one(receiving: Receiving, packet_id: int, qos: int = 1, *, dup: bool = False) -> Publication:
+    return Publication(b"", "t", qos, False, dup, receiving.receipt_base + packet_id if qos else 0, ())
+
+
+def make(receive_max: int = 10) -> Receiving:
+    receiving = Receiving(Counters(), receive_max=receive_max)
+    receiving.attach(session_present=False)
+    return receiving
+
+
+def test_puback_and_pubrec_wait_for_the_caller() -> None:
+    receiving = make()
+    publications = [one(receiving, 1), one(receiving, 2, 2), one(receiving, 0, 0)]
+    assert receiving.admit(publications) == (publications, b"")
+    assert receiving.ack([p.receipt for p in publications]) == b"\x40\x02\x00\x01\x50\x02\x00\x02"
+    assert receiving.release([2]) == b"\x70\x02\x00\x02"
+    assert receiving.held == 0
+
+
+def test_a_qos_2_double_is_answered_again_and_not_delivered() -> None:
+    receiving = make()
+    receiving.admit([one(receiving, 5, 2)])
+    receiving.ack([receiving.receipt_base + 5])
+    assert receiving.admit([one(receiving, 5, 2, dup=True)]) == ([], b"\x50\x02\x00\x05")
+    receiving.release([5])
+    fresh, _ = receiving.admit([one(receiving, 5, 2)])
+    assert len(fresh) == 1
+
+
+def test_attack_the_same_identifier_for_ever_costs_nothing() -> None:
+    receiving = make()
+    receiving.admit([one(receiving, 5, 2)])
+    for _ in range(100_000):
+        assert receiving.admit([one(receiving, 5, 2, dup=True)]) == ([], b"")
+    assert receiving.held == 1
+
+
+def test_an_unknown_pubrel_is_answered_with_not_found() -> None:
+    assert make().release([9]) == b"\x70\x03\x00\x09\x92"
+
+
+def test_a_publication_in_the_callers_hands_is_not_handed_over_twice() -> None:
+    receiving = make()
+    receiving.admit([one(receiving, 5), one(receiving, 6, 2)])
+    receiving.detach()
+    receiving.attach(session_present=True)
+    assert receiving.admit([one(receiving, 5, dup=True), one(receiving, 6, 2, dup=True)]) == ([], b"")
+    assert receiving.ack([receiving.receipt_base + 5]) == b"\x40\x02\x00\x05"
+
+
+def test_an_ack_without_a_connection_is_given_when_the_peer_sends_again() -> None:
+    receiving = make()
+    receiving.admit([one(receiving, 5), one(receiving, 6, 2), one(receiving, 7)])
+    receiving.detach()
+    assert receiving.ack([receiving.receipt_base + n for n in (5, 6, 7)]) == b""
+    receiving.attach(session_present=True)
+    again = [one(receiving, 5, dup=True), one(receiving, 6, 2, dup=True)]
+    assert receiving.admit(again) == ([], b"\x40\x02\x00\x05\x50\x02\x00\x06")
+    # Not DUP: the broker has forgotten the old one and means another.
+    fresh, _ = receiving.admit([one(receiving, 7)])
+    assert len(fresh) == 1
+
+
+def test_a_receipt_of_a_lost_session_acknowledges_nothing() -> None:
+    counters = Counters()
+    receiving = Receiving(counters, receive_max=10)
+    receiving.attach(session_present=False)
+    old = one(receiving, 5)
+    receiving.admit([old])
+    receiving.attach(session_present=False)
+    receiving.admit([one(receiving, 5)])
+    assert receiving.ack([old.receipt]) == b""
+    assert counters.refusals == {"stale_receipt": 1}
+    assert receiving.held == 1
+
+
+def test_the_identifier_of_an_unacknowledged_publication_without_dup_is_a_protocol_error() -> None:
+    receiving = make()
+    receiving.admit([one(receiving, 5)])
+    with pytest.raises(Refusal, match="without DUP"):
+        receiving.admit([one(receiving, 5)])
+
+
+def test_attack_more_than_the_receive_maximum_ends_the_connection() -> None:
+    receiving = make(receive_max=3)
+    with pytest.raises(Refusal) as caught:
+        receiving.admit([one(receiving, n) for n in range(1, 5)])
+    assert caught.value.reason_code == 0x93
