@@ -31,7 +31,10 @@ from hanse.pipeline.schemas.catalog import GOLD
 
 
 class PeakMemory(threading.Thread):
-    """Resident memory of this process's children, the JVM and its Python workers, watched twice a second."""
+    """Memory of this process's children, the JVM and its Python workers, watched twice a second.
+
+    Proportional, for the workers are forks of one process and share most of what each holds.
+    """
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -46,7 +49,7 @@ class PeakMemory(threading.Thread):
             jvm = workers = 0
             for child in me.children(recursive=True):
                 try:
-                    used = child.memory_info().rss
+                    used = child.memory_full_info().pss
                     if "java" in child.name():
                         jvm += used
                     else:
@@ -107,8 +110,8 @@ def measure(rows: int, heap: str, directory: Path) -> dict[str, Any]:
         "silver_s": round(silver_s, 1),
         "gold_s": round(gold_s, 1),
         "rows_per_s": round(traffic.truth.rows / (silver_s + gold_s)),
-        "jvm_rss_mb_max": watch.jvm_bytes >> 20,
-        "python_workers_rss_mb_max": watch.workers_bytes >> 20,
+        "jvm_mb_max": watch.jvm_bytes >> 20,
+        "python_workers_mb_max": watch.workers_bytes >> 20,
         "traffic_matrix_is_exact": counted == dict(traffic.truth.delivered),
         "gold_rows": tables,
         "steps_s": steps,

@@ -101,6 +101,23 @@ def test_what_was_published_while_no_collector_ran_is_collected_by_the_next(tmp_
     assert [row["payload"] for row in spooled(tmp_path, "c")] == [payload for _, payload in numbered(500)]
 
 
+def test_a_subscription_at_qos_2_is_collected_exactly_once_too(tmp_path: Path) -> None:
+    async def drive(broker: Mosquitto) -> None:
+        packets = [encode("t/a", str(n).encode(), qos=2) for n in range(300)]
+        async with running(settings(broker, tmp_path, qos=2)) as collector:
+            await publish_packets(broker.url, packets)
+            await until("300 rows", lambda: collector.status.spooled == 300)
+        async with running(settings(broker, tmp_path, qos=2)) as collector:
+            await publish_packets(broker.url, packets)
+            await until("300 rows", lambda: collector.status.spooled == 300)
+
+    with Mosquitto(*BROKER) as broker:
+        asyncio.run(drive(broker))
+    rows = spooled(tmp_path, "c")
+    assert {row["qos"] for row in rows} == {2}
+    assert [int(row["payload"]) for row in rows] == [*range(300), *range(300)]
+
+
 def test_many_messages_share_a_commit(tmp_path: Path) -> None:
     async def drive(broker: Mosquitto) -> None:
         async with running(settings(broker, tmp_path)) as collector:
@@ -146,16 +163,18 @@ def test_a_collector_that_cannot_write_leaves_the_broker_before_its_memory_is_fu
 
     async def drive(broker: Mosquitto) -> None:
         async with running(settings(broker, tmp_path, spool_bytes_max=100, commit_bytes_max=10_000)) as collector:
-            await publish_packets(broker.url, [encode("t/a", b"x" * 100, qos=1)] * 3000)
-            await until("full", lambda: collector.status.full_waits > 2)
+            await publish_packets(broker.url, [encode("t/a", b"x" * 100, qos=1)] * 4000)
+            await until("full", lambda: collector.status.full_waits > 5)
+            # One read beyond the limit, no more: 4000 of them would be 1.2 million bytes.
+            assert 50_000 < collector.status.queue_bytes_peak < 1_000_000
             assert collector._writer is not None
             collector._writer.limits = SpoolLimits(free_bytes_min=0)
-            await until("3000 rows", lambda: collector.status.spooled >= 3000)
+            await until("all rows", lambda: collector.status.spooled >= 4000)
             await until("collecting", lambda: collector.status.state == "collecting")
 
     with Mosquitto(*BROKER) as broker:
         asyncio.run(drive(broker))
-    assert len(spooled(tmp_path, "c")) == 3000
+    assert len(spooled(tmp_path, "c")) == 4000
 
 
 def test_a_broker_that_restarts_is_found_again(tmp_path: Path) -> None:
@@ -246,6 +265,26 @@ def test_killed_at_any_moment_every_message_is_spooled_exactly_once(tmp_path: Pa
 def _is_collecting(spool: Path) -> bool:
     status = read_status(spool, "c")
     return status is not None and status.state == "collecting"
+
+
+def test_what_a_broker_with_a_short_queue_drops_is_counted(tmp_path: Path) -> None:
+    async def drive(broker: Mosquitto) -> int:
+        async with running(settings(broker, tmp_path)):
+            pass
+        packets = [encode(topic, payload, qos=1) for topic, payload in numbered(3000)]
+        await publish_packets(broker.url, packets)
+        async with running(settings(broker, tmp_path)) as collector:
+            await until("what was kept", lambda: collector.status.spooled > 0)
+            await until(
+                "the count", lambda: 3000 - collector.status.spooled == (collector.status.broker_dropped or 0)
+            )
+            return collector.status.spooled
+
+    # At Mosquitto's own default for the queue; the count comes every second.
+    with Mosquitto("sys_interval 1") as broker:
+        kept = asyncio.run(drive(broker))
+    assert 0 < kept < 3000
+    assert len(spooled(tmp_path, "c")) == kept
 
 
 def test_a_wrong_login_is_said_in_one_sentence_with_exit_code_2(tmp_path: Path) -> None:

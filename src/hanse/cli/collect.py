@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+import uvloop
 
 from hanse.pipeline.collector import Collector
 from hanse.pipeline.collector_settings import CollectorSettings, default_spool, parse_duration_s, split_filters
@@ -67,7 +68,7 @@ def collect(
     )
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     typer.echo(f"collecting {', '.join(settings.topics)} of {url} into {settings.spool}/{settings.client_id}")
-    asyncio.run(_run(settings, parse_duration_s("--report-interval", report_interval)))
+    uvloop.run(_run(settings, parse_duration_s("--report-interval", report_interval)))
 
 
 async def _run(settings: CollectorSettings, report_interval_s: float) -> None:

@@ -32,6 +32,9 @@ Remote = Annotated[
 ]
 Warehouse = Annotated[Path, typer.Option(envvar="HANSE_WAREHOUSE", help="Directory of the tables and checkpoints.")]
 Spool = Annotated[Path | None, typer.Option(envvar="HANSE_SPOOL", help="Directory of the spool.")]
+Conf = Annotated[
+    list[str] | None, typer.Option("--conf", help="A setting of Spark's own, as name=value; may be repeated.")
+]
 SourceOption = Annotated[
     list[str] | None, typer.Option("--option", help="An option of the source, as name=value; may be repeated.")
 ]
@@ -55,12 +58,13 @@ def run(
     refresh: Annotated[str, typer.Option(help="The tables after bronze this often.")] = "1m",
     master: Master = None,
     remote: Remote = None,
+    conf: Conf = None,
 ) -> None:
     """Ingest all the time, and bring the tables after bronze up to date now and then, until interrupted."""
     _prepare()
     ingest = Ingest(warehouse, _options(spool, option), parse_duration_s("--trigger", trigger))
     refresh_s = parse_duration_s("--refresh", refresh)
-    spark = session.build(master=master, remote=remote, app_name="hanse pipeline")
+    spark = session.build(master=master, remote=remote, app_name="hanse pipeline", settings=_pairs(conf))
     query = start(spark, ingest)
     typer.echo(f"ingesting into {bronze(warehouse).path}; end with Ctrl-C")
     due_at = time.monotonic() + refresh_s
@@ -88,11 +92,12 @@ def once(
     option: SourceOption = None,
     master: Master = None,
     remote: Remote = None,
+    conf: Conf = None,
 ) -> None:
     """Ingest what the spool holds now, bring the tables after bronze up to date, and end."""
     _prepare()
     ingest = Ingest(warehouse, _options(spool, option))
-    spark = session.build(master=master, remote=remote, app_name="hanse pipeline")
+    spark = session.build(master=master, remote=remote, app_name="hanse pipeline", settings=_pairs(conf))
     try:
         query = start(spark, ingest, once=True)
         watch(query, _tell)
@@ -127,17 +132,20 @@ def _prepare() -> None:
 
 
 def _options(spool: Path | None, more: list[str] | None) -> dict[str, str]:
-    options = dict(_pair(one) for one in more or [])
+    options = _pairs(more)
     if spool is not None:
         options["spool"] = str(spool.absolute())
     return options
 
 
-def _pair(text: str) -> tuple[str, str]:
-    name, mark, value = text.partition("=")
-    if not mark:
-        raise typer.BadParameter(f"{text!r} is no option of the source; write name=value.")
-    return name, value
+def _pairs(texts: list[str] | None) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in texts or []:
+        name, mark, value = text.partition("=")
+        if not mark:
+            raise typer.BadParameter(f"{text!r} has no value; write name=value.")
+        found[name] = value
+    return found
 
 
 def _tell(progress: Progress) -> None:

@@ -26,27 +26,24 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-import pyarrow as pa
-from mqtt5 import PublishPacket
+import uvloop
 
 from hanse.errors import HanseError, LocalError, RemoteError, Unavailable
 from hanse.mqtt.backoff import Backoff, BackoffSettings
 from hanse.mqtt.client import Client, ClientHandler, ClientSettings
-from hanse.mqtt.publication import Publication, decode
+from hanse.mqtt.publication import Publication
 from hanse.mqtt.subscriptions import Subscription
 from hanse.mqtt.tls import TlsSettings
+from hanse.pipeline.collector_rows import Row, build, content_of, last_rows
 from hanse.pipeline.collector_settings import CollectorSettings, covers
 from hanse.pipeline.collector_status import CollectorStatus, State, write_status
 from hanse.pipeline.redelivery import Redelivery
-from hanse.pipeline.schemas.mqtt import PROPERTIES, SPOOLED_ROW
 from hanse.pipeline.spool import (
     SpoolBrokenError,
     SpoolFullError,
     SpoolLimits,
     SpoolLockedError,
-    SpoolReader,
     SpoolWriter,
-    read_slice,
     sweep,
 )
 
@@ -54,6 +51,9 @@ _log = logging.getLogger("hanse.collect")
 
 # Received and not yet durable. The broker's window bounds messages, not bytes: 65534 of 16 MiB would be a terabyte.
 QUEUE_BYTES_MAX = 64 * 1024 * 1024
+# Redelivered and not yet known to be copies or new: acknowledgements lost for this much is more than any connection
+# has under way.
+HELD_BYTES_MAX = 64 * 1024 * 1024
 # A packet's share of the queue beyond its own bytes: the tuple, the list, the strings.
 _PACKET_OVERHEAD_BYTES = 200
 
@@ -61,7 +61,7 @@ _PACKET_OVERHEAD_BYTES = 200
 _WINDOW = 65_534
 
 FULL_RETRY_S = 1.0
-STATUS_INTERVAL_S = 1.0
+STATUS_INTERVAL_S = 0.25
 SWEEP_INTERVAL_S = 60.0
 LOCK_RETRY_S = 0.2
 # A broker redelivers at once on connecting; one that is silent for so long within a run has nothing more to send.
@@ -69,8 +69,9 @@ REDELIVERY_QUIET_S = 5.0
 
 _SESSION_FILE = "session.json"
 
-Row = tuple[int, Publication]
-"""When it was received, and what it is."""
+# Where Mosquitto counts what it dropped, for a client away too long for its queue among others. No row is lost in
+# silence: what did not reach the collector is counted here. Other brokers leave it out.
+_DROPPED_TOPIC = "$SYS/broker/publish/messages/dropped"
 
 
 class _Session(ClientHandler):
@@ -82,7 +83,11 @@ class _Session(ClientHandler):
 
     def on_connected(self, session_present: bool) -> None:
         """Whether the broker knows us still."""
-        self._collector.begin(session_present)
+        # The client of a connection that has ended may dial again before it is stopped.
+        if self.is_over:
+            self._collector.has_lost_session |= not session_present
+        else:
+            self._collector.begin(session_present)
 
     def on_disconnected(self, error: HanseError | None) -> None:
         """The end; every connection has a client of its own."""
@@ -96,9 +101,9 @@ class _Session(ClientHandler):
             self._collector.subscribed(answers)
 
     def on_publications(self, publications: list[Publication]) -> None:
-        """One read."""
-        if not self.is_over:
-            self._collector.take(publications)
+        """One read. What is not taken is not acknowledged either, so it comes again: after a new connection."""
+        if not self.is_over and not self._collector.take(publications):
+            self.is_over = True
 
 
 class Collector:
@@ -120,11 +125,17 @@ class Collector:
         self._urgent = asyncio.Event()
         self._stopping = asyncio.Event()
         self._held_since = 0.0
+        self._held_bytes = 0
+        self._active_at = time.monotonic()
         # Rows that wait, received in a session that the broker has lost since.
         self._old_rows = 0
+        # A connection that had ended came back to a broker that had lost the session.
+        self.has_lost_session = False
         self._fatal: LocalError | None = None
         self._client: Client | None = None
         self._writer: SpoolWriter | None = None
+        # One that collects it as data gets it as data alone.
+        self._watches_drops = not any(covers(one, _DROPPED_TOPIC) for one in settings.topics)
         _warn_of_overlaps(settings.topics)
 
     def _client_settings(self) -> ClientSettings:
@@ -209,8 +220,13 @@ class Collector:
             )
             for one in self.settings.topics
         )
+        if self._watches_drops:
+            client.subscribe([Subscription(_DROPPED_TOPIC, qos=0, no_local=False, retain_handling=0)])
+        # Known before it starts: publications may come, and be acknowledged, in the same turn as the CONNACK.
+        self._client = client
         try:
             await client.start(must_connect=True)
+            await self._commit_until_over(session)
         except (RemoteError, Unavailable) as error:
             self._complain(error)
             return False
@@ -219,9 +235,6 @@ class Collector:
                 raise
             self._complain(error)
             return False
-        self._client = client
-        try:
-            await self._commit_until_over(session)
         finally:
             session.is_over = True
             self._client = None
@@ -262,10 +275,12 @@ class Collector:
     def begin(self, session_present: bool) -> None:
         """The broker let us in. A session that is not the old one starts the packet identifiers anew."""
         self.status.connects += 1
-        if session_present:
+        self._held_bytes = 0
+        if session_present and not self.has_lost_session:
             self.status.sessions_resumed += 1
             self._redelivery.resumed()
         else:
+            self.has_lost_session = False
             # Received in a session that is gone: nobody will send it again.
             self._enqueue(self._redelivery.give_up())
             self._old_rows = len(self._queue)
@@ -281,7 +296,7 @@ class Collector:
 
     def subscribed(self, answers: list[tuple[Subscription, int]]) -> None:
         """Filters that the broker refuses are the operator's to settle."""
-        refused = [(one.filter, code) for one, code in answers if code >= 0x80]
+        refused = [(one.filter, code) for one, code in answers if code >= 0x80 and one.filter != _DROPPED_TOPIC]
         if refused:
             what = ", ".join(f"{name!r} (reason 0x{code:02X})" for name, code in refused)
             self._fatal = LocalError(f"{self.settings.url} refused the subscription to {what}; check its rules.")
@@ -290,14 +305,22 @@ class Collector:
         for one, code in answers:
             if code < one.qos:
                 _log.warning("%r was granted QoS %d instead of %d.", one.filter, code, one.qos)
+        self._active_at = time.monotonic()
         if self.status.state != "full":
             self._say("collecting")
 
-    def take(self, publications: list[Publication]) -> None:
-        """One read. The hot path: no row is built here, that is the committing thread's work."""
+    def take(self, publications: list[Publication]) -> bool:
+        """One read; whether it was taken. No row is built here: that is the committing thread's work."""
         if self._stopping.is_set():
-            # Unacknowledged, so the broker sends it again next time.
-            return
+            return False
+        if self._queue_bytes > QUEUE_BYTES_MAX:
+            _log.warning(
+                "%d bytes wait for the disk: leaving the broker until they are written.", self._queue_bytes
+            )
+            self._wake.set()
+            return False
+        if self._watches_drops and any(one.topic == _DROPPED_TOPIC for one in publications):
+            publications = self._note_drops(publications)
         now_us = time.time_ns() // 1000
         self.status.received += len(publications)
         if self._redelivery.is_open:
@@ -305,13 +328,35 @@ class Collector:
         else:
             self._enqueue([(now_us, one) for one in publications])
         self._note_queue()
+        return True
+
+    def _note_drops(self, publications: list[Publication]) -> list[Publication]:
+        for one in publications:
+            if one.topic == _DROPPED_TOPIC and one.payload.isdigit():
+                self._dropped_by_broker(int(one.payload))
+        return [one for one in publications if one.topic != _DROPPED_TOPIC]
+
+    def _dropped_by_broker(self, count: int) -> None:
+        before, self.status.broker_dropped = self.status.broker_dropped, count
+        if before is not None and count > before:
+            _log.error(
+                "The broker has dropped %d messages more. If they were for this session, its queue is too short "
+                "(Mosquitto: max_queued_messages).",
+                count - before,
+            )
 
     def _sort_redelivered(self, now_us: int, publications: list[Publication]) -> None:
         found = self._redelivery.sort(
-            [((now_us, one), one.dup, one.packet_id, _content(one) if one.dup else 0) for one in publications]
+            [((now_us, one), one.dup, one.packet_id, content_of(one) if one.dup else 0) for one in publications]
         )
-        if self._redelivery.held:
-            self._held_since = time.monotonic()
+        self._held_since = time.monotonic()
+        self._held_bytes += sum(len(one.packet) + _PACKET_OVERHEAD_BYTES for one in publications)
+        if not self._redelivery.held:
+            self._held_bytes = 0
+        elif self._held_bytes > HELD_BYTES_MAX:
+            # More than memory may hold: rather twice than not at all.
+            found.new += self._redelivery.give_up()
+            self._held_bytes = 0
         self.status.copies += len(found.copies)
         self._acknowledge([one.receipt for _, one in found.copies])
         self._enqueue(found.new)
@@ -342,17 +387,12 @@ class Collector:
                 self._urgent.clear()
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._urgent.wait(), self.settings.commit_interval_s)
-            if self._queue_bytes > QUEUE_BYTES_MAX:
-                # Whatever is unacknowledged stays with the broker; the next connection takes it up.
-                _log.warning(
-                    "%d bytes wait for the disk: leaving the broker until they are written.", self._queue_bytes
-                )
-                return
             await self._commit()
 
     def _decide_silent_run(self) -> None:
         if self._redelivery.held and time.monotonic() - self._held_since > REDELIVERY_QUIET_S:
             self._enqueue(self._redelivery.give_up())
+            self._held_bytes = 0
 
     async def _commit(self) -> None:
         """Write what has come, in blocks of the commit's size, and acknowledge each."""
@@ -368,6 +408,7 @@ class Collector:
             old, self._old_rows = min(self._old_rows, len(rows)), max(0, self._old_rows - len(rows))
             self._redelivery.spooled(seen[old:])
             self._queue_bytes -= size
+            self._active_at = time.monotonic()
             self.status.queue_bytes = self._queue_bytes
             self.status.spooled += len(rows)
             self.status.commits += 1
@@ -394,12 +435,15 @@ class Collector:
         assert self._writer is not None
         first = self._writer.position.rows
         batch, seen = await asyncio.to_thread(build, self.settings.client_id, first, rows)
+        # Not the first and the last: a clock may be set back in between.
+        times_us = [received_us for received_us, _ in rows]
+        earliest_us, latest_us = min(times_us), max(times_us)
         while True:
             try:
                 # A writer that was opened anew may have found the block whole on the disk.
                 if self._writer.position.rows == first:
                     await asyncio.to_thread(
-                        self._writer.append, batch, received_us_min=rows[0][0], received_us_max=rows[-1][0]
+                        self._writer.append, batch, received_us_min=earliest_us, received_us_max=latest_us
                     )
                 break
             except SpoolFullError as error:
@@ -461,6 +505,8 @@ class Collector:
 
     def _say(self, state: State, reason: str = "") -> None:
         self.status.state, self.status.reason = state, reason
+        is_busy = bool(self._queue_bytes or self._redelivery.held)
+        self.status.idle_s = 0.0 if is_busy else round(time.monotonic() - self._active_at, 3)
         if self._writer is not None:
             with contextlib.suppress(OSError):
                 write_status(self.settings.spool, self.settings.client_id, self.status)
@@ -516,124 +562,6 @@ def may_overlap(one: str, other: str) -> bool:
     return True
 
 
-# Rows.
-
-
-def _content_of(topic: str, payload: bytes, retain: bool, properties: object) -> int:
-    return hash((topic, payload, retain, properties))
-
-
-def _properties_of(packet: PublishPacket) -> tuple[object, ...] | None:
-    """The properties in the contract's order, or None where there are none (the common case)."""
-    user = packet.user_properties
-    found = (
-        packet.payload_format_indicator or None,
-        packet.message_expiry_interval,
-        packet.content_type,
-        packet.response_topic,
-        packet.correlation_data,
-        tuple(user) if user else None,
-    )
-    return None if found == _NO_PROPERTIES else found
-
-
-_NO_PROPERTIES = (None, None, None, None, None, None)
-
-
-def _hashable(properties: tuple[object, ...] | None) -> object:
-    # Without the expiry, which counts down; properties that were nothing but an expiry count as none.
-    if properties is None:
-        return None
-    rest = (properties[0], *properties[2:])
-    return rest if any(one is not None for one in rest) else None
-
-
-def _content(publication: Publication) -> int:
-    packet = decode(publication.packet)
-    return _content_of(
-        publication.topic, bytes(packet.payload), publication.retain, _hashable(_properties_of(packet))
-    )
-
-
-def build(producer: str, first_row: int, rows: list[Row]) -> tuple[pa.RecordBatch, list[tuple[int, int]]]:
-    """The Arrow batch of these publications, and (packet identifier, content) of each.
-
-    Runs in the committing thread: 3 us a row, most of it the codec's and Arrow's.
-    """
-    count = len(rows)
-    packets = [decode(one.packet) for _, one in rows]
-    payloads = [bytes(packet.payload) for packet in packets]
-    properties = [_properties_of(packet) for packet in packets]
-    columns = [
-        pa.array([producer] * count, pa.string()),
-        pa.array(range(first_row, first_row + count), pa.int64()),
-        pa.array([received_us for received_us, _ in rows], pa.timestamp("us", tz="UTC")),
-        pa.array([one.topic for _, one in rows], pa.string()),
-        pa.array(payloads, pa.binary()),
-        pa.array([one.qos for _, one in rows], pa.int32()),
-        pa.array([one.retain for _, one in rows], pa.bool_()),
-        pa.array([one.dup for _, one in rows], pa.bool_()),
-        _properties_column(properties),
-        pa.nulls(count, pa.string()),
-        pa.nulls(count, pa.string()),
-        pa.nulls(count, pa.int32()),
-        pa.array([one.packet_id or None for _, one in rows], pa.int32()),
-    ]
-    seen = [
-        (one.packet_id, _content_of(one.topic, payload, one.retain, _hashable(found)))
-        for (_, one), payload, found in zip(rows, payloads, properties, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=SPOOLED_ROW), seen
-
-
-def _properties_column(properties: list[tuple[object, ...] | None]) -> pa.Array:
-    if not any(properties):
-        return pa.nulls(len(properties), PROPERTIES)
-    names = [PROPERTIES.field(n).name for n in range(PROPERTIES.num_fields)]
-    as_rows: list[dict[str, object] | None] = []
-    for found in properties:
-        if found is None:
-            as_rows.append(None)
-            continue
-        row = dict(zip(names, found, strict=True))
-        user = row["user"]
-        if isinstance(user, tuple):
-            row["user"] = [{"name": name, "value": value} for name, value in user]
-        as_rows.append(row)
-    return pa.array(as_rows, PROPERTIES)
-
-
-def last_rows(spool: str, producer: str, *, first_row: int, count: int) -> list[tuple[int, int]]:
-    """(packet identifier, content) of the last `count` QoS 1 and 2 rows from `first_row` on, in order."""
-    reader = SpoolReader(spool, producer)
-    end, found = reader.tail(), [list[tuple[int, int]]()]
-    for start in reversed(reader.starts()):
-        here: list[tuple[int, int]] = []
-        for part in reader.slices(start, end):
-            for batch in read_slice(part):
-                here += _identified(batch, first_row)
-        found.append(here)
-        end = start
-        if sum(map(len, found)) >= count or start.rows <= first_row:
-            break
-    rows = [row for some in reversed(found) for row in some]
-    return rows[-count:]
-
-
-def _identified(batch: pa.RecordBatch, first_row: int) -> Iterable[tuple[int, int]]:
-    names = ("seq", "packet_id", "topic", "payload", "retain", "properties")
-    for seq, packet_id, topic, payload, retain, found in zip(
-        *(batch.column(name).to_pylist() for name in names), strict=True
-    ):
-        if packet_id and seq >= first_row:
-            properties = None
-            if found is not None:
-                user = found["user"]
-                pairs = tuple((one["name"], one["value"]) for one in user) if user else None
-                properties = (*list(found.values())[:-1], pairs)
-            yield packet_id, _content_of(topic, payload, retain, _hashable(properties))
-
-
 # The helper process of a source.
 
 
@@ -658,7 +586,7 @@ def main() -> int:
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     try:
         settings = CollectorSettings.from_json(_first_line())
-        asyncio.run(_run_until_input_ends(settings))
+        uvloop.run(_run_until_input_ends(settings))
     except LocalError as error:
         sys.stderr.write(f"{error}\n")
         return 2

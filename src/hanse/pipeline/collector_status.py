@@ -1,4 +1,4 @@
-"""What a collector says of itself: a small file beside its segments, replaced whole, about once a second.
+"""What a collector says of itself: a small file beside its segments, replaced whole, a few times a second.
 
 Whoever looks (the source's helper, a dashboard, an operator) needs no connection to it.
 """
@@ -39,7 +39,11 @@ class CollectorStatus:
     queue_bytes: int = 0
     """Received and not yet durable."""
     queue_bytes_peak: int = 0
+    idle_s: float = 0.0
+    """How long nothing has come, and nothing has waited to be written."""
     segments_swept: int = 0
+    broker_dropped: int | None = None
+    """What the broker says it has dropped of all its clients' messages since its start; None if it does not say."""
 
 
 def write_status(spool: str | Path, producer: str, status: CollectorStatus) -> None:

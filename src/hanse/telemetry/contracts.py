@@ -11,6 +11,9 @@ Rules of this module:
   count that begins long after its process names its own beginning. Whoever restarts begins anew, with a later
   `started_at_us`; a count never falls otherwise. Counts say how much; samples (`HopTrace`, `Delivery`) say how fast
   and which way, never how much.
+- Where groups overlap, a publication belongs to several. Counts name it in each: published in every group that it
+  matches, delivered in every group of these that the destination is a member of, so that the two can be compared.
+  Samples name it once, with the first of its groups by name.
 - A message is named by `(origin, epoch, seq)`; brokers and federators by the federator's id.
 - Any change of a field is a new version of the topic and of the payload (`topic.VERSION`): nothing is guessed.
 """

@@ -1,9 +1,7 @@
 """The source and the sink as users write them, on a real session."""
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
@@ -15,8 +13,10 @@ from tests.pipeline.publishing import publish, wait_for
 from tests.pipeline.spooling import spool_rows
 
 from hanse.pipeline.collector_status import read_status
+from hanse.pipeline.jobs.ingest import Progress, read_progress
 from hanse.pipeline.schemas import mqtt
 from hanse.pipeline.spool import SpoolReader
+from hanse.pipeline.tables import BatchSink, StoredTable
 
 pytestmark = pytest.mark.spark
 
@@ -97,32 +97,26 @@ def test_a_stream_goes_on_where_its_checkpoint_left_off_and_shows_its_lag(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     spool = tmp_path / "spool"
-    seen: list[int] = []
 
-    def take(frame: DataFrame, batch_id: int) -> None:
-        del batch_id
-        seen.extend(row.seq for row in frame.select("seq").collect())
-
-    def drain() -> Sequence[dict[str, Any]]:
+    def drain() -> list[Progress]:
         query = (
             spark.readStream.format("mqtt")
             .options(spool=str(spool), maxRowsPerBatch="100", consumer="test")
             .load()
-            .writeStream.foreachBatch(take)
+            .writeStream.foreachBatch(BatchSink(str(tmp_path / "table"), mqtt.ROW, str(tmp_path / "checkpoint")))
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
             .trigger(availableNow=True)
             .start()
         )
         query.awaitTermination()
-        return query.recentProgress
+        return [read_progress(one) for one in query.recentProgress]
 
     spool_rows(spool, "p", [50] * 5)
     progress = drain()
-    assert [one["numInputRows"] for one in progress if one["numInputRows"]] == [100, 100, 50]
-    assert '"rows": 250' in str(progress[0]["sources"][0]["latestOffset"])
+    assert [(one.rows, one.lag_rows) for one in progress if one.rows] == [(100, 150), (100, 50), (50, 0)]
     spool_rows(spool, "p", [50])
     drain()
-    assert sorted(seen) == list(range(300))
+    assert seqs(StoredTable(tmp_path / "table", mqtt.ROW).read(spark)) == list(range(300))
     assert (spool / ".consumers" / "test.json").exists()
 
 
@@ -183,7 +177,7 @@ def test_available_now_with_a_url_takes_what_the_broker_had_kept(spark: SparkSes
             .start()
         )
         query.awaitTermination()
-        return sum(one["numInputRows"] for one in query.recentProgress)
+        return sum(read_progress(one).rows for one in query.recentProgress)
 
     with Mosquitto(*BROKER) as broker:
         assert run(broker.url) == 0

@@ -59,8 +59,10 @@ class Progress:
     lag_rows: int
 
 
-def read_progress(progress: Any) -> Progress:  # noqa: ANN401 - a dict on classic, an object on Connect
+def read_progress(progress: Any) -> Progress:  # noqa: ANN401 - classic and Connect have types of their own
     """What Spark reports of a batch, and how far the spool is ahead of it."""
+    # Connect's object lacks some of the keys that classic's has; both have the same JSON.
+    progress = json.loads(progress.json)
     source = progress["sources"][0]
     reached, latest = _rows(source["endOffset"]), _rows(source["latestOffset"])
     return Progress(

@@ -35,7 +35,8 @@ class Warehouse:
 
     def __init__(self, spark: SparkSession, directory: str | Path) -> None:
         self.spark = spark
-        self.directory = Path(directory)
+        # Spark and this process may have different working directories.
+        self.directory = Path(directory).absolute()
 
     def table(self, name: str) -> StoredTable:
         """The table on disk.

@@ -19,7 +19,6 @@ from pathlib import Path
 from hanse.errors import LocalError, Unavailable
 from hanse.pipeline.collector_settings import CollectorSettings
 from hanse.pipeline.collector_status import read_status
-from hanse.pipeline.spool import SpoolReader
 
 # Of what the collector said before it ended, so much goes into the query's error.
 _LAST_WORDS_BYTES = 2000
@@ -64,20 +63,15 @@ class CollectorHelper:
         Raises:
             Unavailable: it did not get as far as subscribing.
         """
-        reader = SpoolReader(self._settings.spool, self._settings.client_id)
         give_up_at = time.monotonic() + deadline_s
-        tail, quiet_since = reader.tail(), time.monotonic()
         is_subscribed = False
         while time.monotonic() < give_up_at:
-            time.sleep(0.05)
             self.ensure_running()
             status = read_status(self._settings.spool, self._settings.client_id)
-            was_subscribed, is_subscribed = is_subscribed, status is not None and status.state == "collecting"
-            now_at = reader.tail()
-            if now_at != tail or is_subscribed != was_subscribed:
-                tail, quiet_since = now_at, time.monotonic()
-            if is_subscribed and time.monotonic() - quiet_since >= quiet_s:
+            is_subscribed = status is not None and status.state == "collecting"
+            if status is not None and is_subscribed and status.idle_s >= quiet_s:
                 return
+            time.sleep(0.05)
         if not is_subscribed:
             raise Unavailable(
                 f"The collector of {self._settings.url} was not subscribed within {deadline_s:.0f} s: "

@@ -161,6 +161,8 @@ async def _publish(batches: Iterator[pa.RecordBatch], options: WriteOptions, pre
         tally.raise_if_refused()
     finally:
         await client.stop()
+    if dropped := sum(client.counters.drops.values()):
+        raise Unavailable(f"{dropped} publications at QoS 0 did not leave: the broker reads too slowly. Use QoS 1.")
     return rows
 
 
