@@ -2,8 +2,8 @@
 
 Each round ingests all rows twice through the same streaming query and the same Delta commit: once from the spool by
 the source `mqtt`, once from Parquet files by Spark's own source. The order alternates, the first round is warm-up.
-`rows_per_s` is by the time of the batches, as Spark reports it; `whole_run` is by the clock, and has in it the
-start of the query (with a Python source also the start of a Python process beside the driver, which a long run pays once).
+`rows_per_s` is by the time of the batches, as Spark reports it; `whole_run` is by the clock, with the start of the
+query in it (with a Python source also of a Python process beside the driver, which a long run pays once).
 """
 
 import argparse
