@@ -1,4 +1,5 @@
 import asyncio
+import subprocess
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -6,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.brokers import Mosquitto
+from tests.brokers import Mosquitto, free_port
 from tests.pipeline.collecting import CollectorProcess, spooled
 from tests.pipeline.publishing import publish, publish_packets, wait_for
 
@@ -325,6 +326,43 @@ def test_a_second_collector_is_refused_and_a_helper_waits_its_turn(tmp_path: Pat
 
     with Mosquitto(*BROKER) as broker:
         asyncio.run(drive(broker))
+
+
+def test_a_broker_that_wants_tls_and_a_client_certificate_gets_both(tmp_path: Path) -> None:
+    files = {name: str(tmp_path / name) for name in ("key", "crt")}
+    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
+            *(*subject, "-days", "2", "-keyout", files["key"], "-out", files["crt"]),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    plain = free_port()
+    tls = (
+        f"cafile {files['crt']}",
+        f"certfile {files['crt']}",
+        f"keyfile {files['key']}",
+        "require_certificate true",
+    )
+
+    async def drive(broker: Mosquitto) -> None:
+        given = settings(
+            broker,
+            tmp_path / "spool",
+            url=f"mqtts://localhost:{broker.port}",
+            ca_file=files["crt"],
+            cert_file=files["crt"],
+            key_file=files["key"],
+        )
+        async with running(given) as collector:
+            await publish_packets(f"mqtt://127.0.0.1:{plain}", [encode("t/a", b"1", qos=1)])
+            await until("a row", lambda: collector.status.spooled == 1)
+
+    with Mosquitto(*BROKER, *tls, f"listener {plain} 127.0.0.1") as broker:
+        asyncio.run(drive(broker))
+    assert [row["payload"] for row in spooled(tmp_path / "spool", "c")] == [b"1"]
 
 
 @pytest.mark.parametrize(
