@@ -178,6 +178,17 @@ def test_a_typing_error_in_a_variable_is_refused_but_other_commands_variables_ar
     assert read(environment={"HANSE_ADVERTISED_LISTENER": "tcp://x:1"}) == Harbour()
 
 
+def test_two_commands_may_share_a_table(tmp_path: Path) -> None:
+    @dataclass(frozen=True, slots=True)
+    class Pilot:
+        name: str = setting("", "The harbour's name.")
+
+    file = write(tmp_path, "[harbour]\nname = 'visby'\nberths = 3\n")
+    assert read_settings(Pilot, section="harbour", file=file, others=Harbour) == Pilot("visby")
+    with pytest.raises(LocalError, match="unknown setting 'berths'"):
+        read_settings(Pilot, section="harbour", file=file)
+
+
 def test_what_a_newer_manager_hands_out_beyond_the_known_is_skipped() -> None:
     assert read(handed_out={"berths": 7, "news": 1}).berths == 7
 

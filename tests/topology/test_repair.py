@@ -63,7 +63,7 @@ def overlays(draw: st.DrawFn, nodes_max: int = 14) -> tuple[list[int], set[Link]
     return list(range(count)), links, degree_max
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(overlays())
 def test_any_overlay_is_connected_and_two_connected_within_the_degree(
     overlay: tuple[list[int], set[Link], int],
@@ -100,7 +100,7 @@ def test_a_repaired_overlay_needs_no_repair(overlay: tuple[list[int], set[Link],
     assert repair(living, repaired, degree_max) == Repair((), ())
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.integers(3, 40), st.integers(2, 6), st.data())
 def test_after_every_loss_of_a_placed_overlay_the_promise_holds(
     count: int, degree_max: int, data: st.DataObject

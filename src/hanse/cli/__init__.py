@@ -23,10 +23,12 @@ COMMANDS: dict[str, str] = {
     "interest": "hanse.cli.interest",
     "link-emulator": "hanse.cli.link_emulator",
     "load": "hanse.cli.load",
+    "manager": "hanse.cli.manager",
     "pipeline": "hanse.cli.pipeline",
     "pub": "hanse.cli.pub_sub",
     "sim": "hanse.cli.sim",
     "sub": "hanse.cli.pub_sub",
+    "token": "hanse.cli.token",
     "up": "hanse.cli.up",
 }
 

@@ -109,7 +109,8 @@ def join(before: Topology, peer: Peer, rules: Rules, now: datetime) -> tuple[Cha
             token=peer.token or known.token,
         )
         if known.state is State.UP:
-            return _settle(before, {known.id: renewed}, dict(before.links), []), known.id
+            change = _settle(before, {known.id: renewed}, dict(before.links), [])
+            return _tell_of_new_address(change, known, renewed), known.id
         return _return(before, renewed, rules, now, Happening("returned", {"id": known.id})), known.id
     _refuse_more(before, rules)
     node = _free_id(before, peer.id)
@@ -183,7 +184,7 @@ def adopt(
     """Rule 3: believes a report where the manager knows less. `peer.id` is who reports."""
     assert peer.id is not None
     if epoch > now.timestamp() + EPOCH_AHEAD_MAX:
-        raise RemoteError(
+        raise Conflict(
             f"The report's epoch is {epoch}, far ahead of the clock; expected one that a manager gave out."
         )
     node, known = peer.id, before.federators.get(peer.id)
@@ -289,6 +290,22 @@ def _settle(
     happenings = happenings + [Happening("unlinked", {"a": a, "b": b}) for a, b in removed]
     happenings = happenings + [Happening("linked", {"a": a, "b": b, "kind": links[a, b].value}) for a, b in added]
     return Change(Topology(epoch, after, links), tuple(changed), (), tuple(announcements), tuple(happenings))
+
+
+def _tell_of_new_address(change: Change, known: Federator, renewed: Federator) -> Change:
+    """Neighbours of one whose link listens elsewhere now are told to take it up again, there."""
+    if (known.ip, known.link) == (renewed.ip, renewed.link):
+        return change
+    around = change.topology.neighbors(known.id)
+    federators = dict(change.topology.federators)
+    for node in around:
+        federators[node] = replace(federators[node], changed_epoch=change.topology.epoch)
+    return replace(
+        change,
+        topology=replace(change.topology, federators=federators),
+        changed=tuple(sorted({*change.changed, *around})),
+        announcements=tuple(Announcement(node, "add", known.id) for node in around),
+    )
 
 
 def _announce(federators: Mapping[int, Federator], links: Iterable[Link], action: str) -> list[Announcement]:
