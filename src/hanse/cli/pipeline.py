@@ -18,10 +18,13 @@ from hanse.pipeline.tables import StoredTable, bronze
 
 # What follows bronze, in this order: a name to `module:function`, called with the session and the warehouse; it
 # reads tables, writes tables, and returns a sentence for the operator.
-JOBS: dict[str, str] = {}
+JOBS: dict[str, str] = {
+    "silver": "hanse.pipeline.jobs.silver:refresh_silver",
+    "gold": "hanse.pipeline.jobs.gold:refresh_gold",
+}
 
 # What `compact` looks after: a name to `module:function`, called with the warehouse, giving the tables.
-TABLES: dict[str, str] = {}
+TABLES: dict[str, str] = {"silver and gold": "hanse.pipeline.jobs.store:stored_tables"}
 
 Master = Annotated[
     str | None,
@@ -46,6 +49,7 @@ def register(app: typer.Typer) -> None:
     group.command("run")(run)
     group.command("once")(once)
     group.command("compact")(compact)
+    group.command("report")(report)
     app.add_typer(group, name="pipeline")
 
 
@@ -125,6 +129,29 @@ def compact(
     report = sweep(root, now_us=time.time_ns() // 1000, age_s_min=parse_duration_s("--retention", retention))
     held = f"; {', '.join(report.held_back_by)} had not read more" if report.held_back_by else ""
     typer.echo(f"spool: {report.segments_deleted} segments deleted, {report.bytes_deleted} bytes{held}")
+
+
+def report(
+    *,
+    warehouse: Warehouse = Path("warehouse"),
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+    title: Annotated[str, typer.Option(help="Its title.")] = "Federation report",
+    master: Master = None,
+    remote: Remote = None,
+    conf: Conf = None,
+) -> None:
+    """Write one self-contained page with plots over the gold tables."""
+    _prepare()
+    spark = session.build(master=master, remote=remote, app_name="hanse pipeline report", settings=_pairs(conf))
+    try:
+        _load("hanse.pipeline.report:write_report")(
+            _load("hanse.pipeline.jobs.store:Warehouse")(spark, warehouse).read, out, title
+        )
+    except Exception as error:
+        raise explain(error) from error
+    finally:
+        spark.stop()
+    typer.echo(f"the report is in {out}")
 
 
 def _prepare() -> None:
