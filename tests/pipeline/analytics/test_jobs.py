@@ -168,6 +168,22 @@ def test_poison_is_kept_as_text_or_quarantined_with_a_reason(federation: tuple[W
     assert refused["silver_messages"][0] == "properties_are_within_limit"
 
 
+@pytest.mark.slow
+@pytest.mark.spark
+def test_the_report_tells_of_the_killed_federator_and_of_the_losses(
+    federation: tuple[Warehouse, Any], tmp_path: Path
+) -> None:
+    store, traffic = federation
+    write_report(store.read, tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "two checks failed" in page
+    assert f"<b>{sum(traffic.truth.delivered.values()):,}</b>deliveries" in page
+    assert "<b>5</b>federators up" in page
+    assert "<b>0</b>lost, unexplained" in page
+    assert "properties_are_within_limit" in page
+    assert page.count("Plotly.newPlot(") == 7
+
+
 class CrashingStore:
     """A store whose process dies at the n-th append: before it, or just after."""
 
