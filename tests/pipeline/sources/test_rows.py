@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.pipeline.spooling import rows
 
 from hanse.pipeline.schemas.mqtt import ROW, SPOOLED_ROW, conform, struct_type
-from hanse.pipeline.sources.rows import pack, partition_bytes, topic_regex
+from hanse.pipeline.sources.rows import count_tasks, pack, topic_regex
 from hanse.pipeline.spool import Slice
 from hanse.pipeline.spool.format import SegmentName
 
@@ -96,22 +96,27 @@ def part(size: int) -> Slice:
     return Slice("/s", "p", SegmentName(1, 0), 0, size, 0, 1)
 
 
-def test_small_slices_share_a_task_and_large_ones_do_not() -> None:
-    assert [
-        [one.end_pos for one in task] for task in pack([part(10), part(20), part(90), part(200), part(5)], 100)
-    ] == [
-        [10, 20, 90],
-        [200],
-        [5],
-    ]
-    assert pack([], 100) == []
+def test_slices_are_shared_in_order_among_tasks_of_about_equal_size() -> None:
+    def sizes(*slices: int, tasks: int) -> list[list[int]]:
+        return [[one.end_pos for one in task] for task in pack([part(size) for size in slices], tasks)]
+
+    assert sizes(10, 10, 10, 10, tasks=2) == [[10, 10], [10, 10]]
+    assert sizes(10, 20, 90, 100, 20, tasks=2) == [[10, 20, 90], [100, 20]]
+    assert sizes(5, tasks=3) == [[5]]
+    assert sizes(tasks=0) == []
+
+
+@given(st.lists(st.integers(1, 1000), max_size=30), st.integers(1, 8))
+def test_every_slice_is_in_one_task_and_none_is_far_above_its_share(slices: list[int], tasks: int) -> None:
+    packed = [[one.end_pos for one in task] for task in pack([part(size) for size in slices], tasks)]
+    assert [size for task in packed for size in task] == slices
+    assert len(packed) <= tasks
+    assert all(sum(task) <= sum(slices) / tasks + max(slices) for task in packed)
 
 
 def test_tasks_are_cut_for_the_cores_but_never_tiny_nor_huge() -> None:
     mib = 1024 * 1024
-    assert partition_bytes(10, 4) == mib
-    assert partition_bytes(20 * mib, 4) == 5 * mib
-    assert partition_bytes(10_000 * mib, 4) == 32 * mib
+    assert [count_tasks(size, 4) for size in (0, 10, 3 * mib, 20 * mib, 512 * mib, 513 * mib)] == [0, 1, 3, 4, 4, 8]
 
 
 def test_a_filter_that_looks_like_an_expression_is_taken_literally() -> None:

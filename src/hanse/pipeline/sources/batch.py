@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
 )
 
 from hanse.pipeline.sources.options import ReadOptions
-from hanse.pipeline.sources.rows import SpoolPartition, pack, partition_bytes, read_rows
+from hanse.pipeline.sources.rows import SLICE_BYTES, SpoolPartition, cut, read_rows
 from hanse.pipeline.spool import Slice, SpoolReader, list_producers
 
 
@@ -37,25 +37,22 @@ class MqttBatchReader(DataSourceReader):
         """The tasks over all that is visible now."""
         options = self.options
         producers = [one for one in list_producers(options.spool) if options.producer in {None, one}]
-        readers = [SpoolReader(options.spool, producer) for producer in producers]
-        size = sum(part.end_pos - part.start_pos for reader in readers for part in self._slices(reader, 2**62))
-        bytes_max = partition_bytes(size, options.partitions_min)
-        slices = [part for reader in readers for part in self._slices(reader, bytes_max)]
+        slices = [part for producer in producers for part in self._slices(SpoolReader(options.spool, producer))]
         return [
             SpoolPartition(task, options.topics, options.since_us, options.until_us, options.fail_on_data_loss)
-            for task in pack(slices, bytes_max)
+            for task in cut(slices, options.partitions_min)
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
         return read_rows(partition)
 
-    def _slices(self, reader: SpoolReader, slice_bytes: int) -> list[Slice]:
+    def _slices(self, reader: SpoolReader) -> list[Slice]:
         until_us = self.options.until_us
         return reader.slices(
             reader.head(),
             reader.tail(),
-            slice_bytes=slice_bytes,
+            slice_bytes=SLICE_BYTES,
             received_us_min=self.options.since_us,
             received_us_max=None if until_us is None else until_us - 1,
         )

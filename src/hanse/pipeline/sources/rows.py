@@ -18,13 +18,19 @@ from hanse.pipeline.spool import Slice, SpoolCorruptError, read_slice
 
 _log = logging.getLogger(__name__)
 
-# Blocks are joined until a batch has this many rows or bytes: beyond it a larger batch gains nothing.
-JOINED_ROWS_MIN = 8192
-JOINED_BYTES_MIN = 4 * 1024 * 1024
+# Blocks are joined until a batch has this many rows or bytes: beyond it a larger batch gains nothing, and joining
+# copies. A busy collector's blocks (1 MiB) pass as they are.
+JOINED_ROWS_MIN = 2048
+JOINED_BYTES_MIN = 512 * 1024
 
-# A task below this costs more to start than to run; one above holds more memory than it needs.
-PARTITION_BYTES_MIN = 1024 * 1024
-PARTITION_BYTES_MAX = 32 * 1024 * 1024
+# A task costs about 0.1 s to start, so there are as few as keep all cores busy; below the least it costs more to
+# start than to run, beyond the most a retry costs too much.
+TASK_BYTES_MIN = 1024 * 1024
+TASK_BYTES_MAX = 128 * 1024 * 1024
+
+# A task reads a slice at a time into memory: at least this, to the end of the block that reaches it. As small as a
+# task may be, so that tasks come out even.
+SLICE_BYTES = 1024 * 1024
 
 
 @dataclass
@@ -38,26 +44,28 @@ class SpoolPartition(InputPartition):
     fail_on_data_loss: bool = True
 
 
-def partition_bytes(total_bytes: int, partitions_min: int) -> int:
-    """How large a task should be."""
-    return max(PARTITION_BYTES_MIN, min(PARTITION_BYTES_MAX, -(-total_bytes // partitions_min)))
+def cut(slices: Sequence[Slice], partitions_min: int) -> list[tuple[Slice, ...]]:
+    """The tasks for these slices."""
+    total_bytes = sum(part.end_pos - part.start_pos for part in slices)
+    return pack(slices, count_tasks(total_bytes, partitions_min))
 
 
-def pack(slices: Sequence[Slice], bytes_max: int) -> list[tuple[Slice, ...]]:
-    """Join slices, in order, into tasks of about `bytes_max`."""
-    tasks: list[tuple[Slice, ...]] = []
-    held: list[Slice] = []
-    held_bytes = 0
-    for part in slices:
-        size = part.end_pos - part.start_pos
-        if held and held_bytes + size > bytes_max * 5 // 4:
-            tasks.append(tuple(held))
-            held, held_bytes = [], 0
-        held.append(part)
-        held_bytes += size
-    if held:
-        tasks.append(tuple(held))
-    return tasks
+def count_tasks(total_bytes: int, partitions_min: int) -> int:
+    """Into how many tasks to cut so much: a multiple of the cores, unless the tasks would be tiny."""
+    rounds = -(-total_bytes // (partitions_min * TASK_BYTES_MAX))
+    return min(partitions_min * rounds, -(-total_bytes // TASK_BYTES_MIN))
+
+
+def pack(slices: Sequence[Slice], tasks: int) -> list[tuple[Slice, ...]]:
+    """Share slices, in order, among `tasks` of about equal size; fewer if there are fewer slices."""
+    sizes = [part.end_pos - part.start_pos for part in slices]
+    total, before = sum(sizes), 0
+    shared: dict[int, list[Slice]] = {}
+    for part, size in zip(slices, sizes, strict=True):
+        # By where its middle lies.
+        shared.setdefault((2 * before + size) * tasks // (2 * total), []).append(part)
+        before += size
+    return [tuple(held) for _, held in sorted(shared.items())]
 
 
 def topic_regex(filters: Sequence[str]) -> str:

@@ -26,7 +26,7 @@ from pyspark.sql.streaming.datasource import (
 
 from hanse.pipeline.sources.helper import CollectorHelper
 from hanse.pipeline.sources.options import ReadOptions
-from hanse.pipeline.sources.rows import SpoolPartition, pack, partition_bytes, read_rows
+from hanse.pipeline.sources.rows import SLICE_BYTES, SpoolPartition, cut, read_rows
 from hanse.pipeline.spool import Position, Slice, SpoolReader, list_producers, save_mark
 
 _log = logging.getLogger(__name__)
@@ -103,18 +103,12 @@ class MqttStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = from_json(end)
         begins = self._from(start, ends)
         ranges = [(self._reader(producer), begins[producer], ends[producer]) for producer in sorted(ends)]
-        size = sum(
-            part.end_pos - part.start_pos
-            for reader, begin, stop in ranges
-            for part in reader.slices(begin, stop, slice_bytes=2**62)
-        )
-        bytes_max = partition_bytes(size, self.options.partitions_min)
         slices: list[Slice] = []
         for reader, begin, stop in ranges:
-            slices.extend(reader.slices(begin, stop, slice_bytes=bytes_max))
+            slices.extend(reader.slices(begin, stop, slice_bytes=SLICE_BYTES))
         return [
             SpoolPartition(task, self.options.topics, fail_on_data_loss=self.options.fail_on_data_loss)
-            for task in pack(slices, bytes_max)
+            for task in cut(slices, self.options.partitions_min)
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
