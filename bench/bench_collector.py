@@ -96,9 +96,7 @@ async def run(messages: int, rounds: int) -> dict[str, object]:
     for n in range(rounds):
         for name in sorted(figures, reverse=bool(n % 2)):
             with Mosquitto(*BROKER) as broker, tempfile.TemporaryDirectory() as folder:
-                rate = await (
-                    collected(broker, folder, messages) if name == "spool" else received(broker, messages)
-                )
+                rate = await (collected(broker, folder, messages) if name == "spool" else received(broker, messages))
                 figures[name].append(rate)
     return {
         "messages": messages,

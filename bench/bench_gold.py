@@ -21,7 +21,7 @@ import psutil
 import pyarrow.parquet as pq
 
 sys.path.insert(0, str(Path(__file__).parent))
-from generate_traffic import Traffic, plan_for, to_arrow  # type: ignore[import-not-found] # beside this file
+from generate_traffic import Traffic, plan_for, to_arrow
 
 from hanse.pipeline import session
 from hanse.pipeline.jobs.gold import run_gold

@@ -54,9 +54,7 @@ def run(spark: SparkSession, rows: int, rounds: int) -> dict[str, object]:
         figures: dict[str, list[tuple[float, float]]] = {"mqtt": [], "parquet": []}
         for n in range(rounds + 1):
             frames = {
-                "mqtt": spark.readStream.format("mqtt")
-                .option("maxRowsPerBatch", str(rows))
-                .load(str(root / "spool")),
+                "mqtt": spark.readStream.format("mqtt").option("maxRowsPerBatch", str(rows)).load(str(root / "spool")),
                 "parquet": spark.readStream.schema(mqtt.struct_type()).parquet(str(root / "parquet")),
             }
             for name in sorted(frames, reverse=bool(n % 2)):

@@ -172,9 +172,7 @@ class Traffic:
             self._count(origin, (origin, None, group, "published", None), payload_bytes)
             self._carry(group, (origin, self._seq[origin]), at_us, members, payload_bytes)
 
-    def _carry(
-        self, group: str, message: tuple[str, int], at_us: int, members: list[str], payload_bytes: int
-    ) -> None:
+    def _carry(self, group: str, message: tuple[str, int], at_us: int, members: list[str], payload_bytes: int) -> None:
         plan, rng = self.plan, self._random
         origin, seq = message
         sampled = is_sampled(origin, EPOCH, seq, plan.sample_rate)
@@ -253,9 +251,7 @@ class Traffic:
                     self._add(name, LinkCount(moment, zero, neighbour, *levels))
             self._cpu_us[name] += 20_000 * self.plan.report_s
             rss_bytes = (60 << 20) + rng.randrange(1 << 20)
-            self._add(
-                name, ResourceSample(moment, zero, f"host-{name}", "federator", self._cpu_us[name], rss_bytes)
-            )
+            self._add(name, ResourceSample(moment, zero, f"host-{name}", "federator", self._cpu_us[name], rss_bytes))
 
     def _check(self, target: str, at_us: int, *, is_up: bool) -> None:
         sent = self._clock(MANAGER, at_us)

@@ -21,9 +21,7 @@ HANSE = [sys.executable, "-c", "from hanse.cli import main; main()"]
 
 
 def hanse(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*HANSE, *words], capture_output=True, text=True, check=False, env=ENVIRONMENT, timeout=200
-    )
+    return subprocess.run([*HANSE, *words], capture_output=True, text=True, check=False, env=ENVIRONMENT, timeout=200)
 
 
 def _is_collecting(spool: Path, producer: str) -> bool:

@@ -276,9 +276,7 @@ def test_what_a_broker_with_a_short_queue_drops_is_counted(tmp_path: Path) -> No
         await publish_packets(broker.url, packets)
         async with running(settings(broker, tmp_path)) as collector:
             await until("what was kept", lambda: collector.status.spooled > 0)
-            await until(
-                "the count", lambda: 3000 - collector.status.spooled == (collector.status.broker_dropped or 0)
-            )
+            await until("the count", lambda: 3000 - collector.status.spooled == (collector.status.broker_dropped or 0))
             return collector.status.spooled
 
     # At Mosquitto's own default for the queue; the count comes every second.

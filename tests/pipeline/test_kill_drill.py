@@ -57,9 +57,7 @@ class Killable:
             self.process.wait()
 
 
-def drill(
-    tmp_path: Path, *, messages: int, collector_kills: int, driver_kills: int, per_s: float, seed: int
-) -> None:
+def drill(tmp_path: Path, *, messages: int, collector_kills: int, driver_kills: int, per_s: float, seed: int) -> None:
     chance = random.Random(seed)
     payloads = [str(n - 1 if n % 10 == 9 else n).encode() for n in range(messages)]
     spool, lake = tmp_path / "spool", tmp_path / "lake"

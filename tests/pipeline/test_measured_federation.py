@@ -67,7 +67,7 @@ def measure(tmp_path: Path, seconds: float, rate_per_s: float, *, is_killing: bo
 def check(result: load.Result, warehouse: Path) -> None:
     assert result.is_clean, result
     matrix = [row for row in rows(warehouse, "gold_traffic_matrix") if row["group"] == "measured/#"]
-    counted = {}
+    counted: dict[tuple[str, str], int] = {}
     for row in matrix:
         key = (row["origin"], row["destination"])
         counted[key] = counted.get(key, 0) + row["publications"]
@@ -79,7 +79,7 @@ def check(result: load.Result, warehouse: Path) -> None:
         assert last["delivered_total"] == result.published
         assert last["unexplained_total"] == 0
         assert last["delivery_ratio"] == 1.0
-    # Samples: one in a thousand is traced, by its id, at every hop. Nothing can be slower than the slowest that was seen.
+    # One in a thousand is traced, by its id, at every hop. Nothing can be slower than the slowest that was seen.
     paths = [row for row in rows(warehouse, "gold_latency_by_path") if row["origin"] == "0"]
     assert all(row["path"].startswith("0>") and row["hops"] <= 4 for row in paths)
     measured = [row for row in paths if row["destination"] in {"2", "3"} and row["deliveries"] > 5]

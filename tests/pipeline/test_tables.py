@@ -91,9 +91,7 @@ def test_compaction_joins_files_and_keeps_rows_and_batches(spark: SparkSession, 
     assert found(spark, table) == list(range(70))
 
 
-def test_vacuum_removes_what_no_version_needs_and_orphans_but_not_too_soon(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_vacuum_removes_what_no_version_needs_and_orphans_but_not_too_soon(spark: SparkSession, tmp_path: Path) -> None:
     table = StoredTable(tmp_path / "t", NUMBERS)
     for batch in range(3):
         table.append(numbers(spark, batch * 10, 10), app_id="a", batch_id=batch)

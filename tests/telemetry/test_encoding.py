@@ -44,9 +44,7 @@ def values_of(field: Field) -> st.SearchStrategy[Any]:
 
 def rows_of(kind: str) -> st.SearchStrategy[list[Contract]]:
     contract = KINDS[kind]
-    row: st.SearchStrategy[Any] = st.builds(
-        contract, **{field.name: values_of(field) for field in fields_of(contract)}
-    )
+    row: st.SearchStrategy[Any] = st.builds(contract, **{field.name: values_of(field) for field in fields_of(contract)})
     return st.lists(row, min_size=1, max_size=20)
 
 

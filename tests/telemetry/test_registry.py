@@ -23,9 +23,7 @@ def test_a_field_of_another_type_is_refused() -> None:
     class Bad:
         names: list[str]
 
-    with pytest.raises(
-        LocalError, match=r"Bad\.names is list\[str\]; a telemetry field is int, float, bool or str"
-    ):
+    with pytest.raises(LocalError, match=r"Bad\.names is list\[str\]; a telemetry field is int, float, bool or str"):
         fields_of(Bad)
 
 

@@ -27,9 +27,7 @@ def collect(
     spool: Annotated[Path | None, typer.Option(envvar="HANSE_SPOOL", help="Directory of the spool.")] = None,
     client_id: Annotated[
         str,
-        typer.Option(
-            envvar="HANSE_CLIENT_ID", help="Name of the session and of the producer; derived if left out."
-        ),
+        typer.Option(envvar="HANSE_CLIENT_ID", help="Name of the session and of the producer; derived if left out."),
     ] = "",
     qos: Annotated[int, typer.Option(envvar="HANSE_QOS", help="0 (best effort), 1 or 2.")] = 1,
     username: Annotated[str | None, typer.Option(envvar="HANSE_USERNAME")] = None,

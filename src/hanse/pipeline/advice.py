@@ -166,6 +166,4 @@ def _groups(flows: DataFrame, cores: Mapping[str, str]) -> list[GroupTraffic]:
         # Each destination got about all of them: the largest is nearest to what was published.
         of_group[row["origin"]] = max(of_group.get(row["origin"], 0), row["publications"])
         members.setdefault(row["group"], set()).add(row["destination"])
-    return [
-        GroupTraffic(group, published[group], frozenset(members[group]), cores.get(group)) for group in published
-    ]
+    return [GroupTraffic(group, published[group], frozenset(members[group]), cores.get(group)) for group in published]

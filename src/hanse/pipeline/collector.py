@@ -249,9 +249,7 @@ class Collector:
         _log.warning("%s Trying again.", error)
 
     async def _open_spool(self) -> SpoolWriter | None:
-        limits = SpoolLimits(
-            free_bytes_min=self.settings.free_bytes_min, spool_bytes_max=self.settings.spool_bytes_max
-        )
+        limits = SpoolLimits(free_bytes_min=self.settings.free_bytes_min, spool_bytes_max=self.settings.spool_bytes_max)
         while not self._stopping.is_set():
             try:
                 writer = SpoolWriter(self.settings.spool, self.settings.client_id, limits=limits)
@@ -314,9 +312,7 @@ class Collector:
         if self._stopping.is_set():
             return False
         if self._queue_bytes > QUEUE_BYTES_MAX:
-            _log.warning(
-                "%d bytes wait for the disk: leaving the broker until they are written.", self._queue_bytes
-            )
+            _log.warning("%d bytes wait for the disk: leaving the broker until they are written.", self._queue_bytes)
             self._wake.set()
             return False
         if self._watches_drops and any(one.topic == _DROPPED_TOPIC for one in publications):

@@ -111,8 +111,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
         Rule(
             "a_link_has_two_ends",
             lambda: (
-                ~F.col("event").startswith("link_")
-                | F.coalesce(F.col("neighbour") != F.col("federator"), F.lit(False))
+                ~F.col("event").startswith("link_") | F.coalesce(F.col("neighbour") != F.col("federator"), F.lit(False))
             ),
         ),
     ),

@@ -258,9 +258,7 @@ def _latency_by_path(frame: DataFrame) -> Section:
         figure.add_bar(x=[_safe(row["path"]) for row in rows], y=[row[name] for row in rows], name=name[-3:])
     figure.update_layout(barmode="group")
     figure.update_yaxes(title_text="ms")
-    note = (
-        f"In each path's busiest window, corrected for clock skew; the {BARS_MAX} paths with the most deliveries."
-    )
+    note = f"In each path's busiest window, corrected for clock skew; the {BARS_MAX} paths with the most deliveries."
     return Section("Latency by path", note, _plot(figure, rows) + _table(rows))
 
 
@@ -322,9 +320,7 @@ def _topology(frame: DataFrame) -> Section:
     rows = _rows(frame.unpivot(["at"], measures, "measure", "value").orderBy("at"))
     figure = _lines(rows, "at", "value", "measure", "")
     figure.update_traces(line_shape="hv")
-    weak = _rows(
-        frame.orderBy(F.desc("at")).select(F.array_join("articulation_points", ", ").alias("points")).limit(1)
-    )
+    weak = _rows(frame.orderBy(F.desc("at")).select(F.array_join("articulation_points", ", ").alias("points")).limit(1))
     points = weak[0]["points"] if weak else ""
     note = f"After every change. Federators whose loss would part the overlay now: {points or 'none'}."
     return Section("Topology", note, _plot(figure, rows))
@@ -333,7 +329,5 @@ def _topology(frame: DataFrame) -> Section:
 def _load(frame: DataFrame) -> Section:
     federators = frame.where("role = 'federator'")
     rows = _rows(federators.select("window_start", "broker", "cpu_share").orderBy("window_start"))
-    figure = _lines(
-        [r for r in rows if r["cpu_share"] is not None], "window_start", "cpu_share", "broker", "of a core"
-    )
+    figure = _lines([r for r in rows if r["cpu_share"] is not None], "window_start", "cpu_share", "broker", "of a core")
     return Section("Broker load", "CPU time of the federators.", _plot(figure, rows))

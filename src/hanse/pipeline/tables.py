@@ -146,9 +146,7 @@ class StoredTable:
             )
         return table
 
-    def _write(
-        self, frame: DataFrame, mode: Literal["append", "overwrite"], app_id: str, batch_id: int
-    ) -> Committed:
+    def _write(self, frame: DataFrame, mode: Literal["append", "overwrite"], app_id: str, batch_id: int) -> Committed:
         table = self._create()
         known = table.transaction_version(app_id)
         if known is not None and known >= batch_id:

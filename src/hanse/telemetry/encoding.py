@@ -61,9 +61,7 @@ def encode(kind: str, rows: Sequence[Contract]) -> bytes:
                 f"{contract.__name__}.{field.name} lies after the year 9999; expected microseconds since 1970."
             )
     if len(out) > PAYLOAD_BYTES_MAX:
-        raise LocalError(
-            f"{len(rows)} rows take {len(out)} bytes; at most {PAYLOAD_BYTES_MAX}: use encode_batches."
-        )
+        raise LocalError(f"{len(rows)} rows take {len(out)} bytes; at most {PAYLOAD_BYTES_MAX}: use encode_batches.")
     return bytes(out)
 
 
@@ -105,9 +103,7 @@ def decode_columns(topic: str, payload: bytes) -> tuple[TelemetryTopic, dict[str
     if form != FORMAT:
         raise RemoteError(f"Telemetry payload of format {form}; this build reads {FORMAT}.")
     if seen != FINGERPRINTS[said.kind]:
-        raise RemoteError(
-            f"Telemetry of kind {said.kind} with fields other than this build's: upgrade the older side."
-        )
+        raise RemoteError(f"Telemetry of kind {said.kind} with fields other than this build's: upgrade the older side.")
     if not 1 <= rows <= ROWS_MAX:
         raise RemoteError(f"Telemetry batch of {rows} rows; expected 1 to {ROWS_MAX}.")
     decoded = {field.name: _column(reader, field, rows) for field in FIELDS[said.kind]}

@@ -49,6 +49,4 @@ class Reporter:
                 fail the next one too.
         """
         taken, self._rows = self._rows, {kind: [] for kind in KINDS}
-        return [
-            (self._topics[kind], payload) for kind, rows in taken.items() for payload in encode_batches(kind, rows)
-        ]
+        return [(self._topics[kind], payload) for kind, rows in taken.items() for payload in encode_batches(kind, rows)]

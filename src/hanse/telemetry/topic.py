@@ -54,7 +54,5 @@ def parse_topic(topic: str) -> TelemetryTopic:
     if kind not in KINDS:
         raise RemoteError(f"Telemetry of the unknown kind {kind[:40]!r}; this build knows {', '.join(KINDS)}.")
     if not _REPORTER.fullmatch(reporter):
-        raise RemoteError(
-            f"Telemetry id {reporter[:40]!r}: 1 to {REPORTER_CHARS_MAX} letters, digits and _.:@- only."
-        )
+        raise RemoteError(f"Telemetry id {reporter[:40]!r}: 1 to {REPORTER_CHARS_MAX} letters, digits and _.:@- only.")
     return TelemetryTopic(kind, reporter)

@@ -253,8 +253,7 @@ def test_duplicates_are_those_held_back_and_those_let_through(make: Any, check: 
 def test_control_overhead_is_the_senders_share(make: Any, check: Any) -> None:
     grown = make(
         link_schema.TABLE,
-        "broker neighbour at data_frames_sent data_bytes_sent control_frames_sent control_bytes_sent "
-        "dropped_frames",
+        "broker neighbour at data_frames_sent data_bytes_sent control_frames_sent control_bytes_sent dropped_frames",
         ("1", "2", 10, 10, 900, 5, 60, 0),
         ("1", "2", 20, 0, 0, 4, 40, 2),
         ("2", "1", 20, 0, 0, 1, 60, 0),

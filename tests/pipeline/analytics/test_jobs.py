@@ -52,9 +52,7 @@ def add_bronze(spark: Any, store: Warehouse, table: pa.Table, batch_id: int) -> 
 
 
 @pytest.fixture(scope="module")
-def federation(
-    spark: Any, generator: ModuleType, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Warehouse, Any]:
+def federation(spark: Any, generator: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> tuple[Warehouse, Any]:
     """Ten minutes of six brokers, the last of them killed after seven, from bronze to gold."""
     traffic = generator.Traffic(generator.Plan(seconds=600, publications_per_s=3, kill_at_s=420, loss_share=0.01))
     store = Warehouse(spark, tmp_path_factory.mktemp("warehouse"))

@@ -196,9 +196,7 @@ def test_percentiles_of_ten_rows_are_exact_by_path_and_by_group(make: Any, check
         (0, "a", "1>2>3", 2, 4, 4, 40.0, None),
         (0, "b", "1>2>3", 2, 1, 0, 100.0, 2.0),
     )
-    measures = (
-        "deliveries uncorrected latency_ms_p50 latency_ms_p95 latency_ms_p99 latency_ms_max skew_error_ms_max"
-    )
+    measures = "deliveries uncorrected latency_ms_p50 latency_ms_p95 latency_ms_p99 latency_ms_max skew_error_ms_max"
     check(
         latency_by_path(sketches),
         by_path_schema.TABLE,

@@ -54,9 +54,7 @@ def _restarted(helper: CollectorHelper) -> bool:
 
 
 def test_the_password_is_on_no_command_line_and_in_no_environment(tmp_path: Path) -> None:
-    helper = CollectorHelper(
-        settings(f"mqtt://127.0.0.1:{free_port()}", tmp_path, username="u", password="s3cret-9")
-    )
+    helper = CollectorHelper(settings(f"mqtt://127.0.0.1:{free_port()}", tmp_path, username="u", password="s3cret-9"))
     try:
         helper.ensure_running()
         own = Path("/proc") / str(pid_of(helper))

@@ -49,9 +49,7 @@ def test_a_batch_read_can_be_narrowed_by_time_topic_and_producer(spark: SparkSes
     spool_rows(tmp_path, "p", [10] * 5)
     spool_rows(tmp_path, "q", [10])
     assert seqs(
-        read(
-            spark, tmp_path, clientId="p", since="1970-01-01T00:00:00.000020Z", until="1970-01-01T00:00:00.000033Z"
-        )
+        read(spark, tmp_path, clientId="p", since="1970-01-01T00:00:00.000020Z", until="1970-01-01T00:00:00.000033Z")
     ) == list(range(20, 33))
     assert seqs(read(spark, tmp_path, clientId="p", topics="plant/1")) == list(range(1, 50, 4))
     assert read(spark, tmp_path).count() == 60
@@ -81,9 +79,7 @@ def test_filters_of_the_query_prune_blocks_and_stay_exact(spark: SparkSession, t
         ({"url": "mqtt://h", "topics": "a"}, "takes no url"),
     ],
 )
-def test_a_wrong_option_is_said_before_anything_runs(
-    spark: SparkSession, options: dict[str, str], says: str
-) -> None:
+def test_a_wrong_option_is_said_before_anything_runs(spark: SparkSession, options: dict[str, str], says: str) -> None:
     with pytest.raises(AnalysisException, match=says):
         spark.read.format("mqtt").options(**options).load().count()
 
@@ -93,9 +89,7 @@ def test_a_schema_of_the_users_own_is_refused(spark: SparkSession) -> None:
         spark.read.format("mqtt").schema("topic string").load().count()
 
 
-def test_a_stream_goes_on_where_its_checkpoint_left_off_and_shows_its_lag(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_stream_goes_on_where_its_checkpoint_left_off_and_shows_its_lag(spark: SparkSession, tmp_path: Path) -> None:
     spool = tmp_path / "spool"
 
     def drain() -> list[Progress]:
@@ -218,9 +212,9 @@ def test_rows_are_published_and_come_back_as_they_were(spark: SparkSession, tmp_
         )
         try:
             wait_for("collecting", lambda: _state(tmp_path / "out", "back") == "collecting")
-            read(spark, tmp_path / "in").write.format("mqtt").option("url", broker.url).option(
-                "appId", "batch"
-            ).mode("append").save()
+            read(spark, tmp_path / "in").write.format("mqtt").option("url", broker.url).option("appId", "batch").mode(
+                "append"
+            ).save()
             stream = (
                 spark.readStream.format("mqtt")
                 .option("spool", str(tmp_path / "in"))
@@ -270,9 +264,7 @@ def test_rows_that_cannot_be_published_are_refused_before_any_is(
         frame.write.format("mqtt").options(url="mqtt://127.0.0.1:1", **options).mode("append").save()
 
 
-def test_a_row_with_a_wildcard_in_its_topic_fails_the_batch_and_is_named(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_row_with_a_wildcard_in_its_topic_fails_the_batch_and_is_named(spark: SparkSession, tmp_path: Path) -> None:
     spool_rows(tmp_path, "p", [3])
     frame = read(spark, tmp_path).selectExpr("'a/#' as topic", "payload")
     with Mosquitto(*BROKER) as broker, pytest.raises(Exception, match=r"Row app/0/\d+/0 cannot be published"):

@@ -46,9 +46,7 @@ def test_a_url_and_topics_make_a_collector_with_a_stable_name() -> None:
 
 
 def test_settings_survive_the_pipe_to_the_helper() -> None:
-    settings = CollectorSettings(
-        url="mqtt://h", topics=("a", "b/#"), username="u", password="s3cret", client_id="c"
-    )
+    settings = CollectorSettings(url="mqtt://h", topics=("a", "b/#"), username="u", password="s3cret", client_id="c")
     assert CollectorSettings.from_json(settings.to_json()) == settings
     assert "s3cret" not in repr(settings)
 

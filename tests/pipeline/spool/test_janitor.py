@@ -36,9 +36,7 @@ def test_the_slowest_consumer_holds_segments_back_and_is_named(tmp_path: Path, e
     assert numbers(tmp_path, "p") == list(range(2, 14))
 
 
-def test_a_consumer_that_does_not_know_the_producer_yet_holds_all_of_it(
-    tmp_path: Path, ends: list[Position]
-) -> None:
+def test_a_consumer_that_does_not_know_the_producer_yet_holds_all_of_it(tmp_path: Path, ends: list[Position]) -> None:
     assert ends
     save_mark(tmp_path, "new", {})
     assert sweep(tmp_path, now_us=HOUR_US, age_s_min=60).held_back_by == ("new",)

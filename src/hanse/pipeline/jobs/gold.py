@@ -55,9 +55,7 @@ class GoldSettings:
             raise LocalError(f"settle_s is {self.settle_s}; it must be 0 or more: two announcement intervals.")
 
 
-def run_gold(
-    store: Store, settings: GoldSettings | None = None, tell: Callable[[str], None] = lambda _: None
-) -> None:
+def run_gold(store: Store, settings: GoldSettings | None = None, tell: Callable[[str], None] = lambda _: None) -> None:
     """Makes all gold tables anew, and the silver tables that they are made of.
 
     Args:

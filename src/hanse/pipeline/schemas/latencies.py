@@ -14,9 +14,7 @@ TABLE = Table(
         count("hops", "links crossed"),
         number("latency_ms", "from published to delivered, after the correction"),
         maybe(
-            number(
-                "skew_ms", "the destination's clock less the origin's, taken off the latency; missing if unknown"
-            )
+            number("skew_ms", "the destination's clock less the origin's, taken off the latency; missing if unknown")
         ),
         maybe(number("skew_error_ms", "how far `skew_ms` may be off; missing if unknown")),
         Column("is_corrected", "boolean", "whether the clocks' offset is known (always on one host)"),

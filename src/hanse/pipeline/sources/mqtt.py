@@ -74,6 +74,4 @@ class MqttDataSource(DataSource):
 
 def _check_schema(schema: StructType) -> None:
     if schema != contract.struct_type():
-        raise LocalError(
-            "The mqtt source has a schema of its own; leave out .schema(...) and select what you need."
-        )
+        raise LocalError("The mqtt source has a schema of its own; leave out .schema(...) and select what you need.")

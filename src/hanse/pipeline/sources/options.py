@@ -35,10 +35,8 @@ KNOWN: dict[str, str] = {
     "pushFilters": "batch: true to prune blocks by the query's own filters; needs "
     "spark.sql.python.filterPushdown.enabled",
     "consumer": "name under which a stream leaves its mark, so that the janitor keeps what it has not read",
-    "failOnDataLoss": "true (default): deleted or damaged rows stop the query; false: they are left out with a "
-    "warning",
-    "minPartitions": "a batch is cut into at least this many tasks, unless they would be below 1 MiB; default: "
-    "cores",
+    "failOnDataLoss": "true (default): deleted or damaged rows stop the query; false: they are left out with a warning",
+    "minPartitions": "a batch is cut into at least this many tasks, unless they would be below 1 MiB; default: cores",
     "retention": "how long the spool of a url's helper keeps rows, such as 7d (default)",
     "topic": "write: topic of every row that has no topic column",
     "retain": "write: true to retain rows that have no retain column",

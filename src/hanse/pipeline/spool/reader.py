@@ -229,9 +229,7 @@ class SpoolReader:
                 )
                 if wanted and begin is None:
                     begin = n
-                is_full = (
-                    begin is not None and index.ends[n] - (index.ends[begin - 1] if begin else 0) >= slice_bytes
-                )
+                is_full = begin is not None and index.ends[n] - (index.ends[begin - 1] if begin else 0) >= slice_bytes
                 if begin is not None and (not wanted or is_full or n == last - 1):
                     stop = n + 1 if wanted else n
                     found.append(self._slice(index, begin, stop))

@@ -273,8 +273,7 @@ class SpoolWriter:
         if self._records == 0:
             return False
         is_old = (
-            self._first_us is not None
-            and self._now_us() - self._first_us >= self.limits.segment_age_s_max * 1_000_000
+            self._first_us is not None and self._now_us() - self._first_us >= self.limits.segment_age_s_max * 1_000_000
         )
         return is_old or self._end_pos >= self.limits.segment_bytes_max
 
@@ -296,9 +295,7 @@ class SpoolWriter:
             for fd in opened:
                 os.close(fd)
             kind = SpoolFullError if error.errno in _NO_ROOM else SpoolBrokenError
-            raise kind(
-                f"Cannot open segment {name.number} of the spool {self.directory}: {error.strerror}."
-            ) from error
+            raise kind(f"Cannot open segment {name.number} of the spool {self.directory}: {error.strerror}.") from error
         self._idx_fd, self._seg_fd = opened
         self._segment = name
         self._records, self._end_pos, self._end_row, self._first_us = 0, 0, name.first_row, None

@@ -104,9 +104,7 @@ def anomalies(series: DataFrame, window_s: int = WINDOW_S) -> DataFrame:
     in_order = Window.partitionBy(*one).orderBy("window_start")
     baseline = F.sort_array(F.collect_list("value").over(in_order.rowsBetween(-BASELINE_WINDOWS, -1)))
     dense = _dense(series, window_s).withColumn("_before", baseline)
-    judged = dense.where(F.size("_before") >= BASELINE_WINDOWS_MIN).withColumn(
-        "baseline", _median(F.col("_before"))
-    )
+    judged = dense.where(F.size("_before") >= BASELINE_WINDOWS_MIN).withColumn("baseline", _median(F.col("_before")))
     # A lambda sees only columns of its own row, so the deviations are taken in a second step.
     deviations = F.sort_array(F.transform("_before", lambda value: F.abs(value - F.col("baseline"))))
     floors = F.create_map(*[F.lit(part) for pair in SPREAD_FLOORS.items() for part in pair])

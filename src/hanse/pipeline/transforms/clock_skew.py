@@ -49,9 +49,7 @@ def clock_skew(health: DataFrame, window_s: int = WINDOW_S, drift_ppm: float = D
         # A negative wire time is a clock that was set during the check; a missing moment is a null, and goes too.
         checks.where("wire_us >= 0")
         .withColumn("error_us", F.col("wire_us") / 2 + drift_us)
-        .withColumn(
-            "window_start", F.timestamp_seconds(F.unix_seconds("own_window") + F.col("distance") * window_s)
-        )
+        .withColumn("window_start", F.timestamp_seconds(F.unix_seconds("own_window") + F.col("distance") * window_s))
         .groupBy("window_start", "host", "other_host")
         .agg(
             (F.min_by("offset_us", "error_us") / 1_000).alias("skew_ms"),

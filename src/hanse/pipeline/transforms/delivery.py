@@ -38,9 +38,7 @@ def delivery(
     dropped = windowed.where("measure = 'dropped' and destination is not null and publications > 0").select(
         *KEYS, F.col("publications").alias("dropped")
     )
-    all_counts = owed.unionByName(delivered, allowMissingColumns=True).unionByName(
-        dropped, allowMissingColumns=True
-    )
+    all_counts = owed.unionByName(delivered, allowMissingColumns=True).unionByName(dropped, allowMissingColumns=True)
     by_window = all_counts.groupBy(*KEYS).agg(*[F.coalesce(F.sum(c), F.lit(0)).alias(c) for c in COUNTS])
     so_far = (
         Window.partitionBy("origin", "destination", "group")
