@@ -294,7 +294,8 @@ class Agent:
     def _on_host_publications(self, publications: list[HostPublication]) -> None:
         now = self._loop.time()
         receipts = [publication[5] for publication in publications if publication[5]]
-        batch = self._copies.merge(publications) if self.host.has_overlaps else publications
+        host = self.host
+        batch = self._copies.merge(publications, host.newest_identifier) if host.has_overlaps else publications
         if self._echoes.is_active:
             batch = [publication for publication in batch if not self._echoes.is_echo(now, publication[0])]
         outgoing: Sequence[tuple[str, int, bytes]]

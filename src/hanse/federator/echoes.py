@@ -24,16 +24,23 @@ ENTRIES_MAX = 200_000
 
 
 class _Memory:
-    """Contents of the last seconds, and how often each."""
+    """Contents of the last seconds, and how often each; of equal ones the oldest is taken first."""
 
-    __slots__ = ("_counts", "_order", "_span_s")
+    __slots__ = ("_counts", "_order", "_span_s", "_taken")
 
     def __init__(self, span_s: float) -> None:
         self._span_s = span_s
         self._counts: dict[int, int] = {}
         self._order: deque[tuple[float, int]] = deque()
+        # Entries that still stand in the order and count no more: the oldest of their content.
+        self._taken: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._order)
 
     def add(self, now: float, key: int) -> None:
+        # Here too: where nothing ever arrives nothing is taken, and this would grow without end.
+        self._forget(now)
         self._counts[key] = self._counts.get(key, 0) + 1
         self._order.append((now, key))
 
@@ -41,21 +48,22 @@ class _Memory:
         self._forget(now)
         if key not in self._counts:
             return False
-        self._decrease(key)
+        _decrease(self._counts, key)
+        self._taken[key] = self._taken.get(key, 0) + 1
         return True
 
     def _forget(self, now: float) -> None:
         order = self._order
-        while order and (order[0][0] < now - self._span_s or len(order) > ENTRIES_MAX):
+        while order and (order[0][0] < now - self._span_s or len(order) >= ENTRIES_MAX):
             key = order.popleft()[1]
-            if key in self._counts:
-                self._decrease(key)
+            _decrease(self._taken if key in self._taken else self._counts, key)
 
-    def _decrease(self, key: int) -> None:
-        if self._counts[key] == 1:
-            del self._counts[key]
-        else:
-            self._counts[key] -= 1
+
+def _decrease(counts: dict[int, int], key: int) -> None:
+    if counts[key] == 1:
+        del counts[key]
+    else:
+        counts[key] -= 1
 
 
 class EchoMemory:
