@@ -281,6 +281,8 @@ class Agent:
 
     def _emit(self, event: Emit) -> None:
         self.emitted[event.name] += 1
+        if event.name in {"neighbour_lost", "neighbour_left"} and isinstance(self.links, BrokerLinkBook):
+            self.links.forgive(event.neighbour)
         if _log.isEnabledFor(logging.INFO):
             words = {"group": event.group, "detail": event.detail}
             numbers = {"core": event.core, "neighbour": event.neighbour}
@@ -350,7 +352,10 @@ class Agent:
         for topic, payload, receipt in frames:
             try:
                 if topic == CONTROL_TOPIC:
-                    self._step(events.Received(neighbour, codec.decode_control(payload)))
+                    control = codec.decode_control(payload)
+                    if isinstance(self.links, BrokerLinkBook):
+                        self.links.note_epoch(neighbour, control.epoch)
+                    self._step(events.Received(neighbour, control))
                     continue
                 runs = codec.decode_data(payload)
             except RemoteError as error:
