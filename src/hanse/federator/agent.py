@@ -110,11 +110,13 @@ class Agent:
         self.retained = RetainedFetcher(
             self.identity,
             client_settings,
+            crossing=self._crossing,
             publish=self._publish_to,
             is_known=self.machine.is_known,
             join=lambda group: self._step(events.Subscribed(group)),
             part=lambda group: self._step(events.Unsubscribed(group)),
-            deliver=lambda packet, qos: self._deliver_bodies(packet, qos, 1, None),
+            deliver=self._deliver_own,
+            counters=self.counters,
         )
         self.interest = InterestRegistry()
         self._sources = InterestSources(settings)
@@ -140,6 +142,10 @@ class Agent:
                 "neighbours": ("Neighbours whose link is up.", lambda: len(machine.neighbours())),
                 "filters": ("Filters of local interest.", lambda: len(self._known_filters)),
                 "host_connected": ("1 while the host broker lets us in.", lambda: host.client.is_connected),
+                "host_subscriptions_refused": (
+                    "Subscriptions that the host refused: its ACL, or a limit of its.",
+                    lambda: host.refused_subscriptions,
+                ),
                 "host_unacknowledged": ("Deliveries that the host has not taken.", lambda: host.client.unacknowledged),
                 "parked_bytes": ("Publications that wait for a way.", lambda: machine.parked_bytes),
                 "epoch": ("The boot epoch.", lambda: machine.epoch),
@@ -299,13 +305,15 @@ class Agent:
         host = self.host
         batch = self._copies.merge(publications, host.newest_identifier) if host.has_overlaps else publications
         if self._echoes.is_active:
+            arrived = len(batch)
             batch = [publication for publication in batch if not self._echoes.is_echo(now, publication[0])]
+            self.counters["echoes_cancelled"] += arrived - len(batch)
         outgoing: Sequence[tuple[str, int, bytes]]
         if self._crossing.is_trivial:
             outgoing = [(publication[1], publication[2], publication[0]) for publication in batch]
         else:
             for packet in local_copies(self._crossing, batch):
-                self._deliver_bodies(packet, packet[0] >> 1 & 3, 1, None)
+                self._deliver_own(packet, packet[0] >> 1 & 3)
             outgoing = exported(self._crossing, batch)
         self.counters["host_publications"] += len(batch)
         routed = self.machine.publish(now, cast("Sequence[Publication]", outgoing))
@@ -416,6 +424,15 @@ class Agent:
             return
         obligation.settle()
 
+    def _deliver_own(self, packet: bytes, qos: int) -> None:
+        """Publish one packet that no neighbour and no client is owed an acknowledgement for."""
+        if not qos:
+            self._deliver_bodies(packet, 0, 1, None)
+            return
+        obligation = Obligation(_nothing)
+        self._deliver_owed(Run(self.identity, self.machine.epoch, 0, 1, qos, 0, (), packet), obligation)
+        obligation.settle()
+
     def _on_host_credit(self) -> None:
         while self._undelivered:
             run, obligation = self._undelivered[0]
@@ -487,7 +504,7 @@ class Agent:
             self._known_filters.add(filter_)
             self._step(events.Subscribed(filter_))
         if self._is_restored and added:
-            self.retained.want(added)
+            self.retained.want(added, [filter_ for filter_, _ in change.added])
         if change.shares_added:
             names = sorted({name for name, _ in change.shares_added})
             message = json.dumps({"kind": "shares", "names": names}).encode()

@@ -69,11 +69,10 @@ def _decrease(counts: dict[int, int], key: int) -> None:
 class EchoMemory:
     """What crossed this host lately, in either direction."""
 
-    __slots__ = ("_delivered", "_sent", "cancelled", "is_active")
+    __slots__ = ("_delivered", "_sent", "is_active")
 
     def __init__(self) -> None:
         self.is_active = False
-        self.cancelled = 0
         self._delivered = _Memory(DELIVERED_S)
         self._sent = _Memory(SENT_S)
 
@@ -86,7 +85,6 @@ class EchoMemory:
         """Whether this arrival at the host is something coming back; if not, it is remembered as sent."""
         key = _key(packet)
         if self._delivered.take(now, key) or self._sent.take(now, key):
-            self.cancelled += 1
             return True
         self._sent.add(now, key)
         return False
