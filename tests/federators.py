@@ -109,6 +109,12 @@ def knows_all(federators: Sequence[Federator], group: str) -> bool:
     return len(cores) == 1 and None not in cores
 
 
+def is_meshed(federators: Sequence[Federator], group: str) -> bool:
+    """Whether all name the same core for a group that all want, and each has somebody in its mesh."""
+    rows = [row for one in federators for row in one.page("/groups")["groups"] if row["group"] == group]
+    return len(rows) == len(federators) and len({row["core"] for row in rows}) == 1 and all(r["mesh"] for r in rows)
+
+
 @contextlib.contextmanager
 def running(federators: Sequence[Federator]) -> Iterator[Sequence[Federator]]:
     """All of them, converged, until the end of the block."""

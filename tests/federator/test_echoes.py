@@ -22,6 +22,14 @@ def test_what_was_sent_cancels_one_equal_arrival() -> None:
     assert memory.is_echo(0.1, PACKET)
 
 
+def test_what_was_sent_and_comes_from_a_neighbour_under_another_id_is_not_delivered() -> None:
+    """The bridge was quicker than the link: the neighbour took the bridge's copy for a new publication."""
+    memory = EchoMemory()
+    assert not memory.is_echo(0.0, PACKET)
+    other = encode("t", b"y")
+    assert memory.without_echoes(0.1, PACKET + other + PACKET) == (other + PACKET, 2)
+
+
 def test_a_bridge_that_changes_qos_or_properties_does_not_hide_an_echo() -> None:
     memory = EchoMemory()
     memory.remember(0.0, encode("t", b"x", qos=2, user_properties=[("a", "b")]))
@@ -33,6 +41,13 @@ def test_every_packet_of_a_run_is_remembered() -> None:
     others = [encode("t", b"%d" % number) for number in range(5)]
     memory.remember(0.0, b"".join(others))
     assert all(memory.is_echo(0.1, other) for other in others)
+
+
+def test_an_entry_cancels_as_many_arrivals_as_it_has_echoes() -> None:
+    memory = EchoMemory()
+    memory.echoes = 3
+    memory.remember(0.0, PACKET)
+    assert [memory.is_echo(0.1, PACKET) for _ in range(4)] == [True, True, True, False]
 
 
 def test_another_topic_or_payload_is_no_echo() -> None:

@@ -23,6 +23,7 @@ from typing import cast
 from hanse import __version__
 from hanse.errors import HanseError, LocalError, RemoteError, Unavailable
 from hanse.federator import logs
+from hanse.federator.bridges import BridgeBook
 from hanse.federator.copies import CopyMerger
 from hanse.federator.crossing import Crossing, FilterCounts
 from hanse.federator.echoes import EchoMemory
@@ -95,6 +96,7 @@ class Agent:
         self._asked = FilterCounts(self._crossing.inward_filter)
         self._copies = CopyMerger()
         self._echoes = EchoMemory()
+        self._bridges = BridgeBook()
         self._undelivered: deque[tuple[Run, Obligation]] = deque()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -398,6 +400,12 @@ class Agent:
                 run = run._replace(body=body, length=length)  # noqa: PLW2901 - the run as this broker may see it
                 if not length:
                     continue
+            if self._echoes.is_active:
+                body, length = self._echoes.without_echoes(self._loop.time(), run.body)
+                self.counters["echoes_cancelled"] += run.length - length
+                run = run._replace(body=body, length=length)  # noqa: PLW2901 - the run without what came from here
+                if not length:
+                    continue
             if run[4]:
                 self._deliver_owed(run, obligation or Obligation(_nothing))
             else:
@@ -407,9 +415,9 @@ class Agent:
             self._deliver_bodies(b"".join(bodies), 0, count, None)
 
     def _deliver_bodies(self, body: bytes, qos: int, count: int, obligation: Obligation | None) -> None:
+        self.host.deliver(body, qos, count, obligation)
         if self._echoes.is_active:
             self._echoes.remember(self._loop.time(), body)
-        self.host.deliver(body, qos, count, obligation)
         self.counters["delivered"] += count
 
     def _deliver_owed(self, run: Run, obligation: Obligation) -> None:
@@ -459,6 +467,9 @@ class Agent:
                     self.retained.on_request([str(wanted) for wanted in message["filters"]], int(message["to"]))
                 elif kind == "shares":
                     self._compare_shares(run.origin, [str(name) for name in message["names"]])
+                elif kind == "bridges":
+                    names = [str(name) for name in message["names"]]
+                    self._hear_bridges(run.origin, names, asks=message["asks"] is True)
             except (ValueError, KeyError, TypeError, AttributeError):
                 self.counters["management_refused"] += 1
 
@@ -489,7 +500,23 @@ class Agent:
     def _report(self, source: str, reports: list[Report]) -> None:
         if reports:
             self._change_interest(self.interest.apply(self._loop.time(), source, reports))
-            self._echoes.is_active = self.interest.has_bridges()
+            if self._bridges.take(reports):
+                self._tell_bridges(asks=True)
+                self._count_echoes()
+
+    def _tell_bridges(self, *, asks: bool) -> None:
+        message = json.dumps({"kind": "bridges", "names": self._bridges.names, "asks": asks}).encode()
+        self._publish_to(MANAGEMENT_GROUP, [encode(MANAGEMENT_GROUP, message, qos=1)])
+
+    def _hear_bridges(self, origin: int, names: list[str], *, asks: bool) -> None:
+        self._bridges.hear(origin, names)
+        self._count_echoes()
+        if asks and self._bridges.names:
+            self._tell_bridges(asks=False)
+
+    def _count_echoes(self) -> None:
+        self._echoes.is_active = bool(self._bridges.names)
+        self._echoes.echoes = max(1, self._bridges.joined() - 1)
 
     def _change_interest(self, change: Change) -> None:
         if change.is_empty:

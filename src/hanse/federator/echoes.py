@@ -3,12 +3,14 @@
 Where a host has a static bridge, the bridge and the federation can close a loop: what is delivered at one broker comes
 back at another as a new publication, and again, without end. Two memories by a hash of topic and payload cut it:
 
-- what was *delivered* to the host cancels one equal arrival within `DELIVERED_S`: the bridge's own copy of it;
-- what was *sent* from the host cancels one equal arrival within `SENT_S`: it went round through another broker.
+- what was *delivered* to the host cancels one equal arrival there within `DELIVERED_S`: the bridge's own copy of it;
+- what was *sent* from the host cancels one equal arrival within `SENT_S`, at the host or from a neighbour: it went
+  round through another broker.
 
-Each entry cancels one arrival, so the number of publications stays right even where an honest repeat is taken for an
-echo and the echo for the repeat. Equal content makes exactness impossible: at a host with a bridge, a client that
-publishes the same bytes on the same topic twice within `SENT_S`, with no echo between them, has one of them carried.
+Each entry cancels as many arrivals as it can have echoes: one for each other federated broker that hangs together with
+this one by bridges (`bridges`). So the number of publications stays right even where an honest repeat is taken for an
+echo and the echo for the repeat. Equal content makes exactness impossible: at a host with a bridge, of the same bytes
+published on the same topic twice within `SENT_S`, with no echo between them, one is carried.
 Hosts without a bridge are not affected: the memory is active only while a bridge is up.
 """
 
@@ -31,62 +33,74 @@ class _Memory:
     def __init__(self, span_s: float) -> None:
         self._span_s = span_s
         self._counts: dict[int, int] = {}
-        self._order: deque[tuple[float, int]] = deque()
-        # Entries that still stand in the order and count no more: the oldest of their content.
+        self._order: deque[tuple[float, int, int]] = deque()
+        # What still stands in the order and counts no more: the oldest of its content.
         self._taken: dict[int, int] = {}
 
     def __len__(self) -> int:
         return len(self._order)
 
-    def add(self, now: float, key: int) -> None:
+    def add(self, now: float, key: int, count: int) -> None:
         # Here too: where nothing ever arrives nothing is taken, and this would grow without end.
         self._forget(now)
-        self._counts[key] = self._counts.get(key, 0) + 1
-        self._order.append((now, key))
+        self._counts[key] = self._counts.get(key, 0) + count
+        self._order.append((now, key, count))
 
     def take(self, now: float, key: int) -> bool:
         self._forget(now)
         if key not in self._counts:
             return False
-        _decrease(self._counts, key)
+        _decrease(self._counts, key, 1)
         self._taken[key] = self._taken.get(key, 0) + 1
         return True
 
     def _forget(self, now: float) -> None:
         order = self._order
         while order and (order[0][0] < now - self._span_s or len(order) >= ENTRIES_MAX):
-            key = order.popleft()[1]
-            _decrease(self._taken if key in self._taken else self._counts, key)
+            _, key, count = order.popleft()
+            taken = min(count, self._taken.get(key, 0))
+            _decrease(self._taken, key, taken)
+            _decrease(self._counts, key, count - taken)
 
 
-def _decrease(counts: dict[int, int], key: int) -> None:
-    if counts[key] == 1:
+def _decrease(counts: dict[int, int], key: int, by: int) -> None:
+    if not by:
+        return
+    if counts[key] == by:
         del counts[key]
     else:
-        counts[key] -= 1
+        counts[key] -= by
 
 
 class EchoMemory:
     """What crossed this host lately, in either direction."""
 
-    __slots__ = ("_delivered", "_sent", "is_active")
+    __slots__ = ("_delivered", "_sent", "echoes", "is_active")
 
     def __init__(self) -> None:
         self.is_active = False
+        # How many echoes one publication has.
+        self.echoes = 1
         self._delivered = _Memory(DELIVERED_S)
         self._sent = _Memory(SENT_S)
 
     def remember(self, now: float, run: bytes) -> None:
-        """These packets are being delivered to the host."""
+        """These packets were delivered to the host."""
         for start, end in split(run):
-            self._delivered.add(now, _key(run[start:end]))
+            self._delivered.add(now, _key(run[start:end]), self.echoes)
+
+    def without_echoes(self, now: float, run: bytes) -> tuple[bytes, int]:
+        """What of a neighbour's packets is not something of ours coming back, and how many they are."""
+        packets = [run[start:end] for start, end in split(run)]
+        fresh = [packet for packet in packets if not self._sent.take(now, _key(packet))]
+        return b"".join(fresh), len(fresh)
 
     def is_echo(self, now: float, packet: bytes) -> bool:
         """Whether this arrival at the host is something coming back; if not, it is remembered as sent."""
         key = _key(packet)
         if self._delivered.take(now, key) or self._sent.take(now, key):
             return True
-        self._sent.add(now, key)
+        self._sent.add(now, key, self.echoes)
         return False
 
 
