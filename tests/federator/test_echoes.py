@@ -22,12 +22,21 @@ def test_what_was_sent_cancels_one_equal_arrival() -> None:
     assert memory.is_echo(0.1, PACKET)
 
 
-def test_what_was_sent_and_comes_from_a_neighbour_under_another_id_is_not_delivered() -> None:
+def test_what_comes_from_a_joined_federator_under_another_id_is_not_delivered_again() -> None:
     """The bridge was quicker than the link: the neighbour took the bridge's copy for a new publication."""
     memory = EchoMemory()
     assert not memory.is_echo(0.0, PACKET)
     other = encode("t", b"y")
     assert memory.without_echoes(0.1, PACKET + other + PACKET) == (other + PACKET, 2)
+    memory.remember(0.2, other + PACKET)
+    assert memory.without_echoes(0.3, PACKET + other) == (b"", 0)
+
+
+def test_echoes_at_the_host_and_by_links_are_counted_apart() -> None:
+    memory = EchoMemory()
+    memory.remember(0.0, PACKET)
+    assert memory.without_echoes(0.1, PACKET) == (b"", 0)
+    assert memory.is_echo(0.2, PACKET)
 
 
 def test_a_bridge_that_changes_qos_or_properties_does_not_hide_an_echo() -> None:

@@ -67,6 +67,10 @@ _log = logging.getLogger(__name__)
 INTERNAL_PREFIX = "$hanse/"
 TELEMETRY_PREFIX = "$hanse/telemetry/"
 SAVE_EVERY_S = 5.0
+# Bridges and share names are told when they change, and again this often: who joins later has to know of them.
+TELL_EVERY_S = 3.0
+# Share names in one message, and warnings given once; more are left out.
+SHARE_NAMES_MAX = 1_000
 FOLLOW_EVERY_S = 0.1
 
 
@@ -97,6 +101,8 @@ class Agent:
         self._copies = CopyMerger()
         self._echoes = EchoMemory()
         self._bridges = BridgeBook()
+        self._joined: frozenset[int] = frozenset()
+        self._shares_warned: set[tuple[str, int]] = set()
         self._undelivered: deque[tuple[Run, Obligation]] = deque()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -228,6 +234,7 @@ class Agent:
         if address is not None:
             _log.info("metrics on %s", await self.http.start(*address))
         self._tasks.append(asyncio.create_task(self._save_interest()))
+        self._tasks.append(asyncio.create_task(self._tell_again()))
         self._tasks += [asyncio.create_task(self._follow(*source)) for source in self._sources.files]
         self._arm()
 
@@ -400,7 +407,7 @@ class Agent:
                 run = run._replace(body=body, length=length)  # noqa: PLW2901 - the run as this broker may see it
                 if not length:
                     continue
-            if self._echoes.is_active:
+            if run[0] in self._joined:
                 body, length = self._echoes.without_echoes(self._loop.time(), run.body)
                 self.counters["echoes_cancelled"] += run.length - length
                 run = run._replace(body=body, length=length)  # noqa: PLW2901 - the run without what came from here
@@ -468,14 +475,17 @@ class Agent:
                 elif kind == "shares":
                     self._compare_shares(run.origin, [str(name) for name in message["names"]])
                 elif kind == "bridges":
-                    names = [str(name) for name in message["names"]]
-                    self._hear_bridges(run.origin, names, asks=message["asks"] is True)
+                    self._bridges.hear(run.origin, [str(name) for name in message["names"]])
+                    self._count_echoes()
             except (ValueError, KeyError, TypeError, AttributeError):
                 self.counters["management_refused"] += 1
 
     def _compare_shares(self, origin: int, names: list[str]) -> None:
-        both = sorted(set(names) & set(self.interest.shares()))
-        for name in both:
+        both = {(name, origin) for name in set(names) & set(self.interest.shares())} - self._shares_warned
+        for name, _ in sorted(both):
+            if len(self._shares_warned) >= SHARE_NAMES_MAX:
+                return
+            self._shares_warned.add((name, origin))
             self.counters["share_names_at_two_brokers"] += 1
             _log.warning(
                 "share name %r is in use at federator %d too: each broker's share group gets its own copy", name, origin
@@ -501,22 +511,31 @@ class Agent:
         if reports:
             self._change_interest(self.interest.apply(self._loop.time(), source, reports))
             if self._bridges.take(reports):
-                self._tell_bridges(asks=True)
+                self._tell_bridges()
                 self._count_echoes()
 
-    def _tell_bridges(self, *, asks: bool) -> None:
-        message = json.dumps({"kind": "bridges", "names": self._bridges.names, "asks": asks}).encode()
-        self._publish_to(MANAGEMENT_GROUP, [encode(MANAGEMENT_GROUP, message, qos=1)])
+    async def _tell_again(self) -> None:
+        while True:
+            await asyncio.sleep(TELL_EVERY_S)
+            if self._bridges.names:
+                self._tell_bridges()
+            if self.interest.shares():
+                self._tell_shares()
 
-    def _hear_bridges(self, origin: int, names: list[str], *, asks: bool) -> None:
-        self._bridges.hear(origin, names)
-        self._count_echoes()
-        if asks and self._bridges.names:
-            self._tell_bridges(asks=False)
+    def _tell_bridges(self) -> None:
+        self._tell_all({"kind": "bridges", "names": self._bridges.names})
+
+    def _tell_shares(self) -> None:
+        self._tell_all({"kind": "shares", "names": sorted(self.interest.shares())[:SHARE_NAMES_MAX]})
+
+    def _tell_all(self, message: dict[str, object]) -> None:
+        """Something for all federators."""
+        self._publish_to(MANAGEMENT_GROUP, [encode(MANAGEMENT_GROUP, json.dumps(message).encode(), qos=1)])
 
     def _count_echoes(self) -> None:
         self._echoes.is_active = bool(self._bridges.names)
-        self._echoes.echoes = max(1, self._bridges.joined() - 1)
+        self._joined = self._bridges.joined()
+        self._echoes.echoes = max(1, len(self._joined))
 
     def _change_interest(self, change: Change) -> None:
         if change.is_empty:
@@ -533,9 +552,7 @@ class Agent:
         if self._is_restored and added:
             self.retained.want(added, [filter_ for filter_, _ in change.added])
         if change.shares_added:
-            names = sorted({name for name, _ in change.shares_added})
-            message = json.dumps({"kind": "shares", "names": names}).encode()
-            self._publish_to(MANAGEMENT_GROUP, [encode(MANAGEMENT_GROUP, message, qos=1)])
+            self._tell_shares()
         self._arm_expiry()
 
     def _arm_expiry(self) -> None:
@@ -601,6 +618,7 @@ class Agent:
             "broker": "connected" if is_healthy else "away",
             "neighbours": list(self.machine.neighbours()),
             "management_core": self.machine.core_of(MANAGEMENT_GROUP),
+            "joined_by_bridges": sorted(self._joined),
             "counters": dict(self.machine.counters + self.counters),
         }
         return 200 if is_healthy else 503, JSON, json.dumps(body)

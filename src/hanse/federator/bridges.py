@@ -4,8 +4,8 @@ A bridge has one name at both of its ends (Mosquitto's `$SYS/broker/connection/<
 each other the names at their hosts know who is joined with whom. How many brokers are joined says how many times one
 delivery comes back (`echoes`): each of the others' deliveries arrives here once.
 
-Rules: names are told over the management group when they change, and in answer to one who asks; a federator that tells
-none any more is forgotten; both are limited.
+Rules: names are told over the management group when they change, and again every few seconds for those who joined
+since; a federator that tells none any more is forgotten; names and federators are limited.
 """
 
 from collections.abc import Iterable, Sequence
@@ -47,15 +47,13 @@ class BridgeBook:
         elif origin in self._others or len(self._others) < FEDERATORS_MAX:
             self._others[origin] = frozenset(names[:NAMES_MAX])
 
-    def joined(self) -> int:
-        """How many federated brokers hang together with this one by bridges, itself included."""
+    def joined(self) -> frozenset[int]:
+        """The other federators whose brokers hang together with this one by bridges."""
         reached = set(self._own)
         left = dict(self._others)
-        count = 1
-        while True:
-            found = [origin for origin, names in left.items() if not reached.isdisjoint(names)]
-            if not found:
-                return count
+        joined: set[int] = set()
+        while found := [origin for origin, names in left.items() if not reached.isdisjoint(names)]:
             for origin in found:
                 reached |= left.pop(origin)
-            count += len(found)
+            joined.update(found)
+        return frozenset(joined)

@@ -3,14 +3,15 @@
 Where a host has a static bridge, the bridge and the federation can close a loop: what is delivered at one broker comes
 back at another as a new publication, and again, without end. Two memories by a hash of topic and payload cut it:
 
-- what was *delivered* to the host cancels one equal arrival there within `DELIVERED_S`: the bridge's own copy of it;
-- what was *sent* from the host cancels one equal arrival within `SENT_S`, at the host or from a neighbour: it went
-  round through another broker.
+- what was *delivered* to the host is expected back there within `DELIVERED_S`: the bridge's own copy of it;
+- what was *sent* from the host is expected back there within `SENT_S`: it went round through another broker;
+- both are expected from the federators whose brokers are joined with this one by bridges (`bridges`), which took the
+  bridge's copy for a publication of its own.
 
-Each entry cancels as many arrivals as it can have echoes: one for each other federated broker that hangs together with
-this one by bridges (`bridges`). So the number of publications stays right even where an honest repeat is taken for an
-echo and the echo for the repeat. Equal content makes exactness impossible: at a host with a bridge, of the same bytes
-published on the same topic twice within `SENT_S`, with no echo between them, one is carried.
+Each entry cancels as many arrivals, at the host and from those federators, as it can have echoes: one for each of
+those federators. So the number of publications stays right even where an honest repeat is taken for an echo and the
+echo for the repeat. Equal content makes exactness impossible: at a host with a bridge, of the same bytes published on
+the same topic again within `SENT_S`, with no echo between them, not all are carried.
 Hosts without a bridge are not affected: the memory is active only while a bridge is up.
 """
 
@@ -21,8 +22,8 @@ from hanse.mqtt.publication import payload_of, split, topic_bytes_of
 # A bridge answers within its round trip; longer only takes more honest repeats for echoes.
 DELIVERED_S = 10.0
 SENT_S = 1.0
-# Some 100 bytes an entry; at the limit the oldest is forgotten, which at worst lets one echo pass.
-ENTRIES_MAX = 200_000
+# Some 200 bytes an entry, four times; at the limit the oldest is forgotten, which at worst lets one echo pass.
+ENTRIES_MAX = 50_000
 
 
 class _Memory:
@@ -75,24 +76,30 @@ def _decrease(counts: dict[int, int], key: int, by: int) -> None:
 class EchoMemory:
     """What crossed this host lately, in either direction."""
 
-    __slots__ = ("_delivered", "_sent", "echoes", "is_active")
+    __slots__ = ("_delivered", "_delivered_by_link", "_sent", "_sent_by_link", "echoes", "is_active")
 
     def __init__(self) -> None:
         self.is_active = False
         # How many echoes one publication has.
         self.echoes = 1
-        self._delivered = _Memory(DELIVERED_S)
-        self._sent = _Memory(SENT_S)
+        self._delivered, self._delivered_by_link = _Memory(DELIVERED_S), _Memory(DELIVERED_S)
+        self._sent, self._sent_by_link = _Memory(SENT_S), _Memory(SENT_S)
 
     def remember(self, now: float, run: bytes) -> None:
         """These packets were delivered to the host."""
         for start, end in split(run):
-            self._delivered.add(now, _key(run[start:end]), self.echoes)
+            key = _key(run[start:end])
+            self._delivered.add(now, key, self.echoes)
+            self._delivered_by_link.add(now, key, self.echoes)
 
     def without_echoes(self, now: float, run: bytes) -> tuple[bytes, int]:
-        """What of a neighbour's packets is not something of ours coming back, and how many they are."""
-        packets = [run[start:end] for start, end in split(run)]
-        fresh = [packet for packet in packets if not self._sent.take(now, _key(packet))]
+        """What of the packets of a joined federator is not something coming back, and how many they are."""
+        fresh = []
+        for start, end in split(run):
+            packet = run[start:end]
+            key = _key(packet)
+            if not (self._sent_by_link.take(now, key) or self._delivered_by_link.take(now, key)):
+                fresh.append(packet)
         return b"".join(fresh), len(fresh)
 
     def is_echo(self, now: float, packet: bytes) -> bool:
@@ -101,6 +108,7 @@ class EchoMemory:
         if self._delivered.take(now, key) or self._sent.take(now, key):
             return True
         self._sent.add(now, key, self.echoes)
+        self._sent_by_link.add(now, key, self.echoes)
         return False
 
 
