@@ -653,10 +653,10 @@ def _nothing() -> None:
 async def run(settings: FederatorSettings) -> int:
     """Run a federator until SIGTERM or SIGINT; the exit code."""
     logs.configure(settings.log_format, settings.log_level)
-    for warning in settings.warnings():
-        _log.warning("%s", warning)
     state = StateDirectory(settings.state_dir)
     agent = Agent(settings, state)
+    for warning in settings.warnings():
+        _log.warning("%s", warning)
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

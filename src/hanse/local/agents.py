@@ -8,6 +8,9 @@ from hanse.errors import Unavailable
 from hanse.local.http import get_json
 from hanse.local.supervise import Site
 
+# The kinds of link that a federation on one machine can have.
+LINKS = ("direct", "broker")
+
 
 def agent_command(site: Site, link: str = "direct") -> list[str]:
     """The command line of one site's federator."""
