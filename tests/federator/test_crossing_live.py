@@ -50,20 +50,21 @@ def test_export_import_and_prefix_hold_for_real_clients(tmp_path: Path) -> None:
 
 
 def test_a_publication_for_the_federation_reaches_both_sides_under_its_plain_name(tmp_path: Path) -> None:
-    with Mosquitto(*LOG_LINES) as one, Mosquitto(*LOG_LINES) as two:
-        with (
-            running(ring([one, two], tmp_path, [["--federated-prefix"], []])) as federators,
-            Client(one.port) as here,
-            Client(two.port) as there,
-            Client(one.port) as publisher,
-        ):
-            here.subscribe("news/#")
-            there.subscribe("news/#")
-            eventually(lambda: federators[0].core_of("news/#") is not None, "news/# is known")
-            eventually(
-                lambda: all(row["mesh"] for row in federators[0].page("/groups")["groups"] if row["group"] == "news/#"),
-                "both are in the mesh",
-            )
-            publisher.publish("federated/news/x", b"hi")
-            assert [m.topic for m in there.expect(1)] == ["news/x"]
-            assert [m.topic for m in here.expect(1)] == ["news/x"]
+    with (
+        Mosquitto(*LOG_LINES) as one,
+        Mosquitto(*LOG_LINES) as two,
+        running(ring([one, two], tmp_path, [["--federated-prefix"], []])) as federators,
+        Client(one.port) as here,
+        Client(two.port) as there,
+        Client(one.port) as publisher,
+    ):
+        here.subscribe("news/#")
+        there.subscribe("news/#")
+        eventually(lambda: federators[0].core_of("news/#") is not None, "news/# is known")
+        eventually(
+            lambda: all(row["mesh"] for row in federators[0].page("/groups")["groups"] if row["group"] == "news/#"),
+            "both are in the mesh",
+        )
+        publisher.publish("federated/news/x", b"hi")
+        assert [m.topic for m in there.expect(1)] == ["news/x"]
+        assert [m.topic for m in here.expect(1)] == ["news/x"]

@@ -12,12 +12,11 @@ from tests.federators import LOG_LINES, Federator, is_converged, is_meshed, ring
 
 pytestmark = pytest.mark.processes
 
-ANNOUNCEMENT_S = 1.0
 
-
-@pytest.fixture(params=["direct", "broker"])
-def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[list[Mosquitto], list[Federator]]]:
-    """Three brokers in a line, so that the one in the middle is needed."""
+@pytest.fixture(scope="module")
+def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator["Scene"]:
+    """Three brokers in a line, so that the one in the middle is needed. Each test leaves it as it found it."""
+    tmp_path = tmp_path_factory.mktemp("scene")
     with Mosquitto(*LOG_LINES) as one, Mosquitto(*LOG_LINES) as two, Mosquitto(*LOG_LINES) as three:
         brokers = [one, two, three]
         if request.param == "direct":
@@ -59,7 +58,6 @@ def test_a_killed_federator_comes_back_with_a_later_epoch_and_its_first_message_
         subscriber.expect(2)
         assert epoch(federators[0]) > before
         assert federators[1].neighbours() == [0, 2]
-        assert "epoch" not in federators[1].counters()
 
 
 @pytest.mark.parametrize("scene", ["direct"], indirect=True)
@@ -117,12 +115,13 @@ def test_sigterm_leaves_the_meshes_and_the_others_forget_at_once(scene: Scene) -
     with Client(brokers[2].port) as subscriber:
         subscriber.subscribe("left/#")
         eventually(lambda: federators[0].knows("left/#") and federators[1].knows("left/#"), "left/# is known")
-        started = time.monotonic()
         assert federators[2].end(signal.SIGTERM) == 0
         eventually(lambda: not federators[0].knows("left/#"), "the far one forgets", 15)
         eventually(lambda: not federators[1].knows("left/#"), "the near one forgets", 15)
-        # A silent end is noticed after K announcement intervals; one that is said, long before.
-        assert time.monotonic() - started < 3 * ANNOUNCEMENT_S
+        # A silent end is noticed after K announcement intervals; this one was said.
+        assert f"neighbour_left neighbour={federators[2].id}" in federators[1].log
+        federators[2].start()
+        eventually(lambda: is_converged(federators), "the federator is back")
 
 
 @pytest.mark.parametrize("scene", ["direct"], indirect=True)
@@ -139,7 +138,7 @@ def test_neighbours_come_and_go(scene: Scene, tmp_path: Path) -> None:
                 publisher.publish("late/x", b"hi")
                 subscriber.expect(1)
         eventually(lambda: federators[0].neighbours() == [1], "it has gone")
-        assert is_converged(federators)
+        eventually(lambda: is_converged(federators), "the others go on")
 
 
 def federators_port(federator: Federator) -> int:
