@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hanse.federator.obligations import DeliveryBook, Obligation
+from hanse.federator.obligations import AckOrder, DeliveryBook, Obligation
 
 
 class Upstream:
@@ -53,6 +53,19 @@ def test_numbers_that_nobody_waits_for_are_ignored() -> None:
     obligation.settle()
     book.settle([9, 11, 10])
     assert upstream.told == 1
+
+
+def test_the_host_is_acknowledged_in_the_order_in_which_it_sent() -> None:
+    said: list[int] = []
+    order = AckOrder(said.extend)
+    first, second, third = order.begin([1, 2]), order.begin([3]), order.begin([4, 5])
+    second()
+    assert said == []
+    first()
+    assert said == [1, 2, 3]
+    third()
+    assert said == [1, 2, 3, 4, 5]
+    assert len(order) == 0
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 5)), min_size=1, max_size=12), st.data())

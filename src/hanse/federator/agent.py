@@ -33,7 +33,7 @@ from hanse.federator.links import CONTROL_TOPIC, LinkBook
 from hanse.federator.links_by_broker import BrokerLinkBook
 from hanse.federator.metrics import AgentMetrics
 from hanse.federator.naming import exported, imported, local_copies
-from hanse.federator.obligations import Obligation
+from hanse.federator.obligations import AckOrder, Obligation
 from hanse.federator.retained import RetainedFetcher, private_group
 from hanse.federator.settings import FederatorSettings
 from hanse.federator.sources import CLIENT_PREFIX, InterestSources
@@ -114,6 +114,7 @@ class Agent:
             on_state=self._on_host_state,
             on_credit=self._on_host_credit,
         )
+        self._acks = AckOrder(self.host.client.ack)
         self.links = self._make_links(client_settings)
         self.retained = RetainedFetcher(
             self.identity,
@@ -329,7 +330,7 @@ class Agent:
         if not receipts:
             self._hand_on(routed, None)
             return
-        obligation = Obligation(lambda: self.host.client.ack(receipts))
+        obligation = Obligation(self._acks.begin(receipts))
         self._hand_on(routed, obligation)
         obligation.settle()
 

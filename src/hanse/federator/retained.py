@@ -55,8 +55,10 @@ class _Collector(ClientHandler):
         self._unanswered = filters
 
     def on_publications(self, publications: list[Publication]) -> None:
-        self.found += [publication for publication in publications if publication.retain]
-        self.last = asyncio.get_running_loop().time()
+        retained = [publication for publication in publications if publication.retain]
+        if retained:  # what clients publish meanwhile is no sign that more is to come
+            self.found += retained
+            self.last = asyncio.get_running_loop().time()
 
     def on_subscribed(self, answers: list[tuple[Subscription, int]]) -> None:
         self.last = asyncio.get_running_loop().time()
@@ -77,6 +79,8 @@ async def look(settings: ClientSettings, filters: Iterable[str]) -> dict[str, Pu
     try:
         async with asyncio.timeout(FETCH_S):
             await collector.answered.wait()
+            # What was retained is on its way by now; what clients publish from now on is not asked for.
+            client.unsubscribe([subscription.filter for subscription in subscriptions])
             while (left_s := collector.last + QUIET_S - asyncio.get_running_loop().time()) > 0:  # noqa: ASYNC110
                 await asyncio.sleep(left_s)
     finally:
