@@ -45,9 +45,9 @@ class HostSession(ClientHandler):
     # --- out ------------------------------------------------------------------------------------------------------
 
     def listen(self, topics: Iterable[str]) -> None:
-        """Subscribe for the agent itself."""
+        """Subscribe for the agent itself; at QoS 1, as a report that comes twice does no harm."""
         self.client.subscribe(
-            Subscription(topic, qos=2, identifier=INTERNAL_IDENTIFIER, retain_handling=0) for topic in topics
+            Subscription(topic, qos=1, identifier=INTERNAL_IDENTIFIER, retain_handling=0) for topic in topics
         )
 
     def want(self, group: str) -> None:
