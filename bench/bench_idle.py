@@ -52,6 +52,17 @@ def resident_mb(processes: list[psutil.Process]) -> list[float]:
     return [round(process.memory_info().rss / MB, 1) for process in processes]
 
 
+def peak_mb(process: psutil.Process) -> float:
+    """The kernel's own high-water mark: sampling from outside can miss a peak, this cannot."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
+    return round(int(line.split()[1]) * 1024 / MB, 1)
+
+
+async def counted(rows: list[dict[str, Any]], name: str) -> list[int]:
+    return [(await get_json(row["metrics"] + "/healthz"))["counters"].get(name, 0) for row in rows]
+
+
 def cpu_s(process: psutil.Process) -> float:
     times = process.cpu_times()
     return float(times.user + times.system)
@@ -85,14 +96,25 @@ async def measure(state: dict[str, Any], groups: int, seconds: float, count: int
         ]
         found["with_groups_mb"] = resident_mb(processes)
         peaks = list(found["with_groups_mb"])
+        marks, before = [peak_mb(process) for process in processes], [cpu_s(process) for process in processes]
         load = Load((rows[0]["broker"],), (rows[-1]["broker"],), count=count, settle_s=1.0)
         running = asyncio.create_task(run(load))
         while not running.done():
             peaks = [max(pair) for pair in zip(peaks, resident_mb(processes), strict=True)]
             await asyncio.sleep(0.05)
         result = await running
-        found["loaded_mb"] = peaks
-        found["load"] = {"messages_per_s": round(result.receive_rate_per_s), "lost": result.lost}
+        found["sampled_mb"] = peaks
+        found["high_water_before_load_mb"] = marks
+        found["loaded_mb"] = [peak_mb(process) for process in processes]
+        found["load"] = {
+            "messages_per_s": round(result.receive_rate_per_s),
+            "received": result.received,
+            "lost": result.lost,
+            # That the load went through these processes at all.
+            "cpu_s": [round(cpu_s(one) - first, 2) for one, first in zip(processes, before, strict=True)],
+            "forwarded": await counted(rows, "forwarded"),
+            "delivered": await counted(rows, "delivered"),
+        }
     finally:
         for client in clients:
             await client.__aexit__(None, None, None)
