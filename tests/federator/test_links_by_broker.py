@@ -202,6 +202,17 @@ def test_a_neighbour_that_is_lost_owes_nothing(pair: Pair) -> None:
     assert owed.is_released
 
 
+def test_a_neighbour_that_left_and_is_back_is_up_again(pair: Pair) -> None:
+    """Our session at its broker stood all the while."""
+    one, _ = pair
+    one.book.note_epoch(2, 200)
+    one.book.note_left(2)
+    one.book.note_epoch(2, 200)
+    assert (one.up, one.down) == ([2], [])
+    one.book.note_epoch(2, 201)
+    assert (one.up, one.down) == ([2, 2], [2])
+
+
 def test_an_acknowledgement_waits_while_the_session_is_away(pair: Pair) -> None:
     one, two = pair
     two.acks_at_once = False

@@ -297,8 +297,11 @@ class Agent:
 
     def _emit(self, event: Emit) -> None:
         self.emitted[event.name] += 1
-        if event.name in {"neighbour_lost", "neighbour_left"} and isinstance(self.links, BrokerLinkBook):
-            self.links.forgive(event.neighbour)
+        if isinstance(self.links, BrokerLinkBook):
+            if event.name == "neighbour_lost":
+                self.links.forgive(event.neighbour)
+            elif event.name == "neighbour_left":
+                self.links.note_left(event.neighbour)
         if _log.isEnabledFor(logging.INFO):
             words = {"group": event.group, "detail": event.detail}
             numbers = {"core": event.core, "neighbour": event.neighbour}

@@ -44,6 +44,7 @@ class _Neighbour(ClientHandler):
         self.owed: dict[int, Obligation] = {}
         self.next_number = 1
         self.epoch = 0
+        self.has_left = False
         # By the neighbour's epoch: numbers of its frames that it has yet to be told of.
         self.untold: dict[int, list[int]] = {}
 
@@ -219,6 +220,18 @@ class BrokerLinkBook:
                 self.forgive(identity)
             neighbour.epoch = epoch
             neighbour.untold.clear()
+            if neighbour.has_left and identity in self._up:
+                # It took its leave and is back; our session at its broker stood all the while and tells nothing.
+                neighbour.has_left = False
+                self._tell_down(identity)
+                self._tell_up(identity)
+
+    def note_left(self, identity: int) -> None:
+        """A neighbour said that it leaves."""
+        neighbour = self._neighbours.get(identity)
+        if neighbour is not None:
+            neighbour.has_left = True
+            self._release(neighbour)
 
     def forgive(self, identity: int) -> None:
         """What a neighbour was given and has not acknowledged will not be acknowledged any more."""
