@@ -45,7 +45,7 @@ from hanse.protocol.events import (
     Unsubscribed,
 )
 from hanse.protocol.forwarding import Forwarding, Routed
-from hanse.protocol.identity import boot_epoch, check_federator_id, claim_delay_s, election_key
+from hanse.protocol.identity import boot_epoch, check_federator_id, claim_delay_s, election_key, private_group
 from hanse.protocol.messages import (
     HOPS_LIMIT_MIN,
     HOPS_MAX,
@@ -901,7 +901,7 @@ class Machine:
         except RemoteError:
             self.counters["rejected_filter"] += 1
             return
-        if not filter_may_cross(filter_):
+        if not filter_may_cross(filter_) and filter_ != private_group(self.identity):
             self.counters["ignored_closed_filter"] += 1  # R32
             return
         if len(self._filters) >= self.settings.groups_max:
