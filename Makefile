@@ -1,12 +1,18 @@
-# make setup     what the tests and `make up` need, installed where it is missing
+# make setup     what the tests and `make up` need, installed where it is missing; quick when nothing is
+# make up        a federation of five brokers on this machine, until Ctrl-C
 # make test      checks and tests, set up from nothing, within 15 minutes on two cores
 # make test-all  the same and the long ones
 # make check     format, lint, types, import contracts
-.PHONY: setup check test test-all format bench
+# make format    formats, and mends what the linter can mend
+# make bench     the figures of docs/benchmarks.md, on a machine that does nothing else; takes its time
+.PHONY: setup up check test test-all format bench
 bin := .venv/bin
 
 setup:
 	@tools/setup
+
+up: setup
+	$(bin)/hanse up --brokers 5
 
 check: setup
 	$(bin)/ruff format --check .
@@ -23,3 +29,6 @@ test: check
 
 test-all: check
 	$(bin)/pytest -m "slow or not slow" --timeout 7200
+
+bench: setup
+	$(bin)/python bench/run_all.py

@@ -57,9 +57,7 @@ def test_every_variable_of_the_manager_is_one_that_it_reads() -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.skipif(
-    shutil.which("docker-compose") is None, reason="no docker-compose here (Debian: docker-compose)"
-)
+@pytest.mark.skipif(shutil.which("docker-compose") is None, reason="no docker-compose here (Debian: docker-compose)")
 def test_docker_compose_accepts_the_file() -> None:
     command = ["docker-compose", "-f", str(DEPLOY / "compose.yaml"), "config", "--quiet"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

@@ -33,9 +33,7 @@ class Harbour:
     chart: Path | None = setting(None, "Where the chart lies.")  # noqa: RUF009
     goods: tuple[str, ...] = setting((), "What is traded.")
     flag_colour: str = setting("red", "The colour.", choices=("red", "white"))
-    password: str = setting(
-        "", "The watchword.", is_secret=True, check=lambda value: None if value else "some text"
-    )
+    password: str = setting("", "The watchword.", is_secret=True, check=lambda value: None if value else "some text")
     pairs: int = setting(2, "In pairs.", check=_even)
 
 

@@ -136,9 +136,7 @@ def _describe(field: "dataclasses.Field[Any]", hint: Any) -> Setting:  # noqa: A
         kind, is_optional = members[0], True
     kind = typing.get_origin(kind) or kind
     assert kind in (str, int, float, bool, Path, tuple), f"setting {field.name}: no reader for {kind}"
-    assert field.name.endswith("_s") == spec.is_duration, (
-        f"setting {field.name}: durations, and only they, end in _s"
-    )
+    assert field.name.endswith("_s") == spec.is_duration, f"setting {field.name}: durations, and only they, end in _s"
     name = field.name.removesuffix("_s") if spec.is_duration else field.name
     return Setting(field.name, name, kind, is_optional, field.default, spec)
 

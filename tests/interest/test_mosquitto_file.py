@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hanse.interest import MosquittoFileAdapter, MosquittoLogAdapter
-from hanse.interest.follow import LogFollower, Read, Rotated, Truncated
+from hanse.interest.follow import LogFollower, Read, Rotated, Truncated, reports
 from hanse.interest.reports import ClientBack, ClientLeft, Gap, Report, Session, Subscribed, Unsubscribed
 
 # As Mosquitto 2.0.11 wrote it.
@@ -52,11 +52,11 @@ def test_the_same_without_timestamps() -> None:
 
 @given(st.lists(st.integers(1, 60), max_size=40))
 def test_where_chunks_end_makes_no_difference(sizes: list[int]) -> None:
-    log, rest, reports = adapter(), LOG.encode(), []
+    log, rest, got = adapter(), LOG.encode(), []
     for size in sizes:
-        reports += log.feed(rest[:size])
+        got += log.feed(rest[:size])
         rest = rest[size:]
-    assert reports + log.feed(rest) == REPORTS
+    assert got + log.feed(rest) == REPORTS
 
 
 def test_a_line_without_end_is_dropped_and_the_next_one_is_read() -> None:
@@ -142,6 +142,26 @@ def test_a_rotated_file_is_read_to_its_end_before_the_new_one(tmp_path: Path) ->
     assert follower.poll() == Read(b"late\n")
     assert follower.poll() == Rotated()
     assert read_all(follower) == b"new\n"
+    follower.close()
+
+
+def test_a_whole_life_of_a_log_is_followed(tmp_path: Path) -> None:
+    path = tmp_path / "mosquitto.log"
+    follower, log = LogFollower(path), adapter()
+
+    def new_reports() -> list[Report]:
+        found: list[Report] = []
+        while (event := follower.poll()) is not None:
+            found += reports(log, event)
+        return found
+
+    path.write_bytes(b"a 1 first/#\nb 2 ha")
+    assert new_reports() == [Subscribed("a", "first/#", 1)]
+    path.rename(tmp_path / "mosquitto.log.1")
+    path.write_bytes(b"c 0 second\n")
+    assert new_reports() == [Subscribed("c", "second", 0)]
+    path.write_bytes(b"d 1 x\n")
+    assert new_reports() == [Gap(), Subscribed("d", "x", 1)]
     follower.close()
 
 

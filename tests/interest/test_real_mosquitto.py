@@ -22,6 +22,7 @@ from hanse.interest import (
     Session,
     Subscribed,
     Unsubscribed,
+    vendor,
 )
 from hanse.interest.follow import LogFollower, Read
 from hanse.local import mosquitto, ports
@@ -84,13 +85,14 @@ class Watched:
 
 
 @asynccontextmanager
-async def watched_broker(tmp_path: Path, *extra: str) -> AsyncIterator[Watched]:
+async def watched_broker(tmp_path: Path, *extra: str, only: str | None = None) -> AsyncIterator[Watched]:
     port = ports.free(1)[0]
     url = f"mqtt://127.0.0.1:{port}"
     settings = mosquitto.BrokerSettings(port, tmp_path, persistence=False, extra=extra)
-    broker = SupervisedProcess(
-        "broker", mosquitto.command(settings), tmp_path / "output.log", ProcessSettings(restarts=False)
-    )
+    command = mosquitto.command(settings)
+    if only is not None:
+        Path(command[-1]).write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\nuser root\n{only}")  # noqa: ASYNC240
+    broker = SupervisedProcess("broker", command, tmp_path / "output.log", ProcessSettings(restarts=False))
     await broker.start()
     try:
         await broker.wait_ready(lambda: broker_answers(url), DEADLINE_S)
@@ -171,6 +173,24 @@ def test_every_way_to_come_and_go_is_reported_as_it_happened(tmp_path: Path) -> 
                 report.client for report in watched.reports if isinstance(report, ClientBack)
             }
             assert [r for r in reports if getattr(r, "client", "") not in probes] == watched.reports
+
+    asyncio.run(run())
+
+
+def test_the_printed_configuration_is_all_that_a_broker_needs(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with watched_broker(tmp_path, only=vendor.lines("mosquitto")) as watched:
+            client = RawClient(watched.port, "c")
+            client.subscribe("t/#", 1)
+            client.unsubscribe("t/#")
+            client.disconnect()
+            await watched.until(lambda seen: len(seen) == 4)
+            assert watched.reports == [
+                ClientBack("c", session_kept=False),
+                Subscribed("c", "t/#", 1),
+                Unsubscribed("c", "t/#"),
+                ClientLeft("c", Session.ENDED),
+            ]
 
     asyncio.run(run())
 

@@ -185,6 +185,15 @@ def test_a_foreign_document_is_refused_with_what_to_do(document: dict[str, objec
         InterestRegistry().load(0, 0, document)
 
 
+def test_odd_values_in_a_stored_row_are_dropped_and_do_no_harm() -> None:
+    registry = InterestRegistry()
+    text = """{"version": 1, "saved_at_s": 0, "subscriptions": [
+        ["s", "c", "a", [1], null], ["s", "c", "b", true, null], ["s", "c", "d", 1, NaN], ["s", "c", "e", 1,
+        Infinity], ["s", "c", "$SYS/#", 1, null], ["s", "c", "kept", 1, 5]]}"""
+    assert registry.load(0, 0, json.loads(text)) == Change(added=(("kept", 1),))
+    assert registry.drops == {"qos_out_of_range": 2, "filter_never_federated": 1}
+
+
 @pytest.mark.parametrize("content", [b"{", b"[]", b"\xff"])
 def test_a_damaged_file_is_refused_with_its_name(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "interest.json"
@@ -221,6 +230,7 @@ def test_a_share_is_interest_in_its_filter_and_its_name_is_known() -> None:
         ("a/#/b", "filter_malformed"),
         ("a+/b", "filter_malformed"),
         ("a\0b", "filter_malformed"),
+        ("a\ud800b", "filter_malformed"),
         ("$share//x", "filter_malformed"),
         ("$share/g", "filter_malformed"),
         ("$share/g/", "filter_malformed"),
@@ -234,9 +244,7 @@ def test_what_cannot_cross_is_dropped_and_counted(wanted: str, reason: str) -> N
     assert registry.drops == {reason: 1}
 
 
-@pytest.mark.parametrize(
-    "wanted", ["#", "+", "/", "+/+", "a b/é/#", "$hanse/telemetry/v1/#", "federators/x", "../x"]
-)
+@pytest.mark.parametrize("wanted", ["#", "+", "/", "+/+", "a b/é/#", "$hanse/telemetry/v1/#", "federators/x", "../x"])
 def test_what_may_cross_is_kept(wanted: str) -> None:
     assert InterestRegistry().apply(0, LOG, [Subscribed("a", wanted, 1)]).added == ((wanted, 1),)
 
@@ -302,4 +310,5 @@ def test_the_changes_add_up_to_the_set_and_nothing_outlives_its_time(steps: list
     follow(registry.expire(now_s + 5))
     assert known == {}
     assert registry._held == {}
+    assert registry._held_count == 0
     assert registry.shares() == {}

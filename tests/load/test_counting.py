@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hanse.errors import LocalError
+from hanse.load.gathering import Gathering
 from hanse.load.histogram import Histogram
 from hanse.load.ledger import Ledger
 from hanse.load.plan import Address, Load, parse_url
@@ -95,3 +96,17 @@ def test_the_window_suits_the_qos() -> None:
 def test_urls_carry_credentials() -> None:
     assert parse_url("mqtt://us%40er:p%3Aw@h") == Address("h", 1883, "us@er", "p:w")
     assert parse_url("tcp://[::1]:7").host == "::1"
+
+
+def test_arrivals_gather_always_at_qos_0_and_elsewhere_only_while_it_pays() -> None:
+    assert all(Gathering(0).should_pause(now_ns, 0) for now_ns in range(10))
+    dense = Gathering(1)
+    assert all(dense.should_pause(k * 1_000_000, k * 100 + k % 2) for k in range(1, 50))
+    # A broker that sends so many and then waits for acknowledgements: three tries, then none for a tenth of a
+    # second.
+    for window in (20, 32, 100):
+        narrow = Gathering(1)
+        pauses = [narrow.should_pause(k * 1_000_000, k * window) for k in range(200)]
+        assert sum(pauses[:5]) < 5
+        assert not any(pauses[5:100])
+        assert sum(pauses) < 10

@@ -8,14 +8,16 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from hanse.cli import build
 from hanse.errors import LocalError, Unavailable
-from hanse.local import ports, state, supervise
+from hanse.local import ports, state, supervise, table
 from hanse.local.client import Connection, broker_answers
 from hanse.local.supervise import Federation, FederationSettings, Service, Site
 
@@ -97,6 +99,14 @@ def test_a_killed_broker_comes_back_on_its_port_and_the_state_file_follows(tmp_p
                 while not await broker_answers(now.broker_at(0)):  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
             assert running.brokers[0].restarts == 1
+            console = Console(width=200, record=True, file=StringIO())
+            shown = asyncio.create_task(table.show(running, console))
+            await asyncio.sleep(0)
+            shown.cancel()
+            await asyncio.gather(shown, return_exceptions=True)
+            text = console.export_text()
+            assert now.broker_at(0) in text
+            assert f"{now.federators[0].broker_pid} (restarted 1 times)" in text
 
     asyncio.run(run())
 
@@ -110,6 +120,19 @@ def test_what_does_not_converge_is_taken_down_and_writes_no_state(tmp_path: Path
         assert one.brokers[0].pid is None
         assert one.agents[0].pid is None
         assert not (tmp_path / "state.json").exists()
+
+    asyncio.run(run())
+
+
+def test_a_state_file_that_cannot_be_written_takes_everything_down(tmp_path: Path) -> None:
+    async def run() -> None:
+        (tmp_path / "file").write_text("")
+        settings = FederationSettings(1, tmp_path, state_path=tmp_path / "file" / "state.json")
+        one = Federation(settings, sleeper, at_once)
+        with pytest.raises(LocalError, match="name another with --state"):
+            await one.start()
+        assert one.brokers[0].pid is None
+        assert one.agents[0].pid is None
 
     asyncio.run(run())
 
@@ -244,9 +267,7 @@ def test_down_ends_it_and_pub_and_sub_use_the_state_file(tmp_path: Path) -> None
         assert isinstance(late.exception, Unavailable)
         both = runner.invoke(build(["pub"]), ["pub", "-t", "x", "--at", "0", "--url", "mqtt://h", *words])
         assert isinstance(both.exception, LocalError)
-        assert isinstance(
-            runner.invoke(build(["pub"]), ["pub", "-t", "x", "--at", "7", *words]).exception, LocalError
-        )
+        assert isinstance(runner.invoke(build(["pub"]), ["pub", "-t", "x", "--at", "7", *words]).exception, LocalError)
         ended = runner.invoke(build(["down"]), ["down", *words])
         assert ended.stdout == "The federation is down.\n"
         up.wait(DEADLINE_S)

@@ -6,7 +6,7 @@ host broker that knows No Local and the host subscriptions: what the federator i
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -86,7 +86,7 @@ class Network:
         *,
         latency_s: float | dict[Link, float] = 0.01,
         wall_s: int = 1_000,
-        interest: dict[int, Sequence[str]] | None = None,
+        interest: Mapping[int, Sequence[str]] | None = None,
         **settings: Any,
     ) -> None:
         self.now = 0.0

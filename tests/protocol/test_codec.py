@@ -24,7 +24,7 @@ from hanse.protocol.messages import (
     Solicit,
 )
 
-BOUNDED = settings(max_examples=100, deadline=None)
+BOUNDED = settings(max_examples=40, deadline=None)
 
 CONTROL = ControlFrame(
     sender=5,

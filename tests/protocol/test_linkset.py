@@ -295,7 +295,7 @@ class Ends:
                 self.forget()
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(ACTIONS, st.integers(1, 3))
 def test_the_mirror_ends_with_the_owners_set_whatever_the_channel_did(
     actions: list[tuple[str, object]], steps_max: int

@@ -395,6 +395,15 @@ def test_r11_the_management_group_spans_all_and_is_claimed_only_by_who_sees_no_s
     assert reached == set(range(6))
 
 
+@pytest.mark.parametrize(("peer", "claimant"), [(1, None), (7, 5)])
+def test_r11_a_neighbour_with_a_smaller_id_keeps_us_from_claiming_the_management_group(
+    peer: int, claimant: int | None
+) -> None:
+    desk = Desk(identity=5, peers=(peer,))
+    desk.wait(4 * A, talking=(peer,))
+    assert desk.machine.core_of(MANAGEMENT_GROUP) == claimant
+
+
 def test_r11_the_management_groups_claim_advertises_the_grouping() -> None:
     net = Network(2, [(0, 1)], grouping=Grouping.parse("prefix:2"))
     net.run(2)
@@ -406,6 +415,7 @@ def test_r11_the_management_groups_claim_advertises_the_grouping() -> None:
 
 def test_r12_a_claim_is_told_at_once_and_passed_on_once_on_each_link() -> None:
     net = Network(6, PAPER)
+    net.subscribe(5, "f")  # so that the core is known, and only the change is new
     net.run(3.5)
     begin = net.now
     net.subscribe(5, "g")
@@ -935,10 +945,19 @@ def test_r28_a_hop_that_does_not_know_a_group_matches_the_topics_itself() -> Non
 
 def test_r29_a_publication_that_has_made_too_many_hops_is_dropped_and_counted() -> None:
     desk = three_neighbours()
-    limit = 2 * 2 + 4  # core 9 is two hops away
+    limit = 64  # core 9 is two hops away: the least limit holds
     assert desk.machine.forward(0.0, 3, [run_of("g", groups=("g",), hops=limit)]).frames
     assert desk.machine.forward(0.0, 3, [run_of("g", groups=("g",), first=1, hops=limit + 1)]) == ({}, [])
     assert desk.machine.counters["dropped_hops"] == 1
+
+
+def test_r29_the_limit_grows_with_the_largest_known_distance_as_far_as_a_frame_can_say() -> None:
+    desk = Desk(peers=(1,))
+    core_known(desk, 1, 9)
+    desk.say(1, announcements=(Announcement(9, 1_000, 9, 99, 1),))
+    assert desk.machine.hop_limit() == 2 * 100 + 4
+    desk.say(1, announcements=(Announcement(9, 1_000, 10, 999, 1),))
+    assert desk.machine.hop_limit() == 254
 
 
 def test_r30_a_publication_with_no_way_waits_for_one_in_order() -> None:

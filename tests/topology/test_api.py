@@ -328,9 +328,7 @@ def test_attack_one_federators_credential_does_not_speak_for_another(tmp_path: P
         assert (await here.client.post("/api/v1/leave", json={"id": 0}, headers=other)).status_code == 403
         assert (await here.client.post("/api/v1/federators/0/report", json=told, headers=other)).status_code == 403
         assert (await here.client.get("/api/v1/federators/0/neighbors", headers=other)).status_code == 403
-        assert (
-            await here.client.post("/api/v1/join", json={"ip": "tcp://b0:1883"}, headers=other)
-        ).status_code == 403
+        assert (await here.client.post("/api/v1/join", json={"ip": "tcp://b0:1883"}, headers=other)).status_code == 403
         # Nor does a join token speak for anybody.
         assert (await here.client.post("/api/v1/leave", json={"id": 0}, headers=bearer(many))).status_code == 403
 

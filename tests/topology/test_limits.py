@@ -8,9 +8,7 @@ from hanse.topology.limits import BodyLimit
 from hanse.topology.metrics import Counters
 
 
-async def ask(
-    chunks: list[bytes], headers: list[tuple[bytes, bytes]], *, ends: bool = True
-) -> tuple[int, list[bytes]]:
+async def ask(chunks: list[bytes], headers: list[tuple[bytes, bytes]], *, ends: bool = True) -> tuple[int, list[bytes]]:
     """What the middleware answers, and what the application behind it got."""
     got: list[bytes] = []
     sent: list[dict[str, Any]] = []

@@ -41,9 +41,7 @@ def fewest_links(living: list[int], links: set[Link]) -> int:
             isolated += 1
         else:
             leaves += sum(len(block & cut) == 1 for block in blocks)
-    widest: int = max(
-        nx.number_connected_components(graph_of([o for o in living if o != v], links)) for v in living
-    )
+    widest: int = max(nx.number_connected_components(graph_of([o for o in living if o != v], links)) for v in living)
     return max(widest - 1, -(-leaves // 2) + isolated)
 
 
@@ -114,9 +112,7 @@ def test_after_every_loss_of_a_placed_overlay_the_promise_holds(
         links |= {link_of(new, other) for other in placed.neighbors}
         living.append(new)
     while len(living) > 1:
-        lost = data.draw(
-            st.lists(st.sampled_from(living), min_size=1, max_size=max(1, len(living) // 3), unique=True)
-        )
+        lost = data.draw(st.lists(st.sampled_from(living), min_size=1, max_size=max(1, len(living) // 3), unique=True))
         living = [one for one in living if one not in lost]
         links = {link for link in links if not set(link) & set(lost)}
         links = apply(links, repair(living, links, degree_max))

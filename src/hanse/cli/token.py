@@ -60,9 +60,7 @@ def register(app: typer.Typer) -> None:
         now_s = time.time()
         for one in _run(settings, lambda store: store.list_tokens()):
             is_over = one.expires_s is not None and one.expires_s <= now_s
-            state = (
-                "revoked" if one.is_revoked else "expired" if is_over else "used" if one.uses_left == 0 else "valid"
-            )
+            state = "revoked" if one.is_revoked else "expired" if is_over else "used" if one.uses_left == 0 else "valid"
             uses = "many" if one.uses_left is None else str(one.uses_left)
             expires = "never" if one.expires_s is None else _when(one.expires_s)
             table.add_row(one.id, one.role, one.label, _when(one.created_s), expires, uses, state)

@@ -12,7 +12,7 @@ from rich.table import Table
 from hanse.errors import LocalError, RemoteError, Unavailable
 from hanse.local import overlay as shapes
 from hanse.local import state as state_file
-from hanse.local.agents import agent_command, is_converged
+from hanse.local.agents import LINKS, agent_command, is_converged
 from hanse.local.http import get_json
 from hanse.local.managed import LocalManager
 from hanse.local.supervise import Federation, FederationSettings
@@ -52,6 +52,8 @@ def up(
     restart: Annotated[bool, typer.Option(help="Start again what dies.")] = True,
 ) -> None:
     """Run brokers, federators and their topology manager on this machine until Ctrl-C."""
+    if link not in LINKS:
+        raise LocalError(f"--link is {link!r}; expected {' or '.join(LINKS)}.")
     settings = FederationSettings(
         brokers=brokers if brokers is not None else 0 if broker_url else _BROKERS,
         broker_urls=tuple(broker_url),

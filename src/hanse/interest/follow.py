@@ -8,9 +8,11 @@ loss.
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, assert_never
 
 from hanse.errors import LocalError
+from hanse.interest.mosquitto_file import MosquittoFileAdapter
+from hanse.interest.reports import Report
 
 CHUNK_BYTES = 256 * 1024
 
@@ -32,6 +34,22 @@ class Truncated:
     """The file is shorter than what was read of it: what stood between is lost."""
 
 
+Found = Read | Rotated | Truncated
+
+
+def reports(adapter: MosquittoFileAdapter, found: Found) -> list[Report]:
+    """What the adapter makes of what the follower found."""
+    match found:
+        case Read(chunk):
+            return adapter.feed(chunk)
+        case Rotated():
+            return adapter.began_anew()
+        case Truncated():
+            return adapter.lost()
+        case _:
+            assert_never(found)
+
+
 class LogFollower:
     """Reads a file from its start, and then whatever is added to it."""
 
@@ -40,7 +58,7 @@ class LogFollower:
         self._path = path
         self._file: BinaryIO | None = None
 
-    def poll(self) -> Read | Rotated | Truncated | None:
+    def poll(self) -> Found | None:
         """What is there, a chunk at a time; None when there is nothing new.
 
         Raises:
@@ -81,7 +99,6 @@ class LogFollower:
             return False
         except OSError as error:
             raise LocalError(
-                f"The broker's log {self._path} cannot be read ({error.strerror}); "
-                "let the federator's user read it."
+                f"The broker's log {self._path} cannot be read ({error.strerror}); let the federator's user read it."
             ) from error
         return True

@@ -14,7 +14,7 @@ LOG = "$SYS/broker/log/"
 SUBSCRIBE = LOG + "M/subscribe"
 UNSUBSCRIBE = LOG + "M/unsubscribe"
 NOTICE = LOG + "N"
-_CONNECTION = "$SYS/broker/connection/"
+CONNECTION = "$SYS/broker/connection/"
 _STATE = "/state"
 
 
@@ -34,12 +34,12 @@ class MosquittoLogAdapter:
 
     def topics(self) -> list[str]:
         """What the host session has to subscribe to. Bridges are retained states, so they arrive at once."""
-        return [SUBSCRIBE, UNSUBSCRIBE, NOTICE, f"{_CONNECTION}+{_STATE}"]
+        return [SUBSCRIBE, UNSUBSCRIBE, NOTICE, f"{CONNECTION}+{_STATE}"]
 
     def message(self, topic: str, payload: bytes) -> list[Report]:
         """One message of the host's; an unreadable one is counted and yields nothing."""
-        if topic.startswith(_CONNECTION) and topic.endswith(_STATE):
-            name = topic[len(_CONNECTION) : -len(_STATE)]
+        if topic.startswith(CONNECTION) and topic.endswith(_STATE):
+            name = topic[len(CONNECTION) : -len(_STATE)]
             return [BridgeSeen(name)] if payload == b"1" else [BridgeGone(name)]
         text = self._lines.text(payload)
         if text is None:

@@ -12,6 +12,7 @@ Rules:
 """
 
 import heapq
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -111,6 +112,7 @@ class InterestRegistry:
         self.drops: Counter[str] = Counter()
         self.expired: Counter[str] = Counter()
         self._held: dict[_Owner, dict[str, _Held]] = {}
+        self._held_count = 0
         # How many subscriptions hold a filter, by QoS.
         self._wanted: dict[str, list[int]] = {}
         self._shares: Counter[tuple[str, str]] = Counter()
@@ -207,6 +209,8 @@ class InterestRegistry:
                 source, client, text, qos, left_s = row
                 source, client, text = str(source), str(client), str(text)
                 left_s = None if left_s is None else float(left_s) - away_s
+                # JSON as Python reads it has NaN and Infinity: a time that no clock reaches.
+                left_s = left_s if left_s is None or math.isfinite(left_s) else 0.0
             except (TypeError, ValueError) as error:
                 raise LocalError(
                     "The stored interest holds a row that is not [source, client, filter, qos, seconds left]; "
@@ -223,7 +227,7 @@ class InterestRegistry:
         return self._change()
 
     def _subscribe(self, now_s: float, owner: _Owner, text: str, qos: int, ttl_s: float | None) -> None:
-        if qos not in {0, 1, 2}:
+        if type(qos) is not int or not 0 <= qos <= 2:
             self.drops["qos_out_of_range"] += 1
             return
         texts = self._held.get(owner, {})
@@ -262,6 +266,7 @@ class InterestRegistry:
         self._note(wanted)
         held = _Held(share, wanted, qos)
         self._held.setdefault(owner, texts)[text] = held
+        self._held_count += 1
         self._wanted.setdefault(wanted, [0, 0, 0])[qos] += 1
         if share is not None:
             self._shares_before.setdefault((share, wanted), (share, wanted) in self._shares)
@@ -273,6 +278,7 @@ class InterestRegistry:
         held = texts.pop(text, None) if texts is not None else None
         if texts is None or held is None:
             return  # Mosquitto logs an unsubscription also from who never subscribed
+        self._held_count -= 1
         if not texts:
             del self._held[owner]
         self._note(held.filter)
@@ -320,8 +326,7 @@ class InterestRegistry:
 
     def _sweep(self) -> None:
         """A beacon renewed for days leaves times behind that mean nothing: drop them before they are many."""
-        live_max = sum(len(texts) for texts in self._held.values()) if len(self._expiries) % 1024 == 0 else None
-        if live_max is None or len(self._expiries) < 2 * live_max + 1024:
+        if len(self._expiries) < 2 * self._held_count + 1024:
             return
         self._expiries = [
             (held.expires_at_s, owner, text)

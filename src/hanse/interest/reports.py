@@ -60,7 +60,7 @@ class ClientBack:
 
 @dataclass(frozen=True, slots=True)
 class BridgeSeen:
-    """A bridge of the broker's own is up: what we deliver here may come back by it (DESIGN: foreign loops)."""
+    """A bridge of the broker's own is up: what we deliver here may come back by it, as a foreign loop."""
 
     name: str
 

@@ -1,7 +1,7 @@
 """What a broker's own configuration needs, so that its subscriptions become known: one text a vendor."""
 
 from hanse.errors import LocalError
-from hanse.interest.mosquitto_log import LOG
+from hanse.interest.mosquitto_log import CONNECTION, LOG
 
 MOSQUITTO_LOG_TYPES = ("error", "warning", "notice", "information", "subscribe", "unsubscribe")
 
@@ -13,7 +13,7 @@ def mosquitto(*, log_file: str | None = None) -> str:
     reader = (
         "# The federator's user has to be allowed to read that file."
         if log_file
-        else f"# With an ACL, the federator's user needs: topic read {LOG}#"
+        else f"# With an ACL, its user needs:\n#   topic read {LOG}#\n#   topic read {CONNECTION}+/state"
     )
     return f"""\
 # Hanse: what lets a federator know of subscriptions. One line each for subscribe, unsubscribe, connect, disconnect.

@@ -18,10 +18,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hanse.errors import Unavailable
+from hanse.load.gathering import GATHER_S
 from hanse.load.histogram import Histogram
 from hanse.load.packets import Block, Reader
 from hanse.load.plan import Load, parse_url
-from hanse.load.subscriber import GATHER_S
 from hanse.load.wire import Wire, client_id
 
 _PR_SET_TIMERSLACK = 29
@@ -109,7 +109,7 @@ class Publishers:
         waiting = list(self._publishers)
         told_ns = moved_ns = time.perf_counter_ns()
         # Acknowledgements come one by one; with a window that outlasts the pause, many are worth waiting for.
-        gathers = bool(self._load.qos) and self._load.window_or_default >= _GATHER_WINDOW_MIN
+        gathers = bool(self._load.qos) and all(one.window >= _GATHER_WINDOW_MIN for one in waiting)
         while waiting:
             for one in waiting:
                 one.wire.flush()
@@ -156,7 +156,6 @@ class Publishers:
                         count,
                         offset_ns=offsets[index],
                         step_ns=step_ns,
-                        now_ns=now_ns,
                         idle_since_ns=idle_since_ns,
                     )
                     moved_ns = now_ns
@@ -178,10 +177,9 @@ class Publishers:
     def _in_flight(self) -> int:
         return self._sent_for_acknowledgement - self._result.acknowledged
 
-    def _send_due(
-        self, one: _Publisher, count: int, *, offset_ns: float, step_ns: float, now_ns: int, idle_since_ns: int
-    ) -> None:
+    def _send_due(self, one: _Publisher, count: int, *, offset_ns: float, step_ns: float, idle_since_ns: int) -> None:
         times_ns = []
+        now_ns = time.perf_counter_ns()  # as near to the sending as can be: our own way here is not the broker's
         for number in range(one.next, one.next + count):
             due_ns = int(offset_ns + number * step_ns)
             was_idle = due_ns >= idle_since_ns

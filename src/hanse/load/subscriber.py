@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from hanse.load.gathering import GATHER_S, Gathering
 from hanse.load.histogram import Histogram
 from hanse.load.ledger import Ledger
 from hanse.load.packets import Arrivals, Reader, Row
@@ -12,10 +13,6 @@ from hanse.load.plan import Load, parse_url
 from hanse.load.wire import Wire, client_id
 
 _PROGRESS_NS = 500_000_000
-# Mosquitto writes every message by itself, and who reads each at once spends 8 us a message on waking up: as much
-# as the broker needs, on a machine that they share. Where throughput is measured, a millisecond's worth is read at
-# once (1 us a message); the socket's buffer holds many times as much. Where latency is measured, nothing waits.
-GATHER_S = 0.001
 # After the last expected message: a duplicate would come in this time.
 LINGER_NS = 200_000_000
 
@@ -56,12 +53,12 @@ class Subscribers:
         self._result = Received()
         self._selector = selectors.DefaultSelector()
         self._subscribers: list[Subscriber] = []
-        qos = load.qos if load.subscribe_qos is None else load.subscribe_qos
+        self._qos = load.qos if load.subscribe_qos is None else load.subscribe_qos
         for number in numbers:
             address = parse_url(load.subscribe_urls[number % len(load.subscribe_urls)])
             reader = Reader(load.size_bytes, verify=load.verify)
             wire = Wire(address, client_id(run, "sub", number), reader)
-            wire.subscribe(load.subscription(), qos)
+            wire.subscribe(load.subscription(), self._qos)
             one = Subscriber(number, wire)
             self._subscribers.append(one)
             self._selector.register(wire.socket, selectors.EVENT_READ, one)
@@ -79,9 +76,9 @@ class Subscribers:
         self._selector.register(control, selectors.EVENT_READ, None)
         sent: dict[int, int] | None = None
         told_ns = quiet_since_ns = time.perf_counter_ns()
-        gathers = self._load.rate_per_s is None
+        gathering = Gathering(self._qos) if self._load.rate_per_s is None else None
         while True:
-            if gathers:
+            if gathering is not None and gathering.should_pause(time.perf_counter_ns(), self._result.received):
                 time.sleep(GATHER_S)
             for key, events in self._selector.select(0.05):
                 if key.data is None:
@@ -143,9 +140,7 @@ class Subscribers:
                 self._result.received += count
                 return
             self._result.received += count
-            measured = [
-                stamp for number, stamp in zip(numbers, stamps, strict=True) if number >= self._load.warm_up
-            ]
+            measured = [stamp for number, stamp in zip(numbers, stamps, strict=True) if number >= self._load.warm_up]
             self._result.latency.add_since(now_ns, measured)
             one.measured += len(measured)
             return

@@ -14,8 +14,6 @@ from hanse.load.plan import Address
 
 _HANDSHAKE_S = 20.0
 RECEIVE_BYTES = 256 * 1024
-# So that a subscriber that is scheduled out for a moment does not stall its broker.
-_SOCKET_BUFFER_BYTES = 4 * 1024 * 1024
 
 
 class Wire:
@@ -44,7 +42,7 @@ class Wire:
         except OSError as error:
             raise Unavailable(f"No broker answers at {self._where} ({error.strerror or error}).") from error
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BUFFER_BYTES)
+        # The receive buffer is left to the kernel to grow; a size asked for is capped by net.core.rmem_max.
         arrivals = self._ask(connect.write(), "connected")
         assert arrivals.connected is not None
         answer, _ = mqtt5.read(memoryview(arrivals.connected))

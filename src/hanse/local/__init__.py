@@ -8,5 +8,6 @@
 - `supervise`: all of it together, as `Federation`.
 - `agents`: the command line of a federator, and when all have converged.
 - `managed`: the topology manager beside them.
+- `table`: what runs, for the terminal.
 - `emulator`: a link with delay, jitter, bandwidth and cuts, between two federators.
 """

@@ -8,10 +8,13 @@ from hanse.errors import Unavailable
 from hanse.local.http import get_json
 from hanse.local.supervise import Site
 
+# The kinds of link that a federation on one machine can have.
+LINKS = ("direct", "broker")
+
 
 def agent_command(site: Site, link: str = "direct", manager: str | None = None) -> list[str]:
     """The command line of one site's federator; its neighbours are the manager's business, if there is one."""
-    words = [sys.executable, "-m", "hanse", "federator", "--id", str(site.k)]
+    words = [sys.executable, "-m", "hanse.federator", "--id", str(site.k)]
     if not site.has_login:  # else the environment tells
         words += ["--broker", site.broker_url]
     words += ["--state-dir", str(site.directory / "federator"), "--metrics", f"127.0.0.1:{site.metrics_port}"]

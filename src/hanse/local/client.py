@@ -15,7 +15,7 @@ import mqtt5
 
 from hanse.errors import LocalError, RemoteError, Unavailable
 
-# MQTT's own limit, 256 MiB, is no bound for a helper; DESIGN's largest message with its topic and properties is.
+# MQTT's own limit, 256 MiB, is no bound for a helper; the largest message, 16 MiB, with topic and properties is.
 PACKET_BYTES_MAX = 17 * 1024 * 1024
 _CONNECT_S = 10.0
 _RECEIVE_MAX = 1_000
@@ -26,7 +26,7 @@ class Connection:
     """A connected client. Use as `async with Connection(url) as connection`."""
 
     def __init__(self, url: str, *, client_id: str | None = None) -> None:
-        """`url` is `mqtt://[user:password@]host[:port]`, or `tcp://` as in the seeds' settings."""
+        """`url` is `mqtt://[user:password@]host[:port]`, or `tcp://`, as the papers' federators write it."""
         parts = urlsplit(url)
         if parts.scheme not in {"mqtt", "tcp"} or not parts.hostname:
             raise LocalError(f"The broker's URL begins with {parts.scheme!r}; expected mqtt://host:port.")
@@ -88,9 +88,7 @@ class Connection:
                 head += await self._reader.readexactly(1)
             length = sum((byte & 0x7F) << (7 * place) for place, byte in enumerate(head[1:]))
             if length > PACKET_BYTES_MAX:
-                raise RemoteError(
-                    f"The broker sent a packet of {length} bytes; at most {PACKET_BYTES_MAX} are read."
-                )
+                raise RemoteError(f"The broker sent a packet of {length} bytes; at most {PACKET_BYTES_MAX} are read.")
             packet, _ = mqtt5.read(memoryview(head + await self._reader.readexactly(length)))
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             raise Unavailable(f"The broker at {self._host}:{self._port} closed the connection.") from error

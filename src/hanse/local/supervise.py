@@ -239,11 +239,11 @@ class Federation:
                 await self._prepare(self.sites)
             await self._start_all(self.agents)
             await self._converge()
+            if self.settings.state_path is not None:
+                state.write(self.settings.state_path, self.state())
         except BaseException:
             await self.stop()
             raise
-        if self.settings.state_path is not None:
-            state.write(self.settings.state_path, self.state())
         self._watcher = asyncio.create_task(self._watch(), name="watch processes")
 
     async def _require_given(self) -> None:
@@ -344,9 +344,12 @@ class Federation:
         while True:
             await asyncio.sleep(_WATCH_S)
             now = self.state()
-            if now != known and self.settings.state_path is not None:
+            if now == known or self.settings.state_path is None:
+                continue
+            # A disk that is full for a moment must not end the supervision: it is tried again.
+            with contextlib.suppress(LocalError):
                 state.write(self.settings.state_path, now)
-            known = now
+                known = now
 
 
 async def down(path: Path, deadline_s: float = 30.0) -> bool:

@@ -32,9 +32,7 @@ from hanse.protocol.settings import EPOCH_MAX, FEDERATOR_ID_MAX, RANK_MAX, SEQUE
 VERSION = 1
 CONTROL = 1
 DATA = 2
-HOPS_MAX = 255
 RUNS_MAX = 65_535
-GROUPS_PER_RUN_MAX = 65_535
 
 _FULL, _LEAVING = 1, 2
 _FOLLOWS = 4  # a run that begins where the one before it ended, of the same origin and epoch

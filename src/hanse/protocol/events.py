@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 
+from hanse.errors import LocalError
 from hanse.protocol.messages import ControlFrame
+from hanse.protocol.settings import RANK_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,10 @@ class Ranked:
 
     group: str
     rank: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank <= RANK_MAX:
+            raise LocalError(f"The rank is {self.rank}; it must be between 0 and {RANK_MAX}.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,17 +13,22 @@ The rules (docs/protocol.md R25 to R31):
 Plain tuples, dictionaries and local variables throughout: bench/bench_route.py measures it.
 """
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from hanse.protocol.messages import Publication, Run
+from hanse.errors import RemoteError
+from hanse.protocol.messages import HOPS_LIMIT_MIN, Publication, Run
 from hanse.protocol.packets import split, topic_of
 from hanse.protocol.seen import Done, SeenIds
 from hanse.protocol.settings import Settings
-from hanse.protocol.topics import may_cross
+from hanse.protocol.topics import check_name, may_cross
 
 PLANS_MAX = 65_536
+FLOWS_MAX = 100_000
+OTHER_GROUPS = ("(other)",)
+
+_new_tuple = tuple.__new__
 
 
 class Table(Protocol):
@@ -64,6 +69,8 @@ class Plan(NamedTuple):
     blocked: tuple[str, ...]
     done: Done
     has_unknown: bool
+    # The neighbours of `hops` where each gets all groups and nothing waits: the common case.
+    uniform: tuple[int, ...]
 
 
 class _Parked(NamedTuple):
@@ -90,7 +97,9 @@ class Forwarding:
         self._link_plans: dict[tuple[int, tuple[str, ...]], Plan] = {}
         self._parked: deque[_Parked] = deque()
         self._parked_bytes = 0
-        self._hop_limit = 4
+        self._hop_limit = HOPS_LIMIT_MIN
+        # (measure, origin, groups) to [publications, bytes of packets]: what the federation's accounts are made of.
+        self.flows: dict[tuple[str, int, tuple[str, ...]], list[int]] = {}
 
     # --- what the control side does ---------------------------------------------------------------------------
 
@@ -128,11 +137,21 @@ class Forwarding:
         """How much waits for a way."""
         return self._parked_bytes
 
+    def count_flow(self, measure: str, origin: int, groups: tuple[str, ...], count: int, size: int) -> None:
+        """Add to an account; beyond the limit, accounts of new groups are kept together."""
+        flow = self.flows.get((measure, origin, groups))
+        if flow is None:
+            if len(self.flows) >= FLOWS_MAX:
+                groups = OTHER_GROUPS
+            flow = self.flows.setdefault((measure, origin, groups), [0, 0])
+        flow[0] += count
+        flow[1] += size
+
     # --- publications from the host broker ----------------------------------------------------------------------
 
     def publish(self, now: float, publications: Sequence[Publication]) -> Routed:
         """Route what clients published at the host broker: match, number, and spread (R25, R26)."""
-        frames: dict[int, list[Run]] = {}
+        frames: defaultdict[int, list[Run]] = defaultdict(list)
         plans = self._topic_plans
         plan: Plan | None = None
         qos = -1
@@ -150,29 +169,39 @@ class Forwarding:
         if packets and plan is not None:
             self._number(now, plan, qos, packets, frames)
         self._counters["published"] += len(publications)
-        return Routed(frames, [])
+        return Routed(dict(frames), [])
 
     def publish_to(self, now: float, group: str, qos: int, packets: list[bytes]) -> Routed:
         """Send packets to one group whatever their topics: for what one federator tells others."""
-        frames: dict[int, list[Run]] = {}
+        frames: defaultdict[int, list[Run]] = defaultdict(list)
         self._number(now, self._plan((group,), HOST), qos, packets, frames)
-        return Routed(frames, [])
+        return Routed(dict(frames), [])
 
-    def _number(self, now: float, plan: Plan, qos: int, packets: list[bytes], frames: dict[int, list[Run]]) -> None:
+    def _number(
+        self, now: float, plan: Plan, qos: int, packets: list[bytes], frames: defaultdict[int, list[Run]]
+    ) -> None:
         count = len(packets)
         if not plan.hops and not plan.blocked:
             self._counters["not_wanted"] += count
             return
         body = packets[0] if count == 1 else b"".join(packets)
-        run = Run(self.identity, self.epoch, self.next_id, count, qos, 1, plan.groups, body)
-        self.next_id += count
+        if len(body) > self._settings.message_bytes_max:
+            packets = [packet for packet in packets if len(packet) <= self._settings.message_bytes_max]
+            self._counters["dropped_too_large"] += count - len(packets)
+            count, body = len(packets), b"".join(packets)
+            if not count:
+                return
+        first = self.next_id
+        self.next_id = first + count
+        self.count_flow("published", self.identity, plan.groups, count, len(body))
+        # A named tuple's own constructor costs as much as the rest of this function.
+        run = _new_tuple(Run, (self.identity, self.epoch, first, count, qos, 1, plan.groups, body))
+        if plan.uniform:
+            for neighbour in plan.uniform:
+                frames[neighbour].append(run)
+            return
         for neighbour, groups in plan.hops:
-            mine = run if groups is plan.groups else run._replace(groups=groups)
-            runs = frames.get(neighbour)
-            if runs is None:
-                frames[neighbour] = [mine]
-            else:
-                runs.append(mine)
+            frames[neighbour].append(run if groups is plan.groups else run._replace(groups=groups))
         if plan.blocked:
             self._park(now, HOST, run._replace(groups=plan.blocked))
 
@@ -221,15 +250,26 @@ class Forwarding:
         self, now: float, neighbour: int, run: Run, frames: dict[int, list[Run]], deliveries: list[Run]
     ) -> None:
         """A group of the run is unknown here: each topic is matched anew (R28)."""
-        named = [group for group in run.groups if self._table.is_known(group)]
+        named = tuple([group for group in run.groups if self._table.is_known(group)])
         for offset, (start, end) in enumerate(split(run.body)):
             packet = run.body[start:end]
-            groups = tuple(sorted({*named, *self._table.match(topic_of(packet))}))
-            if not groups:
+            try:
+                topic = topic_of(packet)
+                check_name(topic)
+            except RemoteError:
+                self._counters["rejected_packet"] += 1
+                continue
+            found = self._table.match(topic) if may_cross(topic) else ()  # R32
+            matched = tuple([group for group in found if group not in named])
+            if not named and not matched:
                 self._counters["dropped_unknown_group"] += 1
                 continue
             single = run._replace(first=run.first + offset, length=1, body=packet)
-            self._forward_pieces(now, neighbour, groups, single, frames, deliveries)
+            if named:
+                self._forward_pieces(now, neighbour, named, single, frames, deliveries)
+            if matched:
+                # The sender served none of these, so it may need the publication itself: as from the host.
+                self._forward_pieces(now, HOST, matched, single, frames, deliveries)
 
     def _forward_pieces(
         self,
@@ -298,9 +338,11 @@ class Forwarding:
         for neighbour in sorted(by_neighbour):
             served = tuple(by_neighbour[neighbour])
             hops.append((neighbour, groups if served == groups else served))
+        is_uniform = not blocked and all(served is groups for _, served in hops)
+        uniform = tuple(neighbour for neighbour, _ in hops) if is_uniform else ()
         is_local = any(map(table.is_local, groups))
         has_unknown = not all(map(table.is_known, groups))
-        return Plan(groups, tuple(hops), is_local, tuple(blocked), (frozenset(groups), is_local), has_unknown)
+        return Plan(groups, tuple(hops), is_local, tuple(blocked), (frozenset(groups), is_local), has_unknown, uniform)
 
     def _park(self, now: float, source: int, run: Run) -> None:
         """Keep a run until there is a way, within the limits; the oldest goes first (R30)."""

@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import assert_never
 
+from hanse.errors import RemoteError
 from hanse.protocol.claims import ClaimSet, Fetch
 from hanse.protocol.effects import (
     CloseLink,
@@ -44,8 +45,10 @@ from hanse.protocol.events import (
     Unsubscribed,
 )
 from hanse.protocol.forwarding import Forwarding, Routed
-from hanse.protocol.identity import boot_epoch, check_federator_id, claim_delay_s, election_key
+from hanse.protocol.identity import boot_epoch, check_federator_id, claim_delay_s, election_key, private_group
 from hanse.protocol.messages import (
+    HOPS_LIMIT_MIN,
+    HOPS_MAX,
     UNREACHABLE,
     Announcement,
     ClaimChange,
@@ -63,7 +66,7 @@ from hanse.protocol.messages import (
 from hanse.protocol.neighbour import Neighbour
 from hanse.protocol.routes import ADVANCED_AT, DISTANCE, SEQUENCE, Route
 from hanse.protocol.settings import MANAGEMENT_GROUP, RANK_DEFAULT, Settings
-from hanse.protocol.topics import filter_may_cross
+from hanse.protocol.topics import check_filter, filter_may_cross
 from hanse.protocol.trie import FilterIndex, MatchCache
 
 # What an alarm is for.
@@ -112,8 +115,8 @@ class Machine:
         self._holders: dict[str, dict[int, set[int]]] = {}
         # Core to the groups for which we hold or want a membership towards it.
         self._joined_under: dict[int, set[str]] = {}
-        # Groups claimed at a core's request to take over from it.
-        self._inherited: dict[str, int] = {}
+        # Groups claimed at a core's request to take over from it: that core, and until when it is to withdraw.
+        self._inherited: dict[str, tuple[int, float]] = {}
         self._hand_over_turn = -1
         # Groups that wait to be claimed: when, and those that wait for synchronised claims.
         self._claim_due: dict[str, float] = {}
@@ -253,6 +256,16 @@ class Machine:
         return tuple(sorted(n.identity for n in self._neighbours.values() if n.is_up))
 
     @property
+    def flows(self) -> dict[tuple[str, int, tuple[str, ...]], list[int]]:
+        """Publications and bytes by (measure, origin, groups), since the start."""
+        return self._forwarding.flows
+
+    def count_delivered(self, run: Run) -> None:
+        """The host broker was handed a run: account for it under the groups that are of interest here."""
+        groups = tuple([group for group in run.groups if group in self._interest])
+        self._forwarding.count_flow("delivered", run.origin, groups, run.length, len(run.body))
+
+    @property
     def parked_bytes(self) -> int:
         """How much data waits for a way."""
         return self._forwarding.parked_bytes
@@ -276,7 +289,7 @@ class Machine:
         edges = self.mesh_neighbours(group)
         if edges:
             return edges, False
-        if self.is_member(group):
+        if group in self._interest or group in self._claims.groups:
             own_core = self._own_core.get(group)
             return (), own_core is not None and own_core != self.identity
         core = self.core_of(group)
@@ -286,9 +299,9 @@ class Machine:
         return (parents[:1] if self.settings.outsider == "one_parent" else parents), not parents
 
     def hop_limit(self) -> int:
-        """Twice the largest known distance, and four (R29)."""
+        """Twice the largest known distance, and four; at least 64, and what a frame can say (R29)."""
         distances = [route.distance for route in self._routes.values() if route.distance != UNREACHABLE]
-        return 2 * max(distances, default=0) + 4
+        return min(max(2 * max(distances, default=0) + 4, HOPS_LIMIT_MIN), HOPS_MAX - 1)
 
     # --- links --------------------------------------------------------------------------------------------------------
 
@@ -334,6 +347,7 @@ class Machine:
         """The neighbour is gone for good: it left, was removed, or stayed away too long (R22)."""
         for key in sorted(neighbour.joining.keys):
             self._drop_holder(key, neighbour)
+            self._dirty_keys.add(key)
         for key in neighbour.joined.clear():
             self._drop_child(key, neighbour.identity)
         del self._neighbours[neighbour.identity]
@@ -384,7 +398,7 @@ class Machine:
             added, removed = neighbour.connected.apply(frame.epoch, frame.connections)
             self._dirty_keys.update(added, removed)
         for hand_over in frame.hand_overs:
-            self._on_hand_over(neighbour, hand_over)
+            self._on_hand_over(now, neighbour, hand_over)
         if not neighbour.has_spoken:
             neighbour.has_spoken = True
             self._dirty_groups.add(MANAGEMENT_GROUP)
@@ -399,7 +413,11 @@ class Machine:
             neighbour.echoed_at = now
 
     def _raise_epoch(self, heard: int) -> None:
-        self.epoch = boot_epoch(self.epoch, 0, heard)
+        epoch = boot_epoch(self.epoch, 0, heard)
+        if epoch == self.epoch:
+            self.counters["rejected_epoch"] += 1  # there is no later one, and ids must not begin anew in this one
+            return
+        self.epoch = epoch
         self.counters["epochs_raised"] += 1
         self._effects.append(StoreEpoch(self.epoch))
         self._effects.append(Emit("epoch_raised", detail=str(self.epoch)))
@@ -480,7 +498,8 @@ class Machine:
                 self.counters["identity_conflicts"] += 1
                 self._raise_epoch(epoch)
             return
-        if (distance == 0) != (core == neighbour.identity):
+        # One hop more than the largest distance would read as "no way" (R3).
+        if (distance == 0) != (core == neighbour.identity) or distance == UNREACHABLE - 1:
             self.counters["rejected_distance"] += 1
             return
         route = self._routes.get(core)
@@ -525,19 +544,19 @@ class Machine:
         route = self._routes.get(core)
         if route is None:
             return
-        had_way, parents = route.distance != UNREACHABLE, route.parents
+        distance, parents = route.distance, route.parents
         if not route.choose(self._is_usable, self.settings.redundancy):
             return
-        self._dirty_cores.add(core)
         self._is_table_changed = True
+        if route.distance != distance:
+            self._dirty_cores.add(core)  # another parent at the same distance is no news to anybody
         if route.parents != parents:
             detail = ",".join(map(str, route.parents))
             self._effects.append(Emit("parents_changed", core=core, detail=detail))
             self._dirty_keys.update((core, group) for group in self._joined_under.get(core, ()))
         if route.distance == UNREACHABLE:
-            if had_way:
-                route.lost_at = now
-                self._alarm(now + self._interval_s, _CORE_LOST, core)
+            route.lost_at = now
+            self._alarm(now + self._interval_s, _CORE_LOST, core)
             self._solicit(route)
         else:
             route.lost_at = None
@@ -568,7 +587,7 @@ class Machine:
 
     def _solicit(self, route: Route) -> None:
         """Ask all neighbours for a way that is newer than what we have passed on (R18)."""
-        wanted = Solicit(route.core, route.epoch, route.announced + 1)
+        wanted = Solicit(route.core, route.epoch, route.next_sequence)
         for neighbour in self._neighbours.values():
             if neighbour.is_up:
                 neighbour.solicits[route.core] = wanted
@@ -600,10 +619,8 @@ class Machine:
                 self._neighbours[parent].solicits[core] = Solicit(core, epoch, wanted)
 
     def _answer_solicits(self, route: Route) -> None:
-        for identity in sorted(route.waiting):
-            neighbour = self._neighbours.get(identity)
-            if neighbour is not None and neighbour.is_up:
-                self._dirty_cores.add(route.core)
+        """The number that neighbours wait for has come: it goes out at once."""
+        self._dirty_cores.add(route.core)
         route.waiting.clear()
 
     # --- claims -------------------------------------------------------------------------------------------------------
@@ -631,14 +648,18 @@ class Machine:
 
     def _apply_change(self, now: float, claims: ClaimSet, change: ClaimChange) -> None:
         claims.change(change)
-        self._index_claim(claims.core, change.group, is_claimed=change.rank is not None)
+        if not self._index_claim(claims.core, change.group, is_claimed=change.rank is not None):
+            del claims.groups[change.group]
         if change.rank is None and self._wants(change.group) and change.group not in self._claim_due:
             self._wait_to_claim(now, change.group)
         if not claims.groups and claims.core != self.identity:
             self._forget_core(claims.core)
 
-    def _index_claim(self, core: int, group: str, *, is_claimed: bool) -> None:
-        """Keep the group's claimants, and the index for matching, in step with the claim sets."""
+    def _index_claim(self, core: int, group: str, *, is_claimed: bool) -> bool:
+        """Keep the group's claimants, and the index for matching, in step with the claim sets.
+
+        False for one group too many: the caller must not keep it either.
+        """
         cores = self._claimants.get(group, ())
         if is_claimed and self._fading.pop((core, group), None) is not None:
             self._dirty_keys.add((core, group))
@@ -647,7 +668,7 @@ class Machine:
                 if len(self._claimants) >= self.settings.groups_max:
                     self.counters["rejected_groups_max"] += 1
                     self._effects.append(Emit("limit_reached", group=group, detail="groups_max"))
-                    return
+                    return False
                 self._index.add(group)
             self._claimants[group] = tuple(sorted((*cores, core)))
         elif not is_claimed and core in cores:
@@ -663,6 +684,7 @@ class Machine:
                 self._dirty_keys.add((core, group))
         self._dirty_groups.add(group)
         self._is_table_changed = True
+        return True
 
     def _ask(self, now: float, core: int, neighbour: Neighbour) -> None:
         """Fetch the claims that we lack from the neighbour that named them, one request at a time (R12)."""
@@ -703,7 +725,8 @@ class Machine:
             self._end_fetch(part.core)
             return
         for group in sorted(claims.replace(part.epoch, fetch.version, tuple(fetch.claims))):
-            self._index_claim(part.core, group, is_claimed=group in claims.groups)
+            if not self._index_claim(part.core, group, is_claimed=group in claims.groups):
+                del claims.groups[group]
         if not claims.groups:
             self._forget_core(part.core)
         self._dirty_claims.add(part.core)
@@ -718,8 +741,9 @@ class Machine:
         grouping = str(self.settings.grouping) if group == MANAGEMENT_GROUP and rank is not None else ""
         if not self._claims.groups:
             self._dirty_cores.add(self.identity)
+        if not self._index_claim(self.identity, group, is_claimed=rank is not None):
+            return
         self._claims.change(ClaimChange(group, rank, grouping))
-        self._index_claim(self.identity, group, is_claimed=rank is not None)
         self._dirty_claims.add(self.identity)
         self.counters["claims_made" if rank is not None else "claims_withdrawn"] += 1
         name = "core_elected" if rank is not None else "core_withdrawn"
@@ -757,8 +781,7 @@ class Machine:
             if others or not has_members:
                 self._change_own_claim(group, None)  # R9
         elif core != self.identity and core is not None:
-            heir_of = self._inherited.get(group)
-            if heir_of is not None and heir_of in others:
+            if group in self._inherited and self._inherited[group][0] in others:
                 return  # R9: the old core withdraws, not its heir
             if self._is_connected((core, group)):
                 self._change_own_claim(group, None)  # R8
@@ -843,7 +866,7 @@ class Machine:
         if advertised and advertised != str(self.settings.grouping):
             self._effects.append(Emit("grouping_differs", core=core, detail=advertised))
 
-    def _on_hand_over(self, neighbour: Neighbour, hand_over: HandOver) -> None:
+    def _on_hand_over(self, now: float, neighbour: Neighbour, hand_over: HandOver) -> None:
         """A core without interest looks for an heir among its members (R9)."""
         core, group = hand_over
         if core == self.identity or core not in self._claimants.get(group, ()):
@@ -851,7 +874,7 @@ class Machine:
             return
         if self._wants(group):
             if group not in self._claims.groups:
-                self._inherited[group] = core
+                self._inherited[group] = (core, now + self.settings.expiry_s)
                 self._change_own_claim(group, self._ranks.get(group, RANK_DEFAULT))
             return
         self._pass_hand_over(core, group, neighbour.identity)
@@ -872,6 +895,14 @@ class Machine:
 
     def _on_subscribed(self, filter_: str) -> None:
         if filter_ in self._filters:
+            return
+        try:
+            check_filter(filter_)
+        except RemoteError:
+            self.counters["rejected_filter"] += 1
+            return
+        if not filter_may_cross(filter_) and filter_ != private_group(self.identity):
+            self.counters["ignored_closed_filter"] += 1  # R32
             return
         if len(self._filters) >= self.settings.groups_max:
             self.counters["rejected_groups_max"] += 1
@@ -939,6 +970,10 @@ class Machine:
         if core != self.identity and (is_own or children):
             # Never through a parent for that parent's own sake.
             wanted = [p for p in self.parents_of(core) if is_own or children - {p}]
+            # Also without a parent: the first that comes is to be asked.
+            self._joined_under.setdefault(core, set()).add(group)
+        elif core in self._joined_under and core not in self._holders.get(group, {}):
+            self._joined_under[core].discard(group)
         holders = self._holders.get(group, {}).get(core, set())
         for parent in wanted:
             if parent not in holders:
@@ -1061,6 +1096,9 @@ class Machine:
         for group, claim in self._claims.groups.items():
             if group not in self._interest and claim is not None:
                 self._hand_over(group)
+        for group in [group for group, (_, until) in self._inherited.items() if until <= now]:
+            del self._inherited[group]  # the core has interest again, and keeps the group
+            self._dirty_groups.add(group)
         self._dirty_groups.update(self._unclaimed)
         if self.core_of(MANAGEMENT_GROUP) is None:
             self._dirty_groups.add(MANAGEMENT_GROUP)
@@ -1178,7 +1216,7 @@ class Machine:
                 continue
             if route.distance == UNREACHABLE:
                 if with_retractions:
-                    out.append(Announcement(core, route.epoch, route.announced + 1, UNREACHABLE, 0))
+                    out.append(Announcement(core, route.epoch, route.next_sequence, UNREACHABLE, 0))
                 continue
             route.note_announced()
             if claims is None or claims.epoch != route.epoch:
@@ -1271,10 +1309,8 @@ class Machine:
 def _discard(table: dict[str, dict[int, set[int]]], key: Key, identity: int) -> None:
     """Take a neighbour out of group -> core -> neighbours, and what is empty with it."""
     core, group = key
-    by_core = table.get(group)
-    if by_core is None or core not in by_core:
-        return
-    by_core[core].discard(identity)
+    by_core = table[group]
+    by_core[core].remove(identity)
     if not by_core[core]:
         del by_core[core]
     if not by_core:

@@ -4,12 +4,16 @@ A control frame is everything that one federator has to tell one neighbour at on
 tuples because a simulated round of ten thousand brokers makes half a million of them.
 """
 
-from dataclasses import dataclass, field
-from enum import IntEnum
+from dataclasses import dataclass
 from typing import NamedTuple
 
 # The distance that says "I have no way to this core".
 UNREACHABLE = 0xFFFF
+
+# A run's hops are one byte.
+HOPS_MAX = 255
+# The least limit on hops: a core knows no distance but its own, and must not refuse what comes from afar.
+HOPS_LIMIT_MIN = 64
 
 # (core, group): what a membership is about.
 Key = tuple[int, str]
@@ -135,14 +139,6 @@ class ControlFrame:
     connections_ack: SetAck = NOTHING_ACKED
 
 
-class QoS(IntEnum):
-    """MQTT's quality of service, section 4.3."""
-
-    AT_MOST_ONCE = 0
-    AT_LEAST_ONCE = 1
-    EXACTLY_ONCE = 2
-
-
 class Publication(NamedTuple):
     """What a client published at the host broker.
 
@@ -169,10 +165,3 @@ class Run(NamedTuple):
     hops: int
     groups: tuple[str, ...]
     body: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class DataFrame:
-    """The runs that one read of a federator gives to one neighbour."""
-
-    runs: tuple[Run, ...] = field(default=())

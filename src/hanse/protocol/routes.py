@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hanse.protocol.messages import UNREACHABLE
+from hanse.protocol.settings import SEQUENCE_MAX
 
 # Feasible distances are remembered for this many sequence numbers back: a parent whose announcements take a longer
 # way lags behind by a few rounds and must stay feasible.
@@ -71,6 +72,11 @@ class Route:
                 break
             feasible_distance = smallest
         return distance < feasible_distance
+
+    @property
+    def next_sequence(self) -> int:
+        """The number after the newest that we have announced; the last one has no successor."""
+        return min(self.announced + 1, SEQUENCE_MAX)
 
     def choose(self, is_usable: Callable[[int], bool], redundancy: int) -> bool:
         """Choose the parents anew; True if the distance or the parents changed (R16)."""

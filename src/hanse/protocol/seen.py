@@ -13,6 +13,8 @@ The rules (docs/protocol.md R27, R31):
 from collections.abc import Iterator
 
 CHUNK = 4096
+# Origins remembered: a neighbour that invents more is refused. The federations that were simulated have 10,000.
+ORIGINS_MAX = 100_000
 # One byte an id: code 255 says that the true code stands in the chunk's dictionary.
 OVERFLOW = 255
 _ZEROS = bytes(CHUNK)
@@ -129,8 +131,12 @@ class SeenIds:
         self._windows: dict[int, dict[int, SeenWindow]] = {}
 
     def window(self, origin: int, epoch: int) -> SeenWindow | None:
-        """The window for an origin's epoch, made where it is new; None for an epoch that is too old."""
-        epochs = self._windows.setdefault(origin, {})
+        """The window for an origin's epoch, made where it is new; None for an epoch too old, or an origin too many."""
+        epochs = self._windows.get(origin)
+        if epochs is None:
+            if len(self._windows) >= ORIGINS_MAX:
+                return None
+            epochs = self._windows[origin] = {}
         window = epochs.get(epoch)
         if window is None:
             if len(epochs) >= 2:

@@ -89,8 +89,7 @@ async def report(node: Node, body: ReportRequest, manager: TheManager, shown: Sh
     groups = None
     if body.groups is not None:
         groups = tuple(
-            GroupReport(g.group, g.core, tuple(g.parents), tuple(g.mesh), has_interest=g.interest)
-            for g in body.groups
+            GroupReport(g.group, g.core, tuple(g.parents), tuple(g.mesh), has_interest=g.interest) for g in body.groups
         )
     told = Report(
         peer_of(body.ip, node=node, link=body.link, probe=body.probe),

@@ -47,9 +47,7 @@ class Policy:
     doubt_share: float = 0.5  # of those that were well
     doubt_failures_min: int = 3  # two may well die together; three at once are suspicious
     doubt_rounds_max: int = 3
-    gone_rounds_max: int = (
-        4  # 20 s at the default interval; dialling 500 dead ones each round would cost the others
-    )
+    gone_rounds_max: int = 4  # 20 s at the default interval; dialling 500 dead ones each round would cost the others
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,7 +120,6 @@ def families(manager: "Manager") -> list[tuple[str, str, str, list[Sample]]]:
     ]
     found += [(f"hanse_manager_{name}", kind, words, [({}, float(v))]) for name, kind, words, v in one_value]
     found += [
-        (f"hanse_manager_{name}_total", "counter", words, [({}, float(getattr(count, name)))])
-        for name, words in totals
+        (f"hanse_manager_{name}_total", "counter", words, [({}, float(getattr(count, name)))]) for name, words in totals
     ]
     return sorted(found)

@@ -137,9 +137,7 @@ class Rounds:
 
     async def _judge(self, nodes: list[int]) -> Verdict:
         targets = [
-            Target(o.id, o.key, o.probe)
-            for n in nodes
-            if (o := self._manager.topology.federators.get(n)) is not None
+            Target(o.id, o.key, o.probe) for n in nodes if (o := self._manager.topology.federators.get(n)) is not None
         ]
         timeout_s = self._settings.probe_timeout_s
         seen = await self.prober.probe([one for one in targets if one.probe is not Probe.SELF], timeout_s)

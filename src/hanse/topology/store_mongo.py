@@ -108,9 +108,7 @@ class MongoStore:
         terms = await _guard(self._leases.find({}).to_list())
         return assemble(max((int(term["epoch"]) for term in terms), default=0), documents)
 
-    async def commit(
-        self, lease: Lease, topology: Topology, changed: Collection[int], gone: Collection[int]
-    ) -> None:
+    async def commit(self, lease: Lease, topology: Topology, changed: Collection[int], gone: Collection[int]) -> None:
         for document in documents_of(topology, changed):
             mine = {"_id": document["id"], "term": {"$lte": lease.term}}
             try:

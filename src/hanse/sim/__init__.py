@@ -1,0 +1,1 @@
+"""A deterministic simulator that runs `hanse.protocol` unchanged, with faults, to ten thousand brokers."""

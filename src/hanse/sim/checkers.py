@@ -1,0 +1,412 @@
+"""The checkers: what must hold after every step, and what must hold once a fault is over.
+
+After every step of a machine, about that machine only:
+- its parents are neighbours it has a link to, at most `redundancy`, each one hop nearer than itself by what the
+  parent last told it, and following parents does not lead back for longer than an interval (no loop);
+- what comes from a neighbour does not go back to it in the same breath, hop counts stay within the limit, and no
+  message crosses a link more often than its groups can explain;
+- delivered is a subset of published, once each, unchanged, and an id never means two messages.
+
+Each simulated A, about everybody: once the bound after the last fault has passed, the federation has converged
+(`convergence`), and whatever was published since then has reached everyone entitled to it.
+
+A broken rule raises `InvariantError` at once: the run stops where the trace still shows why.
+"""
+
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+from hanse.errors import HanseError, LocalError
+from hanse.protocol.effects import Emit
+from hanse.protocol.events import Event
+from hanse.protocol.forwarding import Routed
+from hanse.protocol.machine import Machine
+from hanse.protocol.messages import UNREACHABLE, ControlFrame, Publication, Run
+from hanse.sim.convergence import why_not_converged
+from hanse.sim.federation import Federation, Node
+from hanse.sim.host import Client
+from hanse.sim.ledger import ENTITLED_AFTER_A, Ledger, Message
+from hanse.sim.monitor import Monitor
+from hanse.sim.packets import read_packets
+
+# B: clients here report their interest at once, but the bound of RELIABILITY names it.
+BEACON_A = 1.0
+# An edge of these kinds may cost (K+1)A + B; of the others, which bring something back, 2A.
+LOSSES = frozenset({"stop", "pause", "cut", "deaf", "link down"})
+# After a change of interest a group may look for its core for this long, in announcement intervals.
+INTEREST_BOUND_A = 2.0
+# Words that must cross the overlay one after the other before a mesh is whole.
+WORDS = 3
+# How often it is looked whether the federation has converged, in announcement intervals: the figures' precision.
+POLL_A = 0.1
+# Redundant parents may come this much later than the first, in announcement intervals: a way that is as short but was
+# further away a moment ago waits for the core's next announcements to come around.
+REDUNDANCY_BOUND_A = 4.0
+# A core knows no distances but its own: no federator may use a smaller limit than this.
+HOPS_FLOOR = 64
+# An edge this soon after a publication explains its loss, in announcement intervals.
+EXCUSED_AFTER_A = 2.0
+
+
+class InvariantError(HanseError):
+    """Something happened that the protocol promises never to happen."""
+
+    def __init__(self, name: str, at_s: float, text: str) -> None:
+        super().__init__(f"{name}: {text} (at {at_s:.3f} s)")
+        self.name = name
+        self.at_s = at_s
+
+
+class Checkers(Monitor):
+    """Watches a federation, keeps the books, raises on the first broken rule."""
+
+    def __init__(self, *, is_eager: bool = True) -> None:
+        # Without eagerness only messages and convergence are checked: for overlays of thousands.
+        self.is_eager = is_eager
+        self.faults: Counter[str] = Counter()
+        self.reconvergence_a: defaultdict[str, list[float]] = defaultdict(list)
+        self.route_changes = 0
+        self.core_changes: Counter[str] = Counter()
+        self.hops_largest = 0
+        self.unstable_s = 0.0
+        self.is_frozen = False
+
+    def attach(self, federation: Federation) -> None:
+        """Start watching."""
+        self._federation = federation
+        self._settings = federation.settings
+        self._a = federation.interval_s
+        self.ledger = Ledger(self.refuse, self._a)
+        self._edges: list[float] = []
+        self._restless = 0
+        self._due_s = 0.0
+        self._travel_s: float | None = None
+        self._edge_kind = "start"
+        self._is_polling = False
+        self._interest_s: dict[str, float] = {}
+        self._parts: dict[int, int] | None = None
+        self._heard: dict[tuple[int, int], dict[int, int]] = {}
+        self._last_frame: dict[tuple[int, int], tuple[int, int]] = {}
+        self._routes: defaultdict[int, dict[int, tuple[int | None, tuple[int, ...]]]] = defaultdict(dict)
+        self._distance_largest = 1
+        # Whoever has ever been a core, in that order: the only ones that anybody can have a way to.
+        self._cores: dict[int, None] = {}
+        self._elected: defaultdict[str, list[float]] = defaultdict(list)
+        self._sweep_s = 0.0
+
+    def refuse(self, name: str, text: str) -> None:
+        """A rule is broken: the run ends here."""
+        raise InvariantError(name, self._federation.engine.now, text)
+
+    # --- faults and the bound after them ---
+
+    def edge(self, kind: str) -> None:
+        """Something changed that the protocol has to repair."""
+        now = self._federation.engine.now
+        self._edges.append(now)
+        self._parts = self._travel_s = None
+        factor = self._settings.expiry_factor
+        bound_a = factor + 1 + BEACON_A if kind in LOSSES else 2.0
+        if kind == "deaf":
+            # Nobody is told: both ends notice when a round finds KA of silence, and only then does the repair begin.
+            bound_a += 2.0
+        due_s = now + bound_a * self._a
+        self._due_s = max(due_s, self._due_s)
+        self._edge_kind = kind
+        self._watch()
+
+    def fault_began(self, kind: str, *, is_restless: bool) -> None:
+        """Count a fault; a restless one keeps the bound from running."""
+        self.faults[kind] += 1
+        self._restless += is_restless
+        if is_restless:
+            self.edge(kind)
+        self._edge_kind = kind
+        self._watch()
+
+    def fault_ended(self, kind: str, *, is_restless: bool) -> None:
+        """A fault is over: the bound runs from here."""
+        self._restless -= is_restless
+        if is_restless:
+            self.edge(kind)
+
+    @property
+    def is_calm(self) -> bool:
+        """No fault is changing anything, and the bound after the last one has passed."""
+        return not self._restless and self._federation.engine.now > self.settled_at_s
+
+    @property
+    def settled_at_s(self) -> float:
+        """When the bound after the last edge will have passed.
+
+        The bounds are for overlays that a word crosses in much less than A. A ring of 20 with links of 100 ms is not
+        one, so the time that words really need is added: an announcement out, a membership back, its answer.
+        """
+        if self._federation.engine.now <= self._due_s:
+            return self._due_s
+        return self._due_s + self._words_s()
+
+    def _words_s(self) -> float:
+        """The time that the words of a repair spend on their way, in the overlay as it is now."""
+        if self._travel_s is None:
+            self._travel_s = self._federation.longest_way_s() if self.is_eager else 0.0
+        return WORDS * self._travel_s
+
+    def _watch(self) -> None:
+        if not self._is_polling:
+            self._is_polling = True
+            self._federation.engine.after(POLL_A * self._a, self._poll)
+
+    def _poll(self) -> None:
+        federation, now = self._federation, self._federation.engine.now
+        trouble = why_not_converged(federation, self._excused(now), needs_redundancy=False)
+        if trouble is None and not self._restless:
+            self._is_polling = False
+            self.reconvergence_a[self._edge_kind].append((now - self._edges[-1]) / self._a if self._edges else 0.0)
+            return
+        if trouble is not None:
+            self.unstable_s += POLL_A * self._a
+            if self.is_calm:
+                self.refuse("not converged", f"{trouble}; the last change was {self._edge_kind!r}")
+        federation.engine.after(POLL_A * self._a, self._poll)
+
+    def _excused(self, now: float) -> list[str]:
+        bound_s = INTEREST_BOUND_A * self._a + self._words_s()
+        return [group for group, changed_s in self._interest_s.items() if now - changed_s < bound_s]
+
+    def sweep(self) -> None:
+        """Look at everything; to be called each simulated A."""
+        federation = self._federation
+        now = federation.engine.now
+        self.ledger.judge(now, self._reason)
+        if self.is_calm and not self._is_polling:
+            is_late = now > self.settled_at_s + REDUNDANCY_BOUND_A * self._a
+            trouble = why_not_converged(federation, self._excused(now), needs_redundancy=is_late)
+            if trouble is not None:
+                self.refuse("not converged", f"{trouble}; no fault is on")
+
+    def _reason(self, message: Message, client: Client) -> str | None:
+        """Why a pair may have been lost; None where nothing excuses it."""
+        federation = self._federation
+        origin, target = federation.nodes[message.origin], federation.nodes[client.broker]
+        if origin.starts == 0 or target.starts == 0:
+            return "not started"
+        published_s = message.published_s
+        k = bisect_right(self._edges, published_s)
+        is_excused = k < len(self._edges) and self._edges[k] <= published_s + EXCUSED_AFTER_A * self._a
+        if message.is_calm and not is_excused:
+            return None
+        if message.is_lost_in_flight:
+            return "in flight on a link that broke"
+        if not message.is_told:
+            return "not taken from the host"
+        return "while a fault was on"
+
+    # --- control plane ---
+
+    def started(self, node: Node) -> None:
+        """A new machine has no past."""
+        self._routes[node.identity] = {}
+        for neighbour in node.ways:
+            self._last_frame.pop((node.identity, neighbour), None)
+
+    def heard(self, node: Node, neighbour: int, frame: ControlFrame) -> None:
+        """Remember what a neighbour says of each core."""
+        if not self.is_eager:
+            return
+        # A frame that comes late or again says nothing: a machine must ignore it too.
+        if (frame.epoch, frame.number) <= self._last_frame.get((node.identity, neighbour), (0, 0)):
+            return
+        self._last_frame[node.identity, neighbour] = (frame.epoch, frame.number)
+        said = self._heard.setdefault((node.identity, neighbour), {})
+        for announcement in frame.announcements:
+            said[announcement.core] = announcement.distance
+
+    def stepped(self, node: Node, event: Event) -> None:
+        """Check the machine that has just taken a step."""
+        machine = node.machine
+        if not self.is_eager or machine is None:
+            return
+        known = self._routes[node.identity]
+        for core in self._cores:
+            distance, parents = machine.distance_to(core), machine.parents_of(core)
+            if known.get(core) != (distance, parents):
+                known[core] = (distance, parents)
+                self.route_changes += 1
+                if self.is_frozen:
+                    self.refuse(
+                        "route changed in a quiet round",
+                        f"{node.identity} now has distance {distance} and parents {parents} to {core} after {event}",
+                    )
+                self._check_route(node, core, distance, parents)
+
+    def _check_route(self, node: Node, core: int, distance: int | None, parents: tuple[int, ...]) -> None:
+        where = f"{node.identity} towards core {core}"
+        if core == node.identity:
+            if parents or distance not in {0, None}:
+                self.refuse("core with parents", f"{where}: distance {distance}, parents {parents}")
+            return
+        if len(parents) > self._settings.redundancy:
+            self.refuse("too many parents", f"{where}: {parents}")
+        if not parents:
+            return
+        assert distance is not None
+        self._distance_largest = max(self._distance_largest, distance)
+        for parent in parents:
+            way = node.ways.get(parent)
+            if way is None or not way.link.direction_to(node.identity).is_known:
+                self.refuse("parent without a link", f"{where}: {parent}")
+            said = self._heard.get((node.identity, parent), {}).get(core)
+            if said is None or said == UNREACHABLE or said + 1 != distance:
+                self.refuse("parent distance", f"{where}: own distance {distance}, parent {parent} said {said}")
+        self._check_loop(node.identity, core)
+
+    def _check_loop(self, identity: int, core: int, *, is_second_look: bool = False) -> None:
+        """Following parents must not lead back.
+
+        Words cross on their way: two nodes may for a moment trust what the other no longer says. Such a loop is
+        counted, and looked at again an interval later, when both have long heard of it.
+        """
+        machine = self._federation.nodes[identity].machine
+        if machine is None or not self._leads_back(machine, core):
+            return
+        if is_second_look:
+            self.refuse("lasting loop", f"parents towards core {core} lead from {identity} back to it, for an interval")
+        self.ledger.counters["loops"] += 1
+        self._federation.engine.after(self._a, self._look_again, identity, core, len(self._edges))
+
+    def _look_again(self, identity: int, core: int, edges: int) -> None:
+        # Where something changed meanwhile it may be another loop: that one gets its own interval.
+        if not self._restless:
+            self._check_loop(identity, core, is_second_look=len(self._edges) == edges)
+
+    def _leads_back(self, machine: Machine, core: int) -> bool:
+        # Only over links that frames pass: beyond a cut nobody can have heard, and nothing can go around.
+        live_neighbours = self._federation.live_neighbours
+        pending, seen = [machine], set[int]()
+        while pending:
+            other = pending.pop()
+            live = live_neighbours(other.identity)
+            for parent in other.parents_of(core):
+                if parent == machine.identity and parent in live:
+                    return True
+                if parent in live and parent not in seen:
+                    seen.add(parent)
+                    pending.append(self._federation.nodes[parent].running)
+        return False
+
+    def emitted(self, node: Node, effect: Emit) -> None:
+        """Count elections; a flapping link may not make more than one a group in KA."""
+        if effect.name == "core_elected":
+            self._cores.setdefault(node.identity)
+            self.core_changes[effect.group] += 1
+
+    def closed(self, node: Node, neighbour: int, reason: str) -> None:
+        """A machine closed a link: in a simulation nobody breaks the rules that lead to it."""
+        self.refuse("link closed", f"{node.identity} closed its link to {neighbour}: {reason}")
+
+    def interest_changed(self, node: Node, topic_filter: str) -> None:
+        """A group may need another core, or a larger mesh."""
+        del node
+        group = self._settings.grouping.group_of(topic_filter)
+        self._interest_s[group] = self._federation.engine.now
+
+    # --- data plane ---
+
+    def published(self, node: Node, number: int, topic: str, qos: int, packet: bytes, *, is_told: bool) -> None:
+        """Open the books: who is entitled, and is it a time of calm?"""
+        now = self._federation.engine.now
+        message = Message(number, node.identity, topic, qos, packet, now, is_told, self.is_calm)
+        message.arrived_s[node.identity] = now
+        self.ledger.publish(message, self._entitled(node, topic, now))
+
+    def _entitled(self, node: Node, topic: str, now: float) -> list[Client]:
+        parts = self._components()
+        here = parts.get(node.identity)
+        found = []
+        for identity, other in self._federation.nodes.items():
+            if identity == node.identity or not other.host.is_up or here is None or parts.get(identity) != here:
+                continue
+            for client in other.host.clients.values():
+                since_s = client.wants_since(topic)
+                if since_s is not None and since_s <= now - ENTITLED_AFTER_A * self._a:
+                    found.append(client)
+        return found
+
+    def _components(self) -> dict[int, int]:
+        """Federator to the smallest id it can reach.
+
+        Who is cut off from the origin is entitled to nothing: without custody nobody keeps it for the other side.
+        """
+        if self._parts is None:
+            self._parts = {k: part[0] for part in self._federation.components() for k in part}
+        return self._parts
+
+    def unsubscribing(self, client: Client, topic_filter: str) -> None:
+        """Who goes did not stay."""
+        self.ledger.release(client, topic_filter)
+
+    def host_stopped(self, node: Node) -> None:
+        """Whoever subscribes at a dead broker is entitled to nothing meanwhile."""
+        for client in node.host.clients.values():
+            self.ledger.release(client, None)
+
+    def routed(self, node: Node, publications: Sequence[Publication], routed: Routed) -> None:
+        """A host's publications left their machine: nothing of them may come straight back."""
+        del publications
+        if routed.deliveries:
+            self.refuse("echo", f"{node.identity} delivers to its host what its host published")
+
+    def forwarded(self, node: Node, neighbour: int, runs: Sequence[Run], routed: Routed) -> None:
+        """Nothing goes back to the neighbour that it came from."""
+        now = self._federation.engine.now
+        for run in runs:
+            self.hops_largest = max(self.hops_largest, run.hops)
+            for message in self.ledger.read(run, f"at {node.identity} from {neighbour}"):
+                message.arrived_s.setdefault(node.identity, now)
+        back = routed.frames.get(neighbour)
+        if back:
+            came = {(run.origin, run.epoch, run.first + k): run.groups for run in runs for k in range(run.length)}
+            for run in back:
+                for k in range(run.length):
+                    named = came.get((run.origin, run.epoch, run.first + k), ())
+                    # A hop that knows more groups than the sender may serve those back; never the ones it came for.
+                    if not set(named).isdisjoint(run.groups):
+                        text = f"{node.identity} sends to {neighbour} what came from there, for {run.groups}"
+                        self.refuse("back to the sender", text)
+
+    def sending(self, node: Node, neighbour: int, runs: Sequence[Run]) -> None:
+        """Hop counts and copies stay within their limits."""
+        limit = max(HOPS_FLOOR, 2 * self._distance_largest + 4)
+        for run in runs:
+            if self.is_eager and run.hops > limit:
+                self.refuse("hops", f"{node.identity} sends a run with {run.hops} hops; the limit is {limit}")
+            for message in self.ledger.read(run, f"from {node.identity} to {neighbour}"):
+                message.forwards += 1
+                message.path.append((node.identity, neighbour))
+                self.ledger.counters["forwards"] += 1
+
+    def delivered(self, node: Node, runs: Sequence[Run]) -> None:
+        """A machine hands publications to its host broker."""
+        for run in runs:
+            for message in self.ledger.read(run, f"delivered at {node.identity}"):
+                if node.host.is_up:
+                    self.ledger.deliver(node.identity, message, node.host.receivers(message.topic))
+
+    def lost_in_flight(self, frame: tuple[object, ...]) -> None:
+        """Remember why a message may be missing somewhere."""
+        runs = self._federation.runs_of(frame)
+        for run in runs:
+            for number, _, _ in read_packets(run.body):
+                message = self.ledger.messages.get(number)
+                if message is not None:
+                    message.is_lost_in_flight = True
+
+    # --- the end of a run ---
+
+    def freeze(self) -> None:
+        """From now on nothing changes: distances and parents must not either."""
+        if not self.is_calm:
+            raise LocalError("A run can be frozen only when the bound after the last fault has passed.")
+        self.is_frozen = True

@@ -1,0 +1,119 @@
+"""Whether a federation has converged, as RELIABILITY defines it, and if not, why not.
+
+Converged: in each component, for each group with interest there (and the management group), all federators name one
+core, which is in the component, with the epoch that it really has; their distance is the length of a shortest way;
+and each interested federator has a way of parents to the core, along which the mesh is complete.
+"""
+
+from collections.abc import Callable, Collection, Iterable
+
+from hanse.protocol.machine import Machine
+from hanse.protocol.settings import MANAGEMENT_GROUP
+from hanse.sim.federation import Federation
+from hanse.sim.overlay import distances
+
+
+def groups_with_interest(federation: Federation, component: Iterable[int]) -> list[str]:
+    """The groups that someone in a component wants, sorted, the management group first."""
+    group_of = federation.settings.grouping.group_of
+    wanted = {group_of(wanted) for identity in component for wanted in federation.nodes[identity].host.interest}
+    return [MANAGEMENT_GROUP, *sorted(wanted)]
+
+
+def why_not_converged(
+    federation: Federation, excused: Collection[str] = (), *, needs_redundancy: bool = True
+) -> str | None:
+    """The first thing that is missing, as a sentence; None when the federation has converged.
+
+    `excused` groups are not looked at: their interest has just changed. The promise is one way to the core; with
+    `needs_redundancy` all parents that the settings ask for must be there, and the mesh complete over each.
+    """
+    for component in federation.components():
+        trouble = _why_not(federation, component, excused, needs_redundancy=needs_redundancy)
+        if trouble is not None:
+            return trouble
+    return None
+
+
+def _why_not(
+    federation: Federation, component: list[int], excused: Collection[str], *, needs_redundancy: bool
+) -> str | None:
+    machines = [federation.nodes[identity].running for identity in component]
+    ways: dict[int, dict[int, int]] = {}
+    for group in groups_with_interest(federation, component):
+        if group in excused:
+            continue
+        core = machines[0].core_of(group)
+        for machine in machines:
+            if machine.core_of(group) != core:
+                other = machine.core_of(group)
+                return f"{group}: {machine.identity} names core {other}, {component[0]} names {core}"
+        if core is None:
+            return f"{group}: {component[0]} knows no core"
+        if core not in ways:
+            if core not in federation.nodes or federation.nodes[core].machine is None or core not in component:
+                return f"{group}: core {core} is not in the component of {component[0]}"
+            ways[core] = distances(core, federation.live_neighbours)
+            trouble = _why_no_way(federation, machines, core, ways[core], needs_redundancy=needs_redundancy)
+            if trouble is not None:
+                return trouble
+        trouble = _why_no_mesh(federation, component, group, core, needs_redundancy=needs_redundancy)
+        if trouble is not None:
+            return trouble
+    return None
+
+
+def _why_no_way(
+    federation: Federation, machines: list[Machine], core: int, hops: dict[int, int], *, needs_redundancy: bool
+) -> str | None:
+    epoch = federation.nodes[core].running.epoch
+    for machine in machines:
+        if machine.core_epoch(core) != epoch:
+            return f"core {core} has epoch {epoch}, but {machine.identity} holds {machine.core_epoch(core)}"
+        if machine.distance_to(core) != hops[machine.identity]:
+            seen = machine.distance_to(core)
+            return f"core {core} is {hops[machine.identity]} hops from {machine.identity}, which says {seen}"
+        parents = machine.parents_of(core)
+        nearest = [k for k in federation.live_neighbours(machine.identity) if hops[k] == hops[machine.identity] - 1]
+        enough = min(len(nearest), federation.settings.redundancy if needs_redundancy else 1)
+        if machine.identity != core and (len(parents) < enough or not set(parents) <= set(nearest)):
+            return f"core {core}: {machine.identity} has parents {parents}, expected {enough} of {sorted(nearest)}"
+    return None
+
+
+def _why_no_mesh(
+    federation: Federation, component: list[int], group: str, core: int, *, needs_redundancy: bool
+) -> str | None:
+    """Each member that is interested, and each parent of a member, must be in the mesh, known from both sides."""
+    nodes = federation.nodes
+    pending = _interested(federation, component, group)
+    seen = set(pending)
+    while pending:
+        identity = pending.pop()
+        machine = nodes[identity].running
+        if not machine.is_member(group):
+            return f"{group}: {identity} should be a member of the mesh, and is not"
+        if identity == core:
+            continue
+        mesh = machine.mesh_neighbours(group)
+        parents = machine.parents_of(core)
+        joined = [k for k in parents if k in mesh and identity in nodes[k].running.mesh_neighbours(group)]
+        if len(joined) < (len(parents) if needs_redundancy else 1):
+            missing = sorted(set(parents) - set(joined))
+            return f"{group}: the mesh link from {identity} to its parent {missing[0]} is not complete"
+        for parent in joined:
+            if parent not in seen:
+                seen.add(parent)
+                pending.append(parent)
+    return None
+
+
+def _interested(federation: Federation, component: list[int], group: str) -> list[int]:
+    if group == MANAGEMENT_GROUP:
+        return list(component)
+    group_of: Callable[[str], str] = federation.settings.grouping.group_of
+    return [
+        identity
+        for identity in component
+        if any(group_of(wanted) == group for wanted in federation.nodes[identity].host.interest)
+    ]

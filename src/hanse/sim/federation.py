@@ -1,0 +1,701 @@
+"""A simulated federation: machines, host brokers and links, driven by the engine.
+
+Rules:
+- The machines are `hanse.protocol` as it is. This module is the shell that the agent is in the real world: it
+  carries out effects in order, calls `step` with `Tick` when the deadline has come, and reports interest and links.
+- A federator that is down has no machine. It comes back with a new one, the epoch that its disk holds, and the
+  clock that its fault left it.
+- A paused federator handles nothing; what reaches it waits, in order, as in a socket's buffer.
+- With `is_wire` every frame passes the codec, both ways. Without it the objects themselves pass: they are frozen.
+"""
+
+import heapq
+import zlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from typing import Any, assert_never
+
+from hanse.errors import HanseError
+from hanse.protocol import codec
+from hanse.protocol.effects import (
+    CloseLink,
+    Effect,
+    Emit,
+    Send,
+    SendRuns,
+    StoreEpoch,
+    SubscribeHost,
+    UnsubscribeHost,
+)
+from hanse.protocol.events import (
+    Appointed,
+    Event,
+    Leave,
+    LinkDown,
+    LinkUp,
+    Ranked,
+    Received,
+    Subscribed,
+    Tick,
+    Unsubscribed,
+)
+from hanse.protocol.forwarding import Routed
+from hanse.protocol.machine import Machine
+from hanse.protocol.messages import ControlFrame, Publication, Run
+from hanse.protocol.settings import Settings
+from hanse.sim.engine import Engine
+from hanse.sim.host import Client, HostBroker
+from hanse.sim.links import REMEMBERED_FRAMES, Direction, Link
+from hanse.sim.monitor import Monitor
+from hanse.sim.overlay import Overlay, Pair, components, pair
+from hanse.sim.packets import publish_packet
+
+# Simulated wall clocks start here, so that epochs look as they do in the field.
+WALL_S = 1_700_000_000
+
+# How long an end waits before it gives up a connection whose frames do not arrive, in announcement intervals.
+SILENCE_A = (1.5, 6.0)
+# How long after its loss a connection is tried again, in announcement intervals.
+RECONNECT_A = (0.05, 0.5)
+
+# A machine whose deadline does not move when it gets its tick would stop the clock for good.
+LATE_TICKS_MAX = 10
+
+MachineFactory = Callable[..., Machine]
+
+
+class Record(IntEnum):
+    """What a record of the trace is about."""
+
+    CONTROL = 1
+    DATA = 2
+    TICK = 3
+    PUBLISH = 4
+    LINK_UP = 5
+    LINK_DOWN = 6
+    INTEREST = 7
+    START = 8
+    STOP = 9
+    DELIVER = 10
+    EMIT = 11
+    PAUSE = 12
+
+
+class Node:
+    """One broker and its federator."""
+
+    __slots__ = (
+        "clock_s",
+        "disk_epoch",
+        "host",
+        "identity",
+        "inbox",
+        "is_leaving",
+        "is_paused",
+        "late_ticks",
+        "machine",
+        "ranks",
+        "starts",
+        "tick_at",
+        "ways",
+    )
+
+    def __init__(self, identity: int) -> None:
+        self.identity = identity
+        self.machine: Machine | None = None
+        self.host = HostBroker()
+        # Neighbour to the direction that leads there.
+        self.ways: dict[int, Direction] = {}
+        self.tick_at = float("inf")
+        self.is_paused = False
+        self.is_leaving = False
+        self.late_ticks = 0
+        self.inbox: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        self.disk_epoch = 0
+        # The wall clock at simulated time 0.
+        self.clock_s = WALL_S
+        self.starts = 0
+        # What the manager has said, to be said again after a restart.
+        self.ranks: dict[str, Event] = {}
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the federator takes part: it is up, and has not said that it leaves."""
+        return self.machine is not None and not self.is_leaving
+
+    @property
+    def running(self) -> Machine:
+        """The machine of a federator that is known to run."""
+        assert self.machine is not None, f"federator {self.identity} is down"
+        return self.machine
+
+
+class Federation:
+    """All nodes and links of a run, and what has been counted."""
+
+    def __init__(
+        self,
+        overlay: Overlay,
+        settings: Settings,
+        *,
+        seed: int,
+        latency_s: tuple[float, float] = (0.010, 0.010),
+        is_wire: bool = True,
+        machine: MachineFactory = Machine,
+        monitor: Monitor | None = None,
+    ) -> None:
+        self.overlay = overlay
+        self.settings = settings
+        self.engine = Engine(seed)
+        self.random = self.engine.random
+        self.interval_s = settings.announcement_interval_s
+        self.is_wire = is_wire
+        # Bytes of frames that pass as objects are counted only when asked for: it takes the encoder.
+        self.is_weighing = is_wire
+        self.monitor = monitor
+        self.machine_factory = machine
+        self.nodes: dict[int, Node] = {identity: Node(identity) for identity in overlay.identities}
+        self.links: dict[Pair, Link] = {}
+        low, high = latency_s
+        for ends in overlay.links:
+            link = Link(ends, low if low == high else self.random.uniform(low, high))
+            self.links[ends] = link
+            for way in link.directions:
+                self.nodes[way.source].ways[way.target] = way
+        # Who can exchange frames with whom, until something changes that.
+        self._live: dict[int, list[int]] | None = None
+        self.counters: Counter[str] = Counter()
+        self.emitted: Counter[str] = Counter()
+        self.control_frames = 0
+        self.control_bytes = 0
+        self.control_bytes_largest = 0
+        self.announcements = 0
+        self.data_frames = 0
+        if monitor is not None:
+            monitor.attach(self)
+
+    # --- life of a federator ---
+
+    def start_all(self, within_s: float) -> None:
+        """Start every federator at a random moment of the first `within_s` seconds."""
+        for identity in self.nodes:
+            self.engine.at(self.engine.now + self.random.random() * within_s, self.start, identity)
+
+    def start(self, identity: int) -> None:
+        """Start a federator that is down, with what its disk and its clock say."""
+        node = self.nodes[identity]
+        if node.machine is not None:
+            return
+        now = self.engine.now
+        wall_s = max(0, int(node.clock_s + now))
+        node.machine = self.machine_factory(
+            identity, self.settings, now=now, wall_s=wall_s, stored_epoch=node.disk_epoch
+        )
+        node.starts += 1
+        node.tick_at = float("inf")
+        self.engine.note(Record.START, identity, node.machine.epoch)
+        self._edge("start")
+        self._carry_out(node, node.machine.start(now))
+        for event in node.ranks.values():
+            self._step(node, event)
+        for topic_filter in sorted(node.host.interest):
+            self._step(node, Subscribed(topic_filter))
+        for way in node.ways.values():
+            link = way.link
+            link.direction_to(identity).is_known = False
+            if link.is_up:
+                # The other end still holds the connection of the federator that died without a word.
+                self._break(link)
+            else:
+                # Who starts dials at once; only a connection that was lost is tried again later.
+                self.engine.after(0.0, self._connect, link)
+        if self.monitor is not None:
+            self.monitor.started(node)
+
+    def stop(self, identity: int, *, is_silent: bool = False) -> None:
+        """Kill a federator. Its neighbours see a reset, or nothing at all where the whole machine went dark."""
+        node = self.nodes[identity]
+        if node.machine is None:
+            return
+        self.engine.note(Record.STOP, identity)
+        if self.monitor is not None:
+            self.monitor.stopped(node)
+        node.machine = None
+        node.is_paused = node.is_leaving = False
+        node.inbox.clear()
+        node.host.federator_filters.clear()
+        self._edge("stop")
+        for way in node.ways.values():
+            link = way.link
+            if link.is_up and is_silent:
+                low, high = SILENCE_A
+                delay_s = self.random.uniform(low, high) * self.interval_s
+                self.engine.after(delay_s, self._give_up_dead, link, link.generation)
+            elif link.is_up:
+                self._break(link)
+
+    def leave(self, identity: int) -> None:
+        """Stop a federator that says so first."""
+        node = self.nodes[identity]
+        if not node.is_running or node.is_paused:
+            return
+        node.is_leaving = True
+        self._edge("stop")
+        self._step(node, Leave())
+        # What it said is on the wire before the connections close.
+        self.engine.after(0.15, self.stop, identity)
+
+    def pause(self, identity: int) -> None:
+        """Stop a federator's process as SIGSTOP does."""
+        node = self.nodes[identity]
+        if node.machine is not None and not node.is_paused:
+            node.is_paused = True
+            self.engine.note(Record.PAUSE, identity, 1)
+            self._edge("pause")
+
+    def resume(self, identity: int) -> None:
+        """Let a paused federator go on: its timers are late, and its sockets are full."""
+        node = self.nodes[identity]
+        if node.machine is None or not node.is_paused:
+            return
+        node.is_paused = False
+        self.engine.note(Record.PAUSE, identity, 0)
+        self._edge("resume")
+        inbox, node.inbox = node.inbox, []
+        # An event loop may look at its timers first, or at its sockets first: both must do.
+        if self.random.random() < 0.5:
+            self._tick(node, node.tick_at)
+        for handler, arguments in inbox:
+            handler(*arguments)
+        if node.machine is not None:
+            self._tick(node, node.tick_at)
+
+    # --- links ---
+
+    def close_link(self, ends: Pair, *, is_silent: bool) -> None:
+        """Cut a link, with a reset or in silence. Cuts nest: each must be opened again."""
+        link = self.links[ends]
+        if is_silent:
+            for way in link.directions:
+                way.silent += 1
+                way.settle()
+            if link.is_up:
+                low, high = SILENCE_A
+                delay_s = self.random.uniform(low, high) * self.interval_s
+                self.engine.after(delay_s, self._give_up, link, link.generation)
+        else:
+            link.closed += 1
+            if link.is_up:
+                self._break(link)
+        self._edge("cut")
+
+    def open_link(self, ends: Pair, *, is_silent: bool) -> None:
+        """Undo one cut of a link."""
+        link = self.links[ends]
+        if is_silent:
+            for way in link.directions:
+                way.silent -= 1
+                way.settle()
+                if link.is_up and not way.silent:
+                    self._release(way)
+        else:
+            link.closed -= 1
+        self._edge("open")
+        self._dial(link)
+
+    def deafen(self, source: int, target: int, *, is_deaf: bool) -> None:
+        """Drop all that goes from `source` to `target`, or no longer; nobody is told."""
+        way = self.nodes[source].ways[target]
+        way.deaf += 1 if is_deaf else -1
+        way.settle()
+        self._edge("deaf" if is_deaf else "hearing")
+
+    def can_pass(self, ends: Pair) -> bool:
+        """Whether frames pass both ways over a link now."""
+        link = self.links[ends]
+        return link.is_up and link.can_connect and not any(way.deaf for way in link.directions)
+
+    def live_neighbours(self, identity: int) -> list[int]:
+        """The neighbours with which a running federator can exchange frames."""
+        live = self._live
+        if live is None:
+            live = self._live = {k: [] for k in self.nodes}
+            for (one, other), link in self.links.items():
+                if link.is_up and self.can_pass((one, other)):
+                    if self.nodes[other].is_running:
+                        live[one].append(other)
+                    if self.nodes[one].is_running:
+                        live[other].append(one)
+        return live[identity]
+
+    def components(self) -> list[list[int]]:
+        """The running federators, by which of them can reach each other."""
+        running = [identity for identity, node in self.nodes.items() if node.is_running]
+        return components(running, self.live_neighbours)
+
+    def longest_way_s(self) -> float:
+        """How long a word takes between the two federators that are furthest apart now; for small overlays."""
+        longest = 0.0
+        for start in self.nodes:
+            found = {start: 0.0}
+            edge = [(0.0, start)]
+            while edge:
+                so_far_s, identity = heapq.heappop(edge)
+                if so_far_s > found[identity]:
+                    continue
+                for other in self.live_neighbours(identity):
+                    time_s = so_far_s + self.nodes[identity].ways[other].latency_s
+                    if time_s < found.get(other, float("inf")):
+                        found[other] = time_s
+                        heapq.heappush(edge, (time_s, other))
+            longest = max(longest, *found.values())
+        return longest
+
+    def _dial(self, link: Link) -> None:
+        low, high = RECONNECT_A
+        delay_s = self.random.uniform(low, high) * self.interval_s
+        self.engine.after(delay_s, self._connect, link)
+
+    def _connect(self, link: Link) -> None:
+        one, other = (self.nodes[end] for end in link.ends)
+        if link.is_up or not link.can_connect or one.machine is None or other.machine is None:
+            return
+        if one.is_paused or other.is_paused:
+            self._dial(link)
+            return
+        link.is_up = True
+        link.generation += 1
+        self.engine.note(Record.LINK_UP, *link.ends)
+        self._edge("link up")
+        for way in link.directions:
+            way.stalled.clear()
+            self.engine.after(way.latency_s, self._link_up, way, link.generation)
+
+    def _link_up(self, way: Direction, generation: int) -> None:
+        node = self.nodes[way.target]
+        if way.link.generation == generation and way.link.is_up and node.machine is not None:
+            way.is_known = True
+            self._edge("link up")
+            self._step(node, LinkUp(way.source))
+
+    def _break(self, link: Link) -> None:
+        """Both ends learn that the connection is gone; what was in flight is lost."""
+        link.is_up = False
+        link.generation += 1
+        self.engine.note(Record.LINK_DOWN, *link.ends)
+        for way in link.directions:
+            for frame in way.stalled:
+                self._lost(frame)
+            way.stalled.clear()
+            # Old control frames may come back over a new connection. Data may not: a federator that restarted in
+            # between no longer knows what it has seen, as long as that is not kept on disk.
+            way.remembered = [frame for frame in way.remembered if not isinstance(frame, tuple)]
+            self.engine.after(way.latency_s, self._link_down, way)
+        self._edge("link down")
+        self._dial(link)
+
+    def _link_down(self, way: Direction) -> None:
+        node = self.nodes[way.target]
+        if node.machine is not None and way.is_known:
+            way.is_known = False
+            self._edge("link down")
+            self._step(node, LinkDown(way.source))
+
+    def _give_up(self, link: Link, generation: int) -> None:
+        """A connection through which nothing came for too long: unless the way is open again."""
+        if link.is_up and link.generation == generation and any(way.silent for way in link.directions):
+            self._break(link)
+
+    def _give_up_dead(self, link: Link, generation: int) -> None:
+        """The other end is gone and said nothing; a restart makes a new connection, which ends the old one too."""
+        if link.is_up and link.generation == generation:
+            self._break(link)
+
+    def _release(self, way: Direction) -> None:
+        """The way is open again in time: what was held back arrives, in order."""
+        stalled, way.stalled = way.stalled, []
+        for frame in stalled:
+            self.engine.after(way.latency_s, self._arrive, way, way.link.generation, frame)
+
+    # --- frames ---
+
+    def _send(self, node: Node, neighbour: int, frame: object) -> None:
+        way = node.ways.get(neighbour)
+        if way is None or not way.link.is_up:
+            self._lost(frame)
+            return
+        if way.is_plain:
+            self.engine.after(way.latency_s, self._arrive, way, way.link.generation, frame)
+        else:
+            self._send_oddly(way, frame)
+
+    def _send_oddly(self, way: Direction, frame: object) -> None:
+        """A frame over a way on which some fault is on."""
+        engine, random, noise = self.engine, self.random, way.link.noise
+        if way.deaf:
+            self._lost(frame)
+            return
+        if way.silent:
+            way.stalled.append(frame)
+            return
+        if noise is None:
+            engine.after(way.latency_s, self._arrive, way, way.link.generation, frame)
+            return
+        is_data = isinstance(frame, tuple)
+        if not is_data and random.random() < noise.loss:
+            self.counters["control_frames_lost"] += 1
+            return
+        delay_s = way.latency_s
+        if random.random() < noise.reorder:
+            delay_s += random.random() * noise.delay_s_max
+        engine.after(delay_s, self._arrive, way, way.link.generation, frame)
+        remembered = way.remembered
+        remembered.append(frame)
+        if len(remembered) > REMEMBERED_FRAMES:
+            del remembered[0]
+        if random.random() < noise.replay:
+            delay_s += random.random() * noise.delay_s_max
+            again = random.choice(remembered)
+            self.counters["frames_replayed"] += 1
+            engine.after(delay_s, self._arrive, way, way.link.generation, again)
+
+    def _arrive(self, way: Direction, generation: int, frame: object) -> None:
+        node = self.nodes[way.target]
+        if way.link.generation != generation or node.machine is None:
+            self._lost(frame)
+            return
+        self._take(node, way.source, frame)
+
+    def _take(self, node: Node, source: int, frame: object) -> None:
+        if node.is_paused:
+            # It is in the socket's buffer: it will be read even if the connection ends meanwhile.
+            node.inbox.append((self._take, (node, source, frame)))
+            return
+        if isinstance(frame, tuple):
+            self._forward(node, source, frame)
+            return
+        ends = source << 32 | node.identity
+        if isinstance(frame, bytes):
+            self.engine.note(Record.CONTROL, ends, zlib.crc32(frame))
+            frame = codec.decode_control(frame)
+        else:
+            assert isinstance(frame, ControlFrame)
+            self.engine.note(Record.CONTROL, ends, frame.number, len(frame.announcements))
+        if self.monitor is not None:
+            self.monitor.heard(node, source, frame)
+        self._step(node, Received(source, frame))
+
+    def _lost(self, frame: object) -> None:
+        if isinstance(frame, tuple):
+            self.counters["data_frames_lost"] += 1
+            if self.monitor is not None:
+                self.monitor.lost_in_flight(frame)
+        else:
+            self.counters["control_frames_lost"] += 1
+
+    def _forward(self, node: Node, neighbour: int, frame: tuple[Any, ...]) -> None:
+        runs = self.runs_of(frame)
+        ends = neighbour << 32 | node.identity
+        if self.is_wire:
+            self.engine.note(Record.DATA, ends, zlib.crc32(frame[0]))
+        else:
+            self.engine.note(Record.DATA, ends, runs[0].origin, runs[0].first, len(runs))
+        routed = node.running.forward(self.engine.now, neighbour, runs)
+        if self.monitor is not None:
+            self.monitor.forwarded(node, neighbour, runs, routed)
+        self._route(node, routed)
+
+    def runs_of(self, frame: tuple[Any, ...]) -> tuple[Run, ...]:
+        """The runs that a data frame carries, decoded where frames are bytes."""
+        return tuple(codec.decode_data(frame[0])) if self.is_wire else frame
+
+    def _route(self, node: Node, routed: Routed) -> None:
+        for neighbour, runs in routed.frames.items():
+            self._send_runs(node, neighbour, runs)
+        if routed.deliveries:
+            self.engine.note(Record.DELIVER, node.identity, sum(run.length for run in routed.deliveries))
+            if self.monitor is not None:
+                self.monitor.delivered(node, routed.deliveries)
+        self._watch_deadline(node)
+
+    def _send_runs(self, node: Node, neighbour: int, runs: Sequence[Run]) -> None:
+        self.data_frames += 1
+        if self.monitor is not None:
+            self.monitor.sending(node, neighbour, runs)
+        # A data frame is a tuple on its way, a control frame never is: the receiver tells them apart by that.
+        frame = (codec.encode_data(tuple(runs)),) if self.is_wire else tuple(runs)
+        self._send(node, neighbour, frame)
+
+    # --- steps of a machine ---
+
+    def _step(self, node: Node, event: Event) -> None:
+        if node.is_paused:
+            node.inbox.append((self._step, (node, event)))
+            return
+        machine = node.machine
+        if machine is None:
+            return
+        self._carry_out(node, machine.step(self.engine.now, event))
+        if self.monitor is not None:
+            self.monitor.stepped(node, event)
+
+    def _watch_deadline(self, node: Node) -> None:
+        machine = node.machine
+        if machine is not None and machine.deadline < node.tick_at:
+            node.tick_at = max(machine.deadline, self.engine.now)
+            self.engine.at(node.tick_at, self._tick, node, node.tick_at)
+
+    def _tick(self, node: Node, tick_at: float) -> None:
+        machine = node.machine
+        if machine is None or node.is_paused or node.is_leaving or tick_at != node.tick_at:
+            return
+        node.tick_at = float("inf")
+        if machine.deadline <= self.engine.now:
+            self.engine.note(Record.TICK, node.identity)
+            self._step(node, Tick())
+            is_late = node.machine is not None and node.machine.deadline <= self.engine.now
+            node.late_ticks = node.late_ticks + 1 if is_late else 0
+            if node.late_ticks > LATE_TICKS_MAX:
+                text = f"federator {node.identity} has had {node.late_ticks} ticks and still wants one"
+                raise HanseError(f"deadline: {text} (at {self.engine.now:.3f} s)")
+        self._watch_deadline(node)
+
+    def _carry_out(self, node: Node, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Send(neighbour, frame):
+                    self._send_control(node, neighbour, frame)
+                case SendRuns(neighbour, runs):
+                    self._send_runs(node, neighbour, runs)
+                case SubscribeHost(group):
+                    node.host.federator_filters.add(group)
+                case UnsubscribeHost(group):
+                    node.host.federator_filters.discard(group)
+                case StoreEpoch(epoch):
+                    node.disk_epoch = epoch
+                case CloseLink(neighbour, reason):
+                    self._close_by_federator(node, neighbour, reason)
+                case Emit():
+                    self._emit(node, effect)
+                case _:
+                    assert_never(effect)
+        self._watch_deadline(node)
+
+    def _send_control(self, node: Node, neighbour: int, frame: ControlFrame) -> None:
+        self.control_frames += 1
+        self.announcements += len(frame.announcements)
+        if self.is_weighing:
+            body = codec.encode_control(frame)
+            self.control_bytes += len(body)
+            self.control_bytes_largest = max(self.control_bytes_largest, len(body))
+            if self.is_wire:
+                self._send(node, neighbour, body)
+                return
+        self._send(node, neighbour, frame)
+
+    def _close_by_federator(self, node: Node, neighbour: int, reason: str) -> None:
+        self.counters["links_closed_by_federator"] += 1
+        if self.monitor is not None:
+            self.monitor.closed(node, neighbour, reason)
+        way = node.ways.get(neighbour)
+        if way is not None and way.link.is_up:
+            self._break(way.link)
+
+    def _emit(self, node: Node, effect: Emit) -> None:
+        self.emitted[effect.name] += 1
+        self.engine.note(Record.EMIT, node.identity, zlib.crc32(effect.name.encode()), effect.core)
+        if self.monitor is not None:
+            self.monitor.emitted(node, effect)
+
+    # --- clients ---
+
+    def subscribe(self, client: Client, topic_filter: str) -> None:
+        """A client subscribes at its broker; the federator hears of it at once."""
+        node = self.nodes[client.broker]
+        if node.host.subscribe(client, topic_filter, self.engine.now):
+            self.engine.note(Record.INTEREST, client.broker, 1, zlib.crc32(topic_filter.encode()))
+            if self.monitor is not None:
+                self.monitor.interest_changed(node, topic_filter)
+            self._step(node, Subscribed(topic_filter))
+
+    def unsubscribe(self, client: Client, topic_filter: str) -> None:
+        """A client unsubscribes at its broker."""
+        node = self.nodes[client.broker]
+        if self.monitor is not None:
+            self.monitor.unsubscribing(client, topic_filter)
+        if node.host.unsubscribe(client, topic_filter):
+            self.engine.note(Record.INTEREST, client.broker, 0, zlib.crc32(topic_filter.encode()))
+            if self.monitor is not None:
+                self.monitor.interest_changed(node, topic_filter)
+            self._step(node, Unsubscribed(topic_filter))
+
+    def rank(self, identity: int, group: str, rank: int) -> None:
+        """The manager gives a federator a rank for a group."""
+        event = Ranked(group, rank)
+        self.nodes[identity].ranks[f"rank {group}"] = event
+        self._step(self.nodes[identity], event)
+
+    def appoint(self, identity: int, group: str, *, is_appointed: bool = True) -> None:
+        """The manager appoints a federator as core of a group, or no longer."""
+        event = Appointed(group, is_appointed)
+        self.nodes[identity].ranks[f"appointed {group}"] = event
+        self._step(self.nodes[identity], event)
+
+    def publish(self, identity: int, messages: Sequence[tuple[int, str, int]], text: bytes = b"") -> None:
+        """Clients publish `(number, topic, qos)` at a broker, in one read of its federator."""
+        node = self.nodes[identity]
+        if not node.host.is_up:
+            return
+        self.engine.note(Record.PUBLISH, identity, *(number for number, _, _ in messages))
+        taken = []
+        for number, topic, qos in messages:
+            packet = publish_packet(topic, qos, number, text)
+            is_told = node.host.tells_federator(topic)
+            if self.monitor is not None:
+                self.monitor.published(node, number, topic, qos, packet, is_told=is_told)
+            if is_told:
+                taken.append(Publication(topic, qos, packet))
+        if taken:
+            self._publish(node, taken)
+
+    def _publish(self, node: Node, publications: list[Publication]) -> None:
+        if node.is_paused:
+            node.inbox.append((self._publish, (node, publications)))
+            return
+        if node.machine is None:
+            return
+        routed = node.machine.publish(self.engine.now, publications)
+        if self.monitor is not None:
+            self.monitor.routed(node, publications, routed)
+        self._route(node, routed)
+
+    def stop_host(self, identity: int) -> None:
+        """Kill a host broker; its federator lives on, and re-subscribes when the broker is back."""
+        node = self.nodes[identity]
+        node.host.is_up = False
+        node.host.federator_filters.clear()
+        if self.monitor is not None:
+            self.monitor.host_stopped(node)
+
+    def start_host(self, identity: int) -> None:
+        """The broker is back, with its clients' persistent sessions; the shell subscribes again."""
+        node = self.nodes[identity]
+        node.host.is_up = True
+        if node.machine is not None:
+            node.host.federator_filters = set(node.machine.host_subscriptions())
+        if self.monitor is not None:
+            self.monitor.host_started(node)
+
+    def run(self, seconds: float) -> None:
+        """Let time pass."""
+        self.engine.run_until(self.engine.now + seconds)
+
+    def link_between(self, one: int, other: int) -> Link:
+        """The link with these ends."""
+        return self.links[pair(one, other)]
+
+    def _edge(self, kind: str) -> None:
+        self._live = None
+        if self.monitor is not None:
+            self.monitor.edge(kind)

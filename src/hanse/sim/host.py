@@ -1,0 +1,81 @@
+"""The simulated host broker: clients, their filters, and what the federator subscribed to.
+
+Rules:
+- A local publication reaches local subscribers at once, and the federator only while one of its subscriptions
+  matches. What the federator itself publishes does not come back to it (No Local).
+- A client with overlapping filters gets a message once, as a broker with one client session does.
+- Matching is done level by level, the plain way: the trie of the protocol is what is being checked.
+"""
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+
+@lru_cache(maxsize=1 << 16)
+def matches(topic_filter: str, topic: str) -> bool:
+    """MQTT 5, section 4.7: whether a topic filter matches a topic name."""
+    wanted, levels = topic_filter.split("/"), topic.split("/")
+    if levels[0].startswith("$") and wanted[0] in {"+", "#"}:
+        return False
+    for k, level in enumerate(wanted):
+        if level == "#":
+            return True
+        if k >= len(levels) or level not in {"+", levels[k]}:
+            return False
+    return len(wanted) == len(levels)
+
+
+@dataclass(slots=True)
+class Client:
+    """A subscriber: its filters, each with the time of its SUBACK."""
+
+    name: str
+    broker: int
+    since_s: dict[str, float] = field(default_factory=dict)
+
+    def wants_since(self, topic: str) -> float | None:
+        """Since when the client has been entitled to the topic; None where it is not."""
+        times = [since_s for topic_filter, since_s in self.since_s.items() if matches(topic_filter, topic)]
+        return min(times) if times else None
+
+
+class HostBroker:
+    """One broker as its federator sees it."""
+
+    __slots__ = ("clients", "federator_filters", "interest", "is_up")
+
+    def __init__(self) -> None:
+        self.is_up = True
+        self.clients: dict[str, Client] = {}
+        # Filters that clients here hold, and how many of them do.
+        self.interest: dict[str, int] = {}
+        self.federator_filters: set[str] = set()
+
+    def subscribe(self, client: Client, topic_filter: str, now: float) -> bool:
+        """Add a filter to a client; True where the broker had no interest in it before."""
+        self.clients[client.name] = client
+        if topic_filter in client.since_s:
+            return False
+        client.since_s[topic_filter] = now
+        self.interest[topic_filter] = self.interest.get(topic_filter, 0) + 1
+        return self.interest[topic_filter] == 1
+
+    def unsubscribe(self, client: Client, topic_filter: str) -> bool:
+        """Take a filter from a client; True where nobody here wants it any longer."""
+        if client.since_s.pop(topic_filter, None) is None:
+            return False
+        if not client.since_s:
+            del self.clients[client.name]
+        self.interest[topic_filter] -= 1
+        if self.interest[topic_filter]:
+            return False
+        del self.interest[topic_filter]
+        return True
+
+    def tells_federator(self, topic: str) -> bool:
+        """Whether a publication by a local client reaches the federator."""
+        return any(matches(topic_filter, topic) for topic_filter in self.federator_filters)
+
+    def receivers(self, topic: str) -> list[Client]:
+        """The clients that get a publication on the topic, each once."""
+        return [client for client in self.clients.values() if client.wants_since(topic) is not None]

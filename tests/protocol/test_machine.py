@@ -1,0 +1,263 @@
+"""Corners of the machine that no single rule names."""
+
+from tests.protocol.net import Desk, Network
+
+from hanse.protocol.effects import EMITTED, Send
+from hanse.protocol.events import LinkDown, Ranked, Subscribed, Tick, Unsubscribed
+from hanse.protocol.grouping import Grouping
+from hanse.protocol.messages import (
+    Announcement,
+    ClaimChange,
+    ClaimDelta,
+    ClaimPart,
+    ClaimRequest,
+    HandOver,
+    SetDelta,
+    SetStep,
+    Solicit,
+)
+from hanse.protocol.settings import MANAGEMENT_GROUP
+
+
+def behind(desk: Desk, peer: int, core: int = 9, *, sequence: int = 1, distance: int = 1, version: int = 0) -> None:
+    desk.say(peer, announcements=(Announcement(core, 1_000, sequence, distance, version),))
+
+
+def test_the_rank_that_the_manager_gives_is_claimed_and_moves_the_core() -> None:
+    net = Network(3, [(0, 1), (1, 2)])
+    net.run(3)
+    net.step(2, Ranked("g", 7))
+    net.subscribe(0, "g")
+    net.run(0.3)
+    net.subscribe(2, "g")
+    net.run(0.3)
+    assert net.cores("g") == {0}  # 2 need not claim what is claimed
+    net.step(0, Ranked("g", 900))
+    net.step(0, Ranked("g", 900))
+    net.run(0.3)
+    assert net.claimants("g") == [0]
+    assert net.machines[2]._claim_sets[0].groups["g"].rank == 900
+
+
+def test_a_filter_that_is_subscribed_twice_is_one_interest() -> None:
+    desk = Desk(peers=())
+    desk.step(Subscribed("g"))
+    desk.step(Subscribed("g"))
+    desk.step(Unsubscribed("g"))
+    assert desk.machine.core_of("g") is None
+
+
+def test_a_group_is_wanted_while_one_of_its_filters_is() -> None:
+    desk = Desk(peers=(), grouping=Grouping.parse("prefix:1"))
+    desk.step(Subscribed("a/b"))
+    desk.step(Subscribed("a/c"))
+    desk.step(Unsubscribed("a/b"))
+    assert desk.machine.core_of("a/#") == 5
+    desk.step(Unsubscribed("a/c"))
+    assert desk.machine.core_of("a/#") is None
+
+
+def test_a_federator_that_was_stopped_for_a_while_does_one_round_not_many() -> None:
+    desk = Desk(peers=(1,))
+    desk.now = 57.3
+    desk.step(Tick())
+    assert desk.machine.deadline > 57.3
+    frames = [effect for effect in desk.step(Tick()) if isinstance(effect, Send)]
+    assert frames == []
+
+
+def test_a_neighbour_that_is_down_can_still_be_removed() -> None:
+    desk = Desk(peers=(1,))
+    desk.step(LinkDown(1))
+    assert 1 in desk.machine._neighbours
+    desk.step(LinkDown(1, is_removed=True))
+    assert 1 not in desk.machine._neighbours
+
+
+def test_a_fetch_ends_with_the_link_it_ran_over() -> None:
+    desk = Desk(peers=(1, 2))
+    desk.say(2)
+    behind(desk, 1, version=3)
+    desk.step(Subscribed("g"))
+    assert desk.machine.core_of("g") is None  # not before the claims are here
+    desk.step(LinkDown(1))
+    desk.wait(1.1, talking=(2,))
+    assert desk.machine.core_of("g") == 5
+
+
+def test_a_request_without_an_answer_is_asked_again_a_round_later() -> None:
+    desk = Desk(peers=(1,))
+    desk.wait(0.5)
+    behind(desk, 1, version=3)
+    desk.wait(0.6)  # a round, but half an interval since we asked
+    behind(desk, 1, sequence=2, version=3)
+    assert sum(len(frame.claim_requests) for frame in desk.frames[1]) == 1
+    desk.wait(1.0)
+    behind(desk, 1, sequence=3, version=3)
+    assert desk.last_to(1).claim_requests == (ClaimRequest(9, 0, 0, -1, 0),)
+
+
+def test_a_part_of_an_older_set_than_ours_ends_the_fetch_and_changes_nothing() -> None:
+    desk = Desk(peers=(1,))
+    desk.say(1, claim_deltas=(ClaimDelta(9, 1_000, 0, (ClaimChange("g", 1), ClaimChange("h", 1))),))
+    behind(desk, 1, version=5)
+    desk.say(1, claim_parts=(ClaimPart(9, 1_000, 1, 0, 1, (ClaimChange("x", 1),)),))
+    assert desk.machine.core_of("x") is None
+    assert desk.machine.core_of("h") == 9
+    desk.say(1, claim_parts=(ClaimPart(9, 1_000, 9, 0, 1, (ClaimChange("x", 1),)),))
+    assert desk.machine.counters["ignored_claim_part"] == 1
+
+
+def test_a_fetched_set_that_is_empty_ends_the_core() -> None:
+    desk = Desk(peers=(1, 2))
+    behind(desk, 1, version=5)
+    assert desk.machine.distance_to(9) == 2
+    desk.say(1, claim_parts=(ClaimPart(9, 1_000, 5, 0, 0, ()),))
+    assert desk.machine.distance_to(9) is None
+    behind(desk, 1, sequence=2, version=5)  # a late word of it
+    assert desk.machine.distance_to(9) is None
+
+
+def test_groups_beyond_the_limit_are_kept_neither_from_a_part_nor_from_ourselves() -> None:
+    desk = Desk(peers=(1,), groups_max=3)
+    for core, groups in ((8, "ab"), (9, "cd")):
+        behind(desk, 1, core, version=2)
+        claims = tuple(ClaimChange(group, 1) for group in groups)
+        desk.say(1, claim_parts=(ClaimPart(core, 1_000, 2, 0, 2, claims),))
+    assert desk.machine.groups() == [MANAGEMENT_GROUP, "a", "b", "c"]
+    assert sorted(desk.machine._claim_sets[9].groups) == ["c"]
+    desk.step(Subscribed("mine"))
+    desk.wait(1.0, talking=(1,))
+    assert desk.machine._claims.groups == {}
+    assert desk.emitted("limit_reached")
+
+
+def test_a_second_hand_over_to_an_heir_changes_nothing() -> None:
+    desk = Desk(peers=(1,))
+    desk.say(
+        1,
+        announcements=(Announcement(1, 1_000, 1, 0, 1),),
+        claim_deltas=(ClaimDelta(1, 1_000, 0, (ClaimChange("g", 100),)),),
+    )
+    desk.step(Subscribed("g"))
+    desk.say(1, hand_overs=(HandOver(1, "g"),))
+    version = desk.machine._claims.version
+    desk.say(1, hand_overs=(HandOver(1, "g"),))
+    assert desk.machine._claims.version == version == 1
+
+
+def test_a_longer_way_through_the_same_parent_is_passed_on() -> None:
+    desk = Desk(peers=(1, 2))
+    behind(desk, 1)
+    behind(desk, 1, sequence=2, distance=4)
+    assert (desk.machine.distance_to(9), desk.machine.parents_of(9)) == (5, (1,))
+    assert desk.last_to(2).announcements == (Announcement(9, 1_000, 2, 5, 0),)
+
+
+def test_two_who_wait_for_the_same_number_are_asked_for_once() -> None:
+    desk = Desk(peers=(1, 2, 3))
+    behind(desk, 1, sequence=5)
+    desk.say(2, solicits=(Solicit(9, 1_000, 6),))
+    desk.say(3, solicits=(Solicit(9, 1_000, 6),))
+    assert sum(len(frame.solicits) for frame in desk.frames[1]) == 1
+
+
+def test_a_core_that_stays_away_is_forgotten_with_its_claims() -> None:
+    desk = Desk(peers=(1, 2), absence_s=5.0)
+    desk.say(
+        1,
+        announcements=(Announcement(9, 1_000, 5, 1, 1),),
+        claim_deltas=(ClaimDelta(9, 1_000, 0, (ClaimChange("g", 100),)),),
+    )
+    behind(desk, 2, core=8, sequence=5, distance=2)  # whose claims never came
+    behind(desk, 2, sequence=5, distance=2, version=1)  # not feasible: it may lead through us
+    desk.step(LinkDown(1))
+    desk.step(LinkDown(2))
+    desk.wait(4)
+    assert desk.machine.groups() == [MANAGEMENT_GROUP, "g"]
+    desk.wait(3)
+    assert desk.machine.groups() == [MANAGEMENT_GROUP]
+    assert desk.machine.host_subscriptions() == frozenset()
+    assert desk.machine.core_epoch(9) is None
+
+
+def test_a_core_is_forgotten_in_the_round_in_which_a_last_useless_word_of_it_expires() -> None:
+    desk = Desk(peers=(1, 2), absence_s=5.0)
+    behind(desk, 1, sequence=5)
+    behind(desk, 2, sequence=5, distance=2)  # not feasible
+    desk.step(LinkDown(1))
+    for _ in range(7):
+        desk.wait(1.0, talking=(2,))
+    assert desk.machine.core_epoch(9) is None
+
+
+def test_announcements_go_per_group_where_the_papers_are_compared() -> None:
+    net = Network(3, [(0, 1), (1, 2)], announcements="per_group")
+    net.run(3)
+    net.subscribe(0, "a", "b", "c")
+    net.run(0.5)
+    net.subscribe(2, "a")
+    net.run(2.5)
+    begin = net.now
+    net.run(1.0)
+    said = [
+        (announcement.core, announcement.group)
+        for sent in net.control_since(begin)
+        if sent.control is not None and (sent.source, sent.target) == (0, 1)
+        for announcement in sent.control.announcements
+    ]
+    assert sorted(said) == [(0, MANAGEMENT_GROUP), (0, "a"), (0, "b"), (0, "c")]
+    assert len([s for s in net.control_since(begin) if (s.source, s.target) == (0, 1)]) == 4
+    assert net.cores("a") == {0}
+    net.publish(2, "b")
+    net.run(0.1)
+    assert net.got(0) == ["b"]
+
+
+def test_per_group_names_no_group_for_a_core_whose_claims_are_not_known() -> None:
+    desk = Desk(peers=(1, 2), announcements="per_group")
+    behind(desk, 1, version=3)
+    assert desk.last_to(2).announcements == (Announcement(9, 1_000, 1, 2, 0),)
+
+
+def test_every_word_that_is_emitted_is_explained() -> None:
+    net = Network(4, [(0, 1), (1, 2), (2, 3)])
+    net.run(2)
+    net.subscribe(0, "g")
+    net.run(0.2)
+    net.subscribe(3, "g")
+    net.run(1)
+    net.unsubscribe(0, "g")
+    net.crash(1)
+    net.run(6)
+    net.restart(1, [0, 2], wall_s=1, stored_epoch=5_000)
+    net.run(3)
+    names = {emitted.emit.name for emitted in net.emitted}
+    assert names <= EMITTED.keys()
+    assert {"core_elected", "core_withdrawn", "core_lost", "parents_changed", "member_joined"} <= names
+
+
+def test_the_same_events_give_the_same_effects() -> None:
+    def story() -> list[object]:
+        net = Network(4, [(0, 1), (1, 2), (2, 3), (3, 0)])
+        net.subscribe(1, "b", "a", "c/#")
+        net.subscribe(3, "c/+", "a")
+        net.run(2)
+        net.publish(0, "c/d")
+        net.cut(0, 1)
+        net.run(2)
+        return [*net.sent, *net.deliveries, *net.emitted]
+
+    assert story() == story()
+
+
+def test_a_child_that_leaves_takes_its_membership_with_it() -> None:
+    desk = Desk(peers=(1, 2))
+    desk.say(1)
+    desk.step(Subscribed("g"))
+    both = SetDelta(1, 0, 0, (SetStep(True, 5, "g"),))
+    desk.say(1, memberships=both)
+    desk.say(2, memberships=both)
+    desk.say(1, is_leaving=True)
+    assert desk.machine.mesh_neighbours("g") == (2,)
+    assert [emit.neighbour for emit in desk.emitted("neighbour_left")] == [1]

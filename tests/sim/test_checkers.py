@@ -1,0 +1,351 @@
+"""The checkers, proved by sabotage: a machine that breaks a rule makes the checker for it fail."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from hanse.errors import HanseError, LocalError
+from hanse.protocol.effects import CloseLink, Effect
+from hanse.protocol.events import Event, Tick
+from hanse.protocol.forwarding import Routed
+from hanse.protocol.machine import Machine
+from hanse.protocol.messages import Publication, Run
+from hanse.protocol.settings import Settings
+from hanse.sim import overlay
+from hanse.sim.checkers import Checkers, InvariantError
+from hanse.sim.convergence import why_not_converged
+from hanse.sim.federation import Federation
+from hanse.sim.host import Client
+from hanse.sim.overlay import Overlay
+from hanse.sim.packets import publish_packet
+
+
+def world(
+    machine: type[Machine] = Machine, shape: Overlay | None = None, *, is_wire: bool = False
+) -> tuple[Federation, Checkers]:
+    checkers = Checkers()
+    federation = Federation(
+        shape or overlay.ring(4), Settings(), seed=1, machine=machine, monitor=checkers, is_wire=is_wire
+    )
+    for identity in federation.nodes:
+        federation.start(identity)
+    federation.subscribe(Client("anna", 2), "a")
+    federation.subscribe(Client("ben", 3), "a")
+    return federation, checkers
+
+
+def live(federation: Federation, checkers: Checkers, rounds: int = 12) -> None:
+    for k in range(rounds):
+        federation.run(1.0)
+        federation.publish(0, [(2 * k, "a", 1), (2 * k + 1, "a", 1)])
+        checkers.sweep()
+    for _ in range(8):
+        federation.run(1.0)
+        checkers.sweep()
+
+
+def fails(machine: type[Machine], name: str, *, is_wire: bool = False) -> None:
+    federation, checkers = world(machine, is_wire=is_wire)
+    with pytest.raises(InvariantError) as raised:
+        live(federation, checkers)
+    assert raised.value.name == name, str(raised.value)
+
+
+@pytest.mark.parametrize("is_wire", [True, False])
+def test_an_honest_machine_passes(is_wire: bool) -> None:
+    federation, checkers = world(is_wire=is_wire)
+    live(federation, checkers)
+    assert checkers.ledger.eligible > 20
+    assert checkers.ledger.counters["delivered"] == checkers.ledger.eligible
+    assert not checkers.ledger.lost
+
+
+class Deliverer(Machine):
+    """Lets a test change what a machine delivers."""
+
+    def change(self, deliveries: list[Run]) -> list[Run]:
+        return deliveries
+
+    def forward(self, now: float, neighbour: int, runs: Sequence[Run]) -> Routed:
+        routed = super().forward(now, neighbour, runs)
+        return Routed(routed.frames, self.change(routed.deliveries) if routed.deliveries else [])
+
+
+def test_a_message_delivered_twice_is_found() -> None:
+    class Twice(Deliverer):
+        def change(self, deliveries: list[Run]) -> list[Run]:
+            return deliveries * 2
+
+    fails(Twice, "duplicate")
+
+
+def test_a_message_that_was_never_published_is_found() -> None:
+    class Inventor(Deliverer):
+        def change(self, deliveries: list[Run]) -> list[Run]:
+            return [deliveries[0]._replace(length=1, body=publish_packet("a", 1, 999_999))]
+
+    fails(Inventor, "delivered what was not published")
+
+
+def test_a_message_that_was_altered_is_found() -> None:
+    class Scribbler(Deliverer):
+        def change(self, deliveries: list[Run]) -> list[Run]:
+            return [run._replace(body=run.body[:-1] + b"\xff") for run in deliveries]
+
+    fails(Scribbler, "delivered what was not published")
+
+
+def test_a_body_cut_short_is_found() -> None:
+    class Cutter(Deliverer):
+        def change(self, deliveries: list[Run]) -> list[Run]:
+            return [run._replace(body=run.body[:-1]) for run in deliveries]
+
+    fails(Cutter, "corrupted")
+
+
+def test_a_wrong_origin_is_found() -> None:
+    class Thief(Deliverer):
+        def change(self, deliveries: list[Run]) -> list[Run]:
+            return [run._replace(origin=run.origin + 1) for run in deliveries]
+
+    fails(Thief, "corrupted")
+
+
+def test_a_message_that_is_not_delivered_is_found() -> None:
+    class Deaf(Deliverer):
+        def change(self, deliveries: list[Run]) -> list[Run]:
+            del deliveries
+            return []
+
+    fails(Deaf, "lost")
+
+
+def test_an_id_used_twice_is_found() -> None:
+    class Repeater(Machine):
+        def publish(self, now: float, publications: Sequence[Publication]) -> Routed:
+            self._forwarding.next_id = 0
+            return super().publish(now, publications)
+
+    fails(Repeater, "id reused")
+
+
+def test_an_echo_to_the_host_is_found() -> None:
+    class Echo(Machine):
+        def publish(self, now: float, publications: Sequence[Publication]) -> Routed:
+            routed = super().publish(now, publications)
+            return Routed(routed.frames, [run for runs in routed.frames.values() for run in runs])
+
+    fails(Echo, "echo")
+
+
+def test_a_message_sent_back_to_its_sender_is_found() -> None:
+    class Back(Machine):
+        def forward(self, now: float, neighbour: int, runs: Sequence[Run]) -> Routed:
+            routed = super().forward(now, neighbour, runs)
+            return Routed({**routed.frames, neighbour: list(runs)}, routed.deliveries)
+
+    fails(Back, "back to the sender")
+
+
+def test_hops_beyond_the_limit_are_found() -> None:
+    class Traveller(Machine):
+        def publish(self, now: float, publications: Sequence[Publication]) -> Routed:
+            routed = super().publish(now, publications)
+            return Routed({to: [run._replace(hops=65) for run in runs] for to, runs in routed.frames.items()}, [])
+
+    fails(Traveller, "hops")
+
+
+def test_a_parent_at_the_wrong_distance_is_found() -> None:
+    class Liar(Machine):
+        def distance_to(self, core: int) -> int | None:
+            distance = super().distance_to(core)
+            return distance + 1 if distance and distance > 1 else distance
+
+    fails(Liar, "parent distance")
+
+
+def test_more_parents_than_the_redundancy_are_found() -> None:
+    class Greedy(Machine):
+        def parents_of(self, core: int) -> tuple[int, ...]:
+            parents = super().parents_of(core)
+            return parents * 3 if parents else parents
+
+    fails(Greedy, "too many parents")
+
+
+def test_a_parent_that_is_no_neighbour_is_found() -> None:
+    class Stranger(Machine):
+        def parents_of(self, core: int) -> tuple[int, ...]:
+            return (99,) if super().parents_of(core) else ()
+
+    fails(Stranger, "parent without a link")
+
+
+def test_a_core_with_parents_is_found() -> None:
+    federation, checkers = world()
+    federation.run(3.0)
+    with pytest.raises(InvariantError, match="core with parents"):
+        checkers._check_route(federation.nodes[0], 0, 0, (1,))
+
+
+def test_a_loop_that_lasts_is_found_and_one_that_passes_is_counted() -> None:
+    federation, checkers = world()
+    live(federation, checkers, 4)
+    one, other = federation.nodes[1].running, federation.nodes[2].running
+    for machine, parent in ((one, 2), (other, 1)):
+        machine._routes[0].parents = (parent,)
+    checkers._check_loop(1, 0)
+    assert checkers.ledger.counters["loops"] == 1
+    with pytest.raises(InvariantError, match="lasting loop"):
+        checkers._check_loop(1, 0, is_second_look=True)
+
+
+def test_two_cores_are_found() -> None:
+    class Selfish(Machine):
+        def core_of(self, group: str) -> int | None:
+            core = super().core_of(group)
+            return self.identity if group == "a" and core is not None and self.identity == 3 else core
+
+    fails(Selfish, "not converged")
+
+
+def test_a_stale_epoch_is_found() -> None:
+    class Old(Machine):
+        def core_epoch(self, core: int) -> int | None:
+            epoch = super().core_epoch(core)
+            return epoch - 1 if epoch and core != self.identity else epoch
+
+    fails(Old, "not converged")
+
+
+def test_a_mesh_that_is_known_from_one_side_only_is_found() -> None:
+    class Forgetful(Machine):
+        def mesh_neighbours(self, group: str) -> tuple[int, ...]:
+            return () if self.identity == 2 else super().mesh_neighbours(group)
+
+    fails(Forgetful, "not converged")
+
+
+def test_a_link_closed_without_need_is_found() -> None:
+    class Grumpy(Machine):
+        def step(self, now: float, event: Event) -> list[Effect]:
+            effects = super().step(now, event)
+            return [*effects, CloseLink(1, "no reason")] if isinstance(event, Tick) and now > 3 else effects
+
+    fails(Grumpy, "link closed")
+
+
+def test_a_change_of_route_in_a_quiet_round_is_found() -> None:
+    class Fickle(Machine):
+        is_turned = False
+
+        def parents_of(self, core: int) -> tuple[int, ...]:
+            parents = super().parents_of(core)
+            return parents[::-1] if self.is_turned else parents
+
+    federation, checkers = world(Fickle)
+    live(federation, checkers, 8)
+    checkers.freeze()
+    federation.run(3.0)
+    Fickle.is_turned = True
+    with pytest.raises(InvariantError, match="route changed in a quiet round"):
+        federation.run(3.0)
+
+
+def test_a_run_is_frozen_only_in_calm() -> None:
+    federation, checkers = world()
+    federation.run(0.5)
+    with pytest.raises(LocalError, match="bound after the last fault"):
+        checkers.freeze()
+
+
+def test_a_machine_whose_deadline_stands_still_is_found() -> None:
+    class Still(Machine):
+        def step(self, now: float, event: Event) -> list[Effect]:
+            effects = super().step(now, event)
+            if now > 2:
+                self.deadline = 2.0
+            return effects
+
+    federation, _ = world(Still)
+    with pytest.raises(HanseError, match="still wants one"):
+        federation.run(5.0)
+
+
+def test_a_fault_excuses_loss_and_says_which() -> None:
+    federation, checkers = world(shape=overlay.line(4))
+    for _ in range(8):
+        federation.run(1.0)
+        checkers.sweep()
+    federation.publish(0, [(1, "a", 1)])
+    federation.run(0.005)
+    federation.close_link((0, 1), is_silent=False)
+    for _ in range(10):
+        federation.run(1.0)
+        checkers.sweep()
+    assert checkers.ledger.lost == {"in flight on a link that broke": 2}
+
+
+def test_who_is_cut_off_is_not_entitled_and_each_side_is_lossless_within() -> None:
+    federation, checkers = world(shape=overlay.line(4))
+    federation.run(8.0)
+    federation.close_link((1, 2), is_silent=False)
+    federation.run(8.0)
+    federation.publish(0, [(1, "a", 1)])
+    federation.publish(2, [(2, "a", 1)])
+    for _ in range(8):
+        federation.run(1.0)
+        checkers.sweep()
+    assert checkers.ledger.eligible == 1
+    assert checkers.ledger.counters["delivered"] == 1
+
+
+def test_who_leaves_before_the_message_comes_is_not_entitled() -> None:
+    federation, checkers = world()
+    federation.run(8.0)
+    anna = federation.nodes[2].host.clients["anna"]
+    federation.publish(0, [(1, "a", 1)])
+    federation.unsubscribe(anna, "a")
+    for _ in range(8):
+        federation.run(1.0)
+        checkers.sweep()
+    assert checkers.ledger.eligible == 1
+
+
+def test_a_new_subscriber_is_entitled_after_two_intervals() -> None:
+    federation, checkers = world()
+    federation.run(8.0)
+    federation.subscribe(Client("cleo", 1), "a")
+    federation.publish(0, [(1, "a", 1)])
+    assert set(checkers.ledger.messages[1].pending) == {"anna", "ben"}
+    federation.run(2.1)
+    federation.publish(0, [(2, "a", 1)])
+    assert set(checkers.ledger.messages[2].pending) == {"anna", "ben", "cleo"}
+
+
+def test_reordering_is_counted() -> None:
+    federation, checkers = world()
+    federation.run(8.0)
+    federation.publish(0, [(1, "a", 1)])
+    federation.publish(0, [(2, "a", 1)])
+    ledger = checkers.ledger
+    ledger.deliver(2, ledger.messages[2], [])
+    ledger.deliver(2, ledger.messages[1], [])
+    assert ledger.counters["reordered"] == 1
+
+
+def test_the_first_thing_that_keeps_a_federation_from_convergence_is_named() -> None:
+    federation, _ = world()
+    assert "1 knows no core" in str(why_not_converged(federation))
+    federation.run(10.0)
+    assert why_not_converged(federation) is None
+    federation.stop(0)
+    assert "is not in the component" in str(why_not_converged(federation))
+
+
+def test_the_machine_under_test_is_the_real_one() -> None:
+    federation, _ = world()
+    machines: list[Any] = [node.machine for node in federation.nodes.values()]
+    assert all(type(machine) is Machine for machine in machines)

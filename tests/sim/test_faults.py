@@ -1,0 +1,85 @@
+"""Faults: a schedule is long enough to mean something, and the federation survives each kind by itself."""
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from hanse.protocol.settings import Settings
+from hanse.sim import faults, overlay
+from hanse.sim.checkers import Checkers
+from hanse.sim.convergence import why_not_converged
+from hanse.sim.faults import FAULTS_MIN, KINDS, KINDS_MIN, Fault
+from hanse.sim.federation import WALL_S, Federation
+from hanse.sim.host import Client
+from hanse.sim.workload import Workload, WorkloadProfile
+
+SHAPE = overlay.grid(3, 3)
+
+
+def plan(seed: int) -> list[Fault]:
+    return faults.schedule(SHAPE, Random(seed), start_s=10.0, end_s=230.0, interval_s=1.0, expiry_factor=3)
+
+
+def test_a_schedule_has_at_least_five_faults_of_three_kinds_and_ends_in_time() -> None:
+    for seed in range(50):
+        found = plan(seed)
+        assert len(found) >= FAULTS_MIN
+        assert len({fault.kind for fault in found}) >= KINDS_MIN
+        assert all(10.0 <= fault.at_s < fault.until_s <= 230.0 for fault in found)
+
+
+def test_same_seed_same_schedule() -> None:
+    assert plan(4) == plan(4) != plan(5)
+
+
+def test_all_kinds_are_drawn() -> None:
+    counts = Counter(fault.kind for seed in range(100) for fault in plan(seed))
+    assert set(counts) == set(KINDS)
+
+
+def test_partitions_are_halves_thirds_and_singletons() -> None:
+    sizes = set()
+    for seed in range(30):
+        sides = faults._sides(SHAPE, Random(seed))
+        assert sorted(k for side in sides for k in side) == list(range(9))
+        sizes.add(len(sides))
+    assert sizes == {2, 3, 9}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_federation_survives_each_kind_by_itself(kind: str) -> None:
+    checkers = Checkers()
+    federation = Federation(SHAPE, Settings(), seed=3, latency_s=(0.005, 0.1), is_wire=False, monitor=checkers)
+    federation.start_all(within_s=1.0)
+    workload = Workload(federation, WorkloadProfile(subscribers=8, turnover=0.0))
+    workload.start()
+    for _ in range(10):
+        federation.run(1.0)
+        checkers.sweep()
+    fault = faults._draw(kind, SHAPE, Random(2), 10.0, 1.0, 3)
+    faults.arm(federation, fault)
+    while federation.engine.now < fault.until_s + 20.0:
+        federation.run(1.0)
+        checkers.sweep()
+    assert checkers.faults == {kind: 1}
+    assert why_not_converged(federation) is None
+    assert checkers.is_calm
+    assert checkers.ledger.eligible > 50
+
+
+@pytest.mark.parametrize(("has_disk", "has_clock"), [(True, True), (True, False), (False, True), (False, False)])
+def test_the_epoch_grows_whatever_a_crash_leaves(has_disk: bool, has_clock: bool) -> None:
+    federation = Federation(overlay.ring(4), Settings(), seed=1)
+    for identity in federation.nodes:
+        federation.start(identity)
+    federation.subscribe(Client("anna", 2), "a")
+    federation.run(5.0)
+    before = federation.nodes[0].running.epoch
+    fault = Fault("crash", 5.0, 8.0, (0,), has_disk=has_disk, has_clock=has_clock)
+    faults.arm(federation, fault)
+    federation.run(8.0)
+    assert federation.nodes[0].running.epoch > before
+    assert federation.nodes[0].disk_epoch == federation.nodes[0].running.epoch
+    assert federation.nodes[0].clock_s == (WALL_S if has_clock else 0)
+    assert why_not_converged(federation) is None

@@ -1,0 +1,112 @@
+"""Whole lives of a federation: every promise kept, the same life for the same seed, and no empty proofs."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+
+import pytest
+
+from hanse.protocol.forwarding import Routed
+from hanse.protocol.machine import Machine
+from hanse.protocol.messages import Run
+from hanse.sim.seeds import SeedProfile, SeedResult, run_seed, run_seeds
+from hanse.sim.workload import WorkloadProfile
+
+# A seed that failed once stays here, whatever the quick range is.
+ONCE_FAILED = (1, 2, 4, 7, 8, 9, 12, 14)
+
+
+def report(results: list[SeedResult]) -> str:
+    return "\n".join(f"{result.failure}\n  {result.reproduce}" for result in results if result.failure)
+
+
+def check(results: list[SeedResult]) -> None:
+    assert not report(results), report(results)
+    for result in results:
+        assert result.rounds >= 300
+        assert result.published >= 1_000
+        assert result.eligible > 0
+        assert sum(result.faults.values()) >= 5
+        assert len(result.faults) >= 3
+        assert result.duplicates == 0
+        assert "no reason" not in result.lost
+        # A quiet round costs one frame a link and direction.
+        assert result.quiet_frames_per_round <= 2 * result.links
+
+
+def test_fifty_seeds_keep_every_promise() -> None:
+    check(list(run_seeds(1, 50, processes=os.cpu_count() or 1)))
+
+
+@pytest.mark.slow
+def test_five_hundred_seeds_keep_every_promise() -> None:
+    check(list(run_seeds(51, 450, processes=os.cpu_count() or 1)))
+
+
+def test_without_faults_nothing_is_lost_at_all_and_order_holds() -> None:
+    result = run_seed(3, SeedProfile(brokers=12, has_faults=False))
+    assert not result.failure, result.failure
+    assert result.reordered == 0
+    # Only what was published while the federation was still starting may be missing.
+    assert sum(result.lost.values()) <= 20
+
+
+def test_same_seed_same_life_also_with_other_string_hashes() -> None:
+    code = (
+        "from hanse.sim.seeds import SeedProfile, run_seed\n"
+        "import dataclasses\n"
+        "r = run_seed(5, SeedProfile(brokers=8))\n"
+        "r.seconds = 0.0\n"
+        "print(dataclasses.asdict(r))\n"
+    )
+    lives = []
+    for salt in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": salt, "PYTHONPATH": os.pathsep.join(sys.path)}
+        words = [sys.executable, "-c", code]
+        lives.append(subprocess.run(words, env=environment, capture_output=True, text=True, check=False))
+    assert lives[0].returncode == 0, lives[0].stderr
+    assert lives[0].stdout == lives[1].stdout
+    assert "trace_hash" in lives[0].stdout
+
+
+def test_the_wire_changes_nothing_but_the_trace() -> None:
+    lives = [run_seed(6, SeedProfile(brokers=8, is_wire=is_wire)) for is_wire in (True, False)]
+    for life in lives:
+        life.seconds, life.trace_hash, life.control_bytes, life.reproduce = 0.0, "", 0, ""
+    assert dataclasses.asdict(lives[0]) == dataclasses.asdict(lives[1])
+
+
+def test_a_run_that_proves_nothing_fails() -> None:
+    idle = SeedProfile(brokers=4, has_faults=False, workload=WorkloadProfile(subscribers=1, bursts=0.01))
+    assert "The run proves nothing" in run_seed(1, idle).failure
+
+
+def test_a_failure_names_the_one_command_that_shows_it_again() -> None:
+    class Deaf(Machine):
+        def forward(self, now: float, neighbour: int, runs: list[Run]) -> Routed:  # type: ignore[override]
+            return Routed(super().forward(now, neighbour, runs).frames, [])
+
+    profile = SeedProfile(brokers=8, degree=4, overlay="ring", has_faults=False, is_wire=False)
+    result = run_seed(11, profile, machine=Deaf)
+    assert result.failure.startswith("lost: message")
+    expected = "hanse sim seeds --first 11 --count 1 --brokers 8 --degree 4 --overlay ring --no-faults --no-wire"
+    assert result.reproduce == expected
+
+
+def test_a_machine_that_falls_over_is_a_failure_with_its_place() -> None:
+    class Broken(Machine):
+        def core_of(self, group: str) -> int | None:
+            raise KeyError(group)
+
+    result = run_seed(1, SeedProfile(brokers=4), machine=Broken)
+    assert result.failure.startswith("KeyError: ")
+    assert "test_seeds.py:" in result.failure
+
+
+def test_seeds_come_in_order_from_several_processes() -> None:
+    seen: list[int] = []
+    profile = SeedProfile(brokers=4, overlay="ring")
+    results = list(run_seeds(20, 3, profile, processes=2, progress=lambda result: seen.append(result.seed)))
+    assert [result.seed for result in results] == seen == [20, 21, 22]
+    assert results[0].trace_hash == run_seed(20, profile).trace_hash
