@@ -18,14 +18,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.federation import Client, eventually
+from tests.federation import Client, environment, eventually
 
 from hanse.local import mosquitto, overlay, ports
 from hanse.local.client import broker_answers
 from hanse.local.processes import die_with_parent
 
 START_S = 60.0
-ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("HANSE_")}
 
 
 class Managed:
@@ -136,7 +135,7 @@ class Managed:
             self.environment.get(k, {}),
         )
 
-    def _spawn(self, name: str, command: Sequence[str], environment: dict[str, str] | None = None) -> None:
+    def _spawn(self, name: str, command: Sequence[str], variables: dict[str, str] | None = None) -> None:
         parent = os.getpid()
         self.directory.mkdir(exist_ok=True)
         with (self.directory / f"{name}.log").open("ab") as output:
@@ -145,7 +144,7 @@ class Managed:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env={**ENVIRONMENT, **(environment or {}), "PYTHONPATH": os.pathsep.join(sys.path)},
+                env=environment(**(variables or {})),
                 preexec_fn=lambda: die_with_parent(parent),  # noqa: PLW1509 - a system call and no more
             )
 

@@ -1,7 +1,6 @@
 """`hanse up` with its manager, as its users run it."""
 
 import json
-import os
 import subprocess
 import sys
 import urllib.request
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.brokers import Mosquitto
-from tests.federation import Client, RunningFederation, eventually
+from tests.federation import Client, RunningFederation, environment, eventually
 from typer.testing import CliRunner
 
 from hanse.cli import build
@@ -107,8 +106,7 @@ def test_a_broker_with_a_login_is_measured_by_its_federator_and_the_login_stays_
 
 def hanse(*words: str) -> str:
     command = [sys.executable, "-m", "hanse", *words]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.run(command, env=environment, check=True, capture_output=True, text=True, timeout=40).stdout
+    return subprocess.run(command, env=environment(), check=True, capture_output=True, text=True, timeout=40).stdout
 
 
 def knows(running: RunningFederation, group: str) -> bool:

@@ -781,13 +781,13 @@ async def run(settings: FederatorSettings, read_again: ReadAgain | None = None) 
         read_again: the settings anew, with what the manager handed out below all other sources.
     """
     logs.configure(settings.log_format, settings.log_level)
-    for warning in settings.warnings():
-        _log.warning("%s", warning)
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
     with StateDirectory(settings.state_dir) as state:
+        for warning in settings.warnings():
+            _log.warning("%s", warning)
         while not ended.is_set():
             await _run_once(settings, state, ended, read_again)
     return 0
