@@ -17,6 +17,7 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
+import hanse
 from hanse.local import ports
 
 START_S = 90.0
@@ -31,6 +32,12 @@ def eventually(condition: Callable[[], bool], what: str, deadline_s: float = WAI
         time.sleep(0.01)
 
 
+def environment(**more: str) -> dict[str, str]:
+    """For a child: the code that is being tested, not what happens to be installed, and no setting of the tester's."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("HANSE_")}
+    return {**kept, "PYTHONPATH": str(Path(hanse.__file__).parent.parent), **more}
+
+
 class RunningFederation:
     """`hanse up` until the end of the block; nothing is left behind."""
 
@@ -42,7 +49,9 @@ class RunningFederation:
         self._log = (directory / "up.log").open("wb")
         command = [sys.executable, "-m", "hanse", "up", "--brokers", str(brokers), "--base-port", str(self.base_port)]
         command += ["--dir", str(directory / "run"), "--state", str(self.state_path), *words]
-        self.process = subprocess.Popen(command, stdout=self._log, stderr=subprocess.STDOUT, start_new_session=True)
+        self.process = subprocess.Popen(
+            command, stdout=self._log, stderr=subprocess.STDOUT, start_new_session=True, env=environment()
+        )
 
     def __enter__(self) -> Self:
         try:

@@ -33,9 +33,7 @@ class Harbour:
     chart: Path | None = setting(None, "Where the chart lies.")  # noqa: RUF009
     goods: tuple[str, ...] = setting((), "What is traded.")
     flag_colour: str = setting("red", "The colour.", choices=("red", "white"))
-    password: str = setting(
-        "", "The watchword.", is_secret=True, check=lambda value: None if value else "some text"
-    )
+    password: str = setting("", "The watchword.", is_secret=True, check=lambda value: None if value else "some text")
     pairs: int = setting(2, "In pairs.", check=_even)
 
 
@@ -176,6 +174,17 @@ def test_a_typing_error_in_a_variable_is_refused_but_other_commands_variables_ar
     with pytest.raises(LocalError, match="Did you mean HANSE_BERTHS"):
         read(environment={"HANSE_BERTH": "3"})
     assert read(environment={"HANSE_ADVERTISED_LISTENER": "tcp://x:1"}) == Harbour()
+
+
+def test_two_commands_may_share_a_table(tmp_path: Path) -> None:
+    @dataclass(frozen=True, slots=True)
+    class Pilot:
+        name: str = setting("", "The harbour's name.")
+
+    file = write(tmp_path, "[harbour]\nname = 'visby'\nberths = 3\n")
+    assert read_settings(Pilot, section="harbour", file=file, others=Harbour) == Pilot("visby")
+    with pytest.raises(LocalError, match="unknown setting 'berths'"):
+        read_settings(Pilot, section="harbour", file=file)
 
 
 def test_what_a_newer_manager_hands_out_beyond_the_known_is_skipped() -> None:

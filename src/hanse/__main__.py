@@ -1,5 +1,26 @@
-"""`python -m hanse` is the `hanse` command."""
+"""The `hanse` command, also as `python -m hanse`.
 
-from hanse.cli import main
+`hanse federator` runs for months on edge boxes and goes straight to its own entry: the command line's library alone would
+cost it a third of its memory. Help and everything else are `hanse.cli`'s.
+"""
 
-main()
+import sys
+
+_HELP = {"--help", "--install-completion", "--show-completion"}
+
+
+def main() -> None:
+    """The console script."""
+    if sys.argv[1:2] == ["federator"] and _HELP.isdisjoint(sys.argv):
+        from hanse.federator.__main__ import main as run  # noqa: PLC0415 - only what the agent needs
+
+        del sys.argv[1]
+        run()
+    else:
+        from hanse.cli import main as run_command  # noqa: PLC0415
+
+        run_command()
+
+
+if __name__ == "__main__":
+    main()

@@ -136,9 +136,7 @@ def _describe(field: "dataclasses.Field[Any]", hint: Any) -> Setting:  # noqa: A
         kind, is_optional = members[0], True
     kind = typing.get_origin(kind) or kind
     assert kind in (str, int, float, bool, Path, tuple), f"setting {field.name}: no reader for {kind}"
-    assert field.name.endswith("_s") == spec.is_duration, (
-        f"setting {field.name}: durations, and only they, end in _s"
-    )
+    assert field.name.endswith("_s") == spec.is_duration, f"setting {field.name}: durations, and only they, end in _s"
     name = field.name.removesuffix("_s") if spec.is_duration else field.name
     return Setting(field.name, name, kind, is_optional, field.default, spec)
 
@@ -151,7 +149,7 @@ def read_settings(
     environment: Mapping[str, str] | None = None,
     file: Path | None = None,
     handed_out: Mapping[str, object] | None = None,
-    other_variables: Collection[str] = (),
+    others: type | None = None,
 ) -> T:
     """The settings of `cls` from all sources.
 
@@ -162,7 +160,7 @@ def read_settings(
         environment: Usually `os.environ`.
         file: A TOML file; `HANSE_CONFIG` names one when this is None.
         handed_out: Name to value as the manager gives them.
-        other_variables: `HANSE_…` variables that belong to other commands, and are no typing errors here.
+        others: Another settings class that shares the table; its names are no typing errors here.
 
     Raises:
         LocalError: With the source, the value and what is allowed.
@@ -171,11 +169,12 @@ def read_settings(
     environment = environment or {}
     if file is None and environment.get(CONFIG_VARIABLE):
         file = Path(environment[CONFIG_VARIABLE])
-    _refuse_unknown_variables(known.values(), environment, other_variables)
+    every = known if others is None else {**{one.name: one for one in settings_of(others)}, **known}
+    _refuse_unknown_variables(every.values(), environment)
     table = _read_table(file, section) if file is not None else {}
     for name in table:
-        if name not in known:
-            raise LocalError(f"{file}: [{section}] has the unknown setting {name!r}.{_nearest(name, known)}")
+        if name not in every:
+            raise LocalError(f"{file}: [{section}] has the unknown setting {name!r}.{_nearest(name, every)}")
 
     values: dict[str, object] = {}
     for one in known.values():
@@ -222,10 +221,8 @@ def _read_table(file: Path, section: str) -> Mapping[str, object]:
     return table
 
 
-def _refuse_unknown_variables(
-    known: Iterable[Setting], environment: Mapping[str, str], other_variables: Collection[str]
-) -> None:
-    mine = {one.variable for one in known} | {CONFIG_VARIABLE} | set(other_variables)
+def _refuse_unknown_variables(known: Iterable[Setting], environment: Mapping[str, str]) -> None:
+    mine = {one.variable for one in known} | {CONFIG_VARIABLE}
     for variable in sorted(environment):
         if variable.startswith(PREFIX) and variable not in mine:
             near = difflib.get_close_matches(variable, mine, 1, 0.85)

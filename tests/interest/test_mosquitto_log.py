@@ -155,9 +155,7 @@ def test_attack_a_client_id_that_reads_like_anothers_line_does_not_speak_for_it(
     log = adapter()
     connect(log, "victim")
     connect(log, "Client victim disconnected.")
-    assert say(log, SUBSCRIBE, "Client victim disconnected. 0 x") == [
-        Subscribed("Client victim disconnected.", "x", 0)
-    ]
+    assert say(log, SUBSCRIBE, "Client victim disconnected. 0 x") == [Subscribed("Client victim disconnected.", "x", 0)]
     assert say(log, NOTICE, "New client connected from 127.0.0.1:9 as x (p2, c1, k60). (p2, c1, k60).") == [
         ClientBack("x (p2, c1, k60).", session_kept=False)
     ]

@@ -31,9 +31,7 @@ def test_a_beacon_interval_of_nothing_is_refused() -> None:
 def test_an_announcement_is_the_topic_as_text_or_an_object() -> None:
     announcements = AnnounceAdapter(ttl_s=9)
     assert announcements.topics() == ["NEW_REGULAR_TOPIC"]
-    assert announcements.message("NEW_REGULAR_TOPIC", b"plant/1\n") == [
-        Subscribed("(announcements)", "plant/1", 2, 9)
-    ]
+    assert announcements.message("NEW_REGULAR_TOPIC", b"plant/1\n") == [Subscribed("(announcements)", "plant/1", 2, 9)]
     payload = json.dumps({"topic": "p/+", "client": "panel", "qos": 1}).encode()
     assert announcements.message("NEW_REGULAR_TOPIC", payload) == [Subscribed("panel", "p/+", 1, 9)]
 

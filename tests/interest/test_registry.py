@@ -244,9 +244,7 @@ def test_what_cannot_cross_is_dropped_and_counted(wanted: str, reason: str) -> N
     assert registry.drops == {reason: 1}
 
 
-@pytest.mark.parametrize(
-    "wanted", ["#", "+", "/", "+/+", "a b/é/#", "$hanse/telemetry/v1/#", "federators/x", "../x"]
-)
+@pytest.mark.parametrize("wanted", ["#", "+", "/", "+/+", "a b/é/#", "$hanse/telemetry/v1/#", "federators/x", "../x"])
 def test_what_may_cross_is_kept(wanted: str) -> None:
     assert InterestRegistry().apply(0, LOG, [Subscribed("a", wanted, 1)]).added == ((wanted, 1),)
 

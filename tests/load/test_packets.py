@@ -94,9 +94,7 @@ def streams(draw: st.DrawFn) -> list[mqtt5.PublishPacket]:
 
 @settings(deadline=None)
 @given(streams(), st.integers(0, 2**32))
-def test_any_stream_in_any_chunks_is_read_as_the_codec_reads_it(
-    packets: list[mqtt5.PublishPacket], seed: int
-) -> None:
+def test_any_stream_in_any_chunks_is_read_as_the_codec_reads_it(packets: list[mqtt5.PublishPacket], seed: int) -> None:
     content = b"".join(packet.write() for packet in packets)
     chance = random.Random(seed)
     reader, got, answers, corrupted = Reader(64), [], b"", 0

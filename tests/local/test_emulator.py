@@ -257,9 +257,7 @@ def test_control_lines_are_obeyed_and_answered() -> None:
         assert shown["backward"]["jitter_s"] == 1.5
         assert '"is_cut": true' not in await ask("restore")
         for wrong in ("", "explode", "delay fast", "delay", "cut sideways", "bandwidth -1"):
-            assert (await ask(wrong)).startswith(
-                "error Expected" if wrong in {"", "explode", "delay"} else "error "
-            )
+            assert (await ask(wrong)).startswith("error Expected" if wrong in {"", "explode", "delay"} else "error ")
         await close(writer)
         server.close()
         await server.wait_closed()

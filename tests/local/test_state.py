@@ -47,9 +47,7 @@ def test_no_file_says_how_to_start_one(tmp_path: Path) -> None:
         state.read(tmp_path / "none.json")
 
 
-@pytest.mark.parametrize(
-    "text", ["{", "[]", "{}", '{"federators": [{}]}', '{"federators": [{"id": 0, "broker": 5}]}']
-)
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"federators": [{}]}', '{"federators": [{"id": 0, "broker": 5}]}'])
 def test_a_file_that_is_not_ours_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "state.json"
     path.write_text(text)

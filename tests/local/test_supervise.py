@@ -265,9 +265,7 @@ def test_down_ends_it_and_pub_and_sub_use_the_state_file(tmp_path: Path) -> None
         assert isinstance(late.exception, Unavailable)
         both = runner.invoke(build(["pub"]), ["pub", "-t", "x", "--at", "0", "--url", "mqtt://h", *words])
         assert isinstance(both.exception, LocalError)
-        assert isinstance(
-            runner.invoke(build(["pub"]), ["pub", "-t", "x", "--at", "7", *words]).exception, LocalError
-        )
+        assert isinstance(runner.invoke(build(["pub"]), ["pub", "-t", "x", "--at", "7", *words]).exception, LocalError)
         ended = runner.invoke(build(["down"]), ["down", *words])
         assert ended.stdout == "The federation is down.\n"
         up.wait(DEADLINE_S)

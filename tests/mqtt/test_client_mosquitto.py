@@ -102,9 +102,7 @@ def test_a_run_goes_there_and_back_at_each_qos(qos: int) -> None:
         await until(lambda: len(got.publications) == 500, "500 publications")
         assert [int(p.payload) for p in got.publications] == list(range(500))
         assert b"".join(p.packet for p in got.publications) == run
-        assert {(p.qos, p.subscription_ids, p.retain, p.dup) for p in got.publications} == {
-            (qos, (7,), False, False)
-        }
+        assert {(p.qos, p.subscription_ids, p.retain, p.dup) for p in got.publications} == {(qos, (7,), False, False)}
         assert got.batches < 500
         if qos:
             await until(lambda: len(sent.acknowledged) == 500, "500 acknowledgements")

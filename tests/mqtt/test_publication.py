@@ -148,9 +148,7 @@ def test_identifiers_patched_into_a_run_are_what_the_codec_would_write(
 
 
 @given(packets(), st.none() | st.integers(0, 2**32 - 1))
-def test_expiry_is_read_and_replaced_and_nothing_else_changes(
-    packet: mqtt5.PublishPacket, seconds: int | None
-) -> None:
+def test_expiry_is_read_and_replaced_and_nothing_else_changes(packet: mqtt5.PublishPacket, seconds: int | None) -> None:
     canonical = publication.canonical(packet.write())
     assert publication.expiry_s(canonical) == packet.message_expiry_interval
     changed = publication.with_expiry(canonical, seconds)
@@ -171,9 +169,7 @@ def test_another_qos_changes_nothing_else(packet: mqtt5.PublishPacket, qos: int)
 
 
 def test_encode_gives_canonical_bytes() -> None:
-    packet = publication.encode(
-        "a/b", b"x", qos=2, retain=True, expiry_s=9, user_properties=[("k", "v"), ("k", "w")]
-    )
+    packet = publication.encode("a/b", b"x", qos=2, retain=True, expiry_s=9, user_properties=[("k", "v"), ("k", "w")])
     parts = publication.decode(packet)
     assert (parts.topic, parts.payload, int(parts.qos), parts.retain, parts.packet_id) == ("a/b", b"x", 2, True, 0)
     assert parts.user_properties == [("k", "v"), ("k", "w")]

@@ -283,9 +283,7 @@ def test_nothing_is_lost_or_renumbered_over_reconnects_and_wraps(data: st.DataOb
     for turn in range(data.draw(st.integers(1, 25))):
         step = data.draw(st.sampled_from(["publish", "answer", "cut"]))
         if step == "publish":
-            bodies = [
-                (f"m{turn}.{i}", qos) for i, qos in enumerate(data.draw(st.lists(st.integers(0, 2), max_size=6)))
-            ]
+            bodies = [(f"m{turn}.{i}", qos) for i, qos in enumerate(data.draw(st.lists(st.integers(0, 2), max_size=6)))]
             first = sending.publish_run(b"".join(encode("t", body.encode(), qos=qos) for body, qos in bodies))
             sent += [(first + i, body) for i, body in enumerate(body for body, qos in bodies if qos)]
         elif step == "cut":

@@ -128,3 +128,17 @@ def test_what_is_larger_than_allowed_is_dropped_and_counted() -> None:
     assert [(run.length, run.body) for run in frames[1]] == [(2, packet("a", b"1") + packet("a", b"2"))]
     assert machine.publish(0.0, [publication("a", b"x" * 20)]).frames == {}
     assert machine.counters["dropped_too_large"] == 2
+
+
+def test_accounts_are_kept_by_measure_origin_and_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = outsider("a", "b")
+    desk.step(Subscribed("b"))
+    machine = desk.machine
+    machine.publish(0.0, [publication("a", b"1"), publication("a", b"2"), publication("x")])
+    size = len(packet("a", b"1"))
+    assert machine.flows == {("published", 5, ("a",)): [2, 2 * size]}
+    machine.count_delivered(runs(0, b"1", group="b")._replace(groups=("a", "b")))
+    assert machine.flows["delivered", 8, ("b",)] == [1, len(packet("b", b"1"))]
+    monkeypatch.setattr(forwarding, "FLOWS_MAX", 2)
+    machine.count_delivered(runs(1, b"1", group="b")._replace(origin=7))
+    assert machine.flows["delivered", 7, forwarding.OTHER_GROUPS][0] == 1

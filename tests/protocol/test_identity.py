@@ -1,9 +1,11 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.protocol.net import Desk
 
 from hanse.errors import LocalError
-from hanse.protocol.identity import boot_epoch, check_federator_id, claim_delay_s, election_key
+from hanse.protocol.events import Subscribed
+from hanse.protocol.identity import boot_epoch, check_federator_id, claim_delay_s, election_key, private_group
 from hanse.protocol.machine import Machine
 from hanse.protocol.settings import EPOCH_MAX, FEDERATOR_ID_MAX, Settings
 
@@ -50,3 +52,12 @@ def test_an_id_out_of_range_is_refused(identity: int) -> None:
 def test_the_smallest_and_the_largest_id_are_ids(identity: int) -> None:
     check_federator_id(identity)
     assert Machine(identity, Settings(), now=0.0, wall_s=0).identity == identity
+
+
+def test_a_federator_may_be_interested_in_its_own_group_and_in_nobody_elses() -> None:
+    desk = Desk(identity=5)
+    desk.step(Subscribed(private_group(5)))
+    desk.step(Subscribed(private_group(6)))
+    assert desk.machine.is_local("$hanse/federator/5")
+    assert not desk.machine.is_local("$hanse/federator/6")
+    assert desk.machine.counters["ignored_closed_filter"] == 1

@@ -1,12 +1,11 @@
 import asyncio
-import importlib.util
 import itertools
 import os
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from tests.topology import ferretdb
 
 from hanse.topology.store import Store
 from hanse.topology.store_mongo import MongoStore
@@ -17,17 +16,6 @@ Body = Callable[[Open], Awaitable[None]]
 OnStore = Callable[[Body], None]
 
 
-def _load(name: str) -> ModuleType:
-    """A module beside this file: the tests are no package."""
-    spec = importlib.util.spec_from_file_location(f"topology_{name}", Path(__file__).with_name(f"{name}.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-_ferretdb = _load("ferretdb")
 _databases = itertools.count()
 
 
@@ -37,10 +25,10 @@ def mongo_url() -> Iterator[str]:
     if os.environ.get("MONGO_URL"):
         yield os.environ["MONGO_URL"].rstrip("/")
         return
-    binary = _ferretdb.find()
+    binary = ferretdb.find()
     if binary is None:
         pytest.skip("no MongoDB: set MONGO_URL, or run `pytest -m slow tests/topology` once, which builds FerretDB")
-    with _ferretdb.running(binary) as url:
+    with ferretdb.running(binary) as url:
         yield url
 
 

@@ -1,7 +1,7 @@
 """A server that speaks MongoDB's protocol, for the stores' suite: FerretDB with its SQLite backend.
 
-`MONGO_URL` names another one. Otherwise the binary is taken from the path or from the cache; `make test-all`
-builds it there from the Go module proxy when it is missing (two minutes, once).
+`MONGO_URL` names another one. Otherwise the binary is taken from the cache; `make test-all` builds it there from
+the Go module proxy when it is missing (two minutes, once).
 """
 
 import os

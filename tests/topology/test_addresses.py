@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hanse.errors import RemoteError
-from hanse.topology.addresses import Address, parse_address
+from hanse.topology.addresses import ADDRESS_LENGTH_MAX, ADDRESS_PATTERN, Address, parse_address
 
 
 @pytest.mark.parametrize(
@@ -58,6 +58,13 @@ def test_an_address_with_a_login_is_refused_and_not_repeated() -> None:
     with pytest.raises(RemoteError) as caught:
         parse_address("tcp://admin:geheim@b:1883")
     assert "geheim" not in str(caught.value)
+
+
+@given(st.from_regex(ADDRESS_PATTERN))
+def test_what_the_document_calls_an_address_is_one(text: str) -> None:
+    text = text.removesuffix("\n")
+    if len(text) <= ADDRESS_LENGTH_MAX:
+        parse_address(text)
 
 
 @given(st.text(max_size=60) | st.from_regex(r"(tcp|mqtt|ssl|mqtts)://[^@]{0,30}", fullmatch=True))

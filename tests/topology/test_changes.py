@@ -70,6 +70,15 @@ def test_joining_again_with_the_same_address_gives_the_same_id_and_changes_nothi
     assert change.topology.epoch == before.epoch
 
 
+def test_neighbours_hear_of_a_new_link_address() -> None:
+    before = federation(4)
+    change, node = join(before, peer(1, link="mqtt://l:1"), RULES, NOW)
+    around = before.neighbors(node)
+    assert change.announcements == tuple(Announcement(n, "add", node) for n in around)
+    assert all(change.topology.federators[n].changed_epoch == change.topology.epoch for n in around)
+    assert set(around) <= set(change.changed)
+
+
 def test_a_join_says_who_is_to_take_up_whom() -> None:
     change, node = join(federation(2), peer(2), RULES, NOW)
     assert set(change.announcements) == {

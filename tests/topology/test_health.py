@@ -65,6 +65,15 @@ def test_a_late_manager_counts_no_failure() -> None:
         assert verdict.doubt == "the manager's own loop was late"
 
 
+def test_a_refused_connection_counts_however_late_the_manager_is() -> None:
+    health = ward(5)
+    refused = Observation(3, Outcome.FAILED, is_definite=True)
+    first = health.judge([well(0), failed(1), refused], is_late=True)
+    assert first.suspects == (3,)
+    assert first.doubt == "the manager's own loop was late"
+    assert health.judge([refused], is_late=True).gone == (3,)
+
+
 def test_more_than_half_failing_at_once_is_doubted_for_three_rounds_and_then_believed() -> None:
     health = ward(9)
     lost = {0, 1, 2, 3, 4}
@@ -97,7 +106,7 @@ def test_those_gone_are_probed_more_and_more_rarely() -> None:
         if 1 in due:
             probed.append(number)
         health.judge([failed(i) if i else well(i) for i in due])
-    assert probed == [0, 2, 6, 14, 26, 38]
+    assert probed == [0, 2, *range(6, 40, 4)]
 
 
 def test_an_observation_of_someone_unknown_is_ignored() -> None:

@@ -17,14 +17,18 @@ from hanse.errors import HanseError, LocalError
 # Command word to the module that registers it.
 COMMANDS: dict[str, str] = {
     "bench": "hanse.cli.bench",
+    "collect": "hanse.cli.collect",
     "down": "hanse.cli.pub_sub",
     "federator": "hanse.cli.federator",
     "interest": "hanse.cli.interest",
     "link-emulator": "hanse.cli.link_emulator",
     "load": "hanse.cli.load",
+    "manager": "hanse.cli.manager",
+    "pipeline": "hanse.cli.pipeline",
     "pub": "hanse.cli.pub_sub",
     "sim": "hanse.cli.sim",
     "sub": "hanse.cli.pub_sub",
+    "token": "hanse.cli.token",
     "up": "hanse.cli.up",
 }
 

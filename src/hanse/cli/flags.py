@@ -17,10 +17,13 @@ from hanse.settings import Setting, format_duration, read_settings, settings_of
 T = TypeVar("T")
 
 
-def with_settings(cls: type[T], section: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def with_settings(
+    cls: type[T], section: str, *, others: type | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Gives a command all settings of `cls` as flags, and `--config`; it is called with the settings first.
 
-    Other parameters of the command stay as they are, and must be keyword-only.
+    Other parameters of the command stay as they are, and must be keyword-only. `others` is a settings class that
+    shares the table in the file.
     """
     known = settings_of(cls)
 
@@ -34,7 +37,9 @@ def with_settings(cls: type[T], section: str) -> Callable[[Callable[..., None]],
         def run(**arguments: Any) -> None:  # noqa: ANN401 - typer hands over what the signature below declares
             config = arguments.pop("config")
             flags = {one.name: arguments.pop(one.name) for one in known}
-            settings = read_settings(cls, section=section, flags=flags, environment=os.environ, file=config)
+            settings = read_settings(
+                cls, section=section, flags=flags, environment=os.environ, file=config, others=others
+            )
             command(settings, **arguments)
 
         config = inspect.Parameter(
@@ -43,7 +48,7 @@ def with_settings(cls: type[T], section: str) -> Callable[[Callable[..., None]],
             default=None,
             annotation=Annotated[
                 Path | None,
-                typer.Option("--config", help=f"A TOML file; its table [{section}] is read. HANSE_CONFIG."),
+                typer.Option("--config", help=f"A TOML file; its table '{section}' is read. HANSE_CONFIG."),
             ],
         )
         parameters = [*own, config, *(_parameter(one) for one in known)]
@@ -66,7 +71,7 @@ def _parameter(one: Setting) -> inspect.Parameter:
 
 def _help(one: Setting) -> str:
     names = " or ".join((one.variable, *one.spec.aliases))
-    if one.default is None or one.default == () or one.spec.is_secret:
+    if one.default in (None, (), "") or one.spec.is_secret:
         return f"{one.spec.help} [{names}]"
     shown = format_duration(one.default) if one.spec.is_duration else one.default
     return f"{one.spec.help} [{names}; default {shown}]"

@@ -24,9 +24,7 @@ def register(app: typer.Typer) -> None:
     def load(
         *,
         publish_at: Annotated[list[str], typer.Option("--publish-at", help=f"Where to publish: a {_BROKER}.")],
-        subscribe_at: Annotated[
-            list[str], typer.Option("--subscribe-at", help=f"Where to subscribe: a {_BROKER}.")
-        ],
+        subscribe_at: Annotated[list[str], typer.Option("--subscribe-at", help=f"Where to subscribe: a {_BROKER}.")],
         publishers: int = typer.Option(1, help="Connections that publish."),
         subscribers: int = typer.Option(1, help="Connections that subscribe."),
         count: int = typer.Option(100_000, help="Messages of each publisher."),
@@ -36,9 +34,7 @@ def register(app: typer.Typer) -> None:
         rate: float | None = typer.Option(None, help="Messages a second, all publishers together; else all out."),
         interval_ms: float | None = typer.Option(None, help="Instead: ms between two messages of a publisher."),
         window: int | None = typer.Option(None, help="QoS 1 and 2: unacknowledged messages of a publisher."),
-        topic: str = typer.Option(
-            "load/{publisher}", help="With {publisher}, and {topic} where there are several."
-        ),
+        topic: str = typer.Option("load/{publisher}", help="With {publisher}, and {topic} where there are several."),
         topics: int = typer.Option(1, help="Distinct topics of each publisher."),
         warm_up: int = typer.Option(0, help="First messages of each publisher that count for no rate, no latency."),
         settle_s: float = typer.Option(0.5, help="Seconds between subscribing and the first message."),

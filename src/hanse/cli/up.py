@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from hanse.errors import Unavailable
+from hanse.errors import LocalError, Unavailable
 from hanse.local import state as state_file
-from hanse.local.agents import agent_command, is_converged
+from hanse.local.agents import LINKS, agent_command, is_converged
 from hanse.local.http import get_json
 from hanse.local.supervise import Federation, FederationSettings
 
@@ -36,6 +36,8 @@ def up(
     restart: Annotated[bool, typer.Option(help="Start again what dies.")] = True,
 ) -> None:
     """Run brokers and federators on this machine until Ctrl-C."""
+    if link not in LINKS:
+        raise LocalError(f"--link is {link!r}; expected {' or '.join(LINKS)}.")
     settings = FederationSettings(
         brokers=brokers,
         directory=directory.absolute(),

@@ -6,6 +6,7 @@ links        the links to the neighbours
 copies       one publication out of the copies that overlapping host subscriptions bring
 obligations  who is acknowledged when: upstream after downstream
 echoes       what comes back through somebody else's bridge
+bridges      which brokers hang together by such bridges
 retained     retained messages for a broker's first interest in a filter
 crossing     what may leave this broker and what may enter
 broker_link  links by way of the neighbour's broker, as in the papers

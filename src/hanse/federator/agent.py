@@ -23,6 +23,7 @@ from typing import cast
 from hanse import __version__
 from hanse.errors import HanseError, LocalError, RemoteError, Unavailable
 from hanse.federator import logs
+from hanse.federator.bridges import BridgeBook
 from hanse.federator.copies import CopyMerger
 from hanse.federator.crossing import Crossing, FilterCounts
 from hanse.federator.echoes import EchoMemory
@@ -32,8 +33,9 @@ from hanse.federator.links import CONTROL_TOPIC, LinkBook
 from hanse.federator.links_by_broker import BrokerLinkBook
 from hanse.federator.metrics import AgentMetrics
 from hanse.federator.naming import exported, imported, local_copies
-from hanse.federator.obligations import Obligation
-from hanse.federator.retained import RetainedFetcher, private_group
+from hanse.federator.obligations import AckOrder, Obligation
+from hanse.federator.reporter import REPORT_EVERY_S, FederatorReporter
+from hanse.federator.retained import RetainedFetcher
 from hanse.federator.settings import FederatorSettings
 from hanse.federator.sources import CLIENT_PREFIX, InterestSources
 from hanse.federator.store import StateDirectory
@@ -55,6 +57,7 @@ from hanse.protocol.effects import (
     UnsubscribeHost,
 )
 from hanse.protocol.forwarding import Routed
+from hanse.protocol.identity import private_group
 from hanse.protocol.machine import Machine
 from hanse.protocol.messages import Publication, Run
 from hanse.protocol.packets import split, topic_of
@@ -66,6 +69,10 @@ _log = logging.getLogger(__name__)
 INTERNAL_PREFIX = "$hanse/"
 TELEMETRY_PREFIX = "$hanse/telemetry/"
 SAVE_EVERY_S = 5.0
+# Bridges and share names are told when they change, and again this often: who joins later has to know of them.
+TELL_EVERY_S = 3.0
+# Share names in one message, and warnings given once; more are left out.
+SHARE_NAMES_MAX = 1_000
 FOLLOW_EVERY_S = 0.1
 
 
@@ -95,6 +102,9 @@ class Agent:
         self._asked = FilterCounts(self._crossing.inward_filter)
         self._copies = CopyMerger()
         self._echoes = EchoMemory()
+        self._bridges = BridgeBook()
+        self._joined: frozenset[int] = frozenset()
+        self._shares_warned: set[tuple[str, int]] = set()
         self._undelivered: deque[tuple[Run, Obligation]] = deque()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -106,15 +116,18 @@ class Agent:
             on_state=self._on_host_state,
             on_credit=self._on_host_credit,
         )
+        self._acks = AckOrder(self.host.client.ack)
         self.links = self._make_links(client_settings)
         self.retained = RetainedFetcher(
             self.identity,
             client_settings,
+            crossing=self._crossing,
             publish=self._publish_to,
             is_known=self.machine.is_known,
             join=lambda group: self._step(events.Subscribed(group)),
             part=lambda group: self._step(events.Unsubscribed(group)),
-            deliver=lambda packet, qos: self._deliver_bodies(packet, qos, 1, None),
+            deliver=self._deliver_own,
+            counters=self.counters,
         )
         self.interest = InterestRegistry()
         self._sources = InterestSources(settings)
@@ -127,6 +140,13 @@ class Agent:
             {"/metrics": self._metrics_page, "/healthz": self._health_page, "/groups": self._groups_page}
         )
         self.metrics = self._make_metrics()
+        self.reporter = FederatorReporter(
+            self.identity,
+            is_wanted=lambda topic: bool(self.machine.match(topic)),
+            publish=self._publish_telemetry,
+            flows=lambda: self.machine.flows,
+            links=self.metrics.links,
+        )
 
     def _make_metrics(self) -> AgentMetrics:
         machine, host = self.machine, self.host
@@ -140,6 +160,10 @@ class Agent:
                 "neighbours": ("Neighbours whose link is up.", lambda: len(machine.neighbours())),
                 "filters": ("Filters of local interest.", lambda: len(self._known_filters)),
                 "host_connected": ("1 while the host broker lets us in.", lambda: host.client.is_connected),
+                "host_subscriptions_refused": (
+                    "Subscriptions that the host refused: its ACL, or a limit of its.",
+                    lambda: host.refused_subscriptions,
+                ),
                 "host_unacknowledged": ("Deliveries that the host has not taken.", lambda: host.client.unacknowledged),
                 "parked_bytes": ("Publications that wait for a way.", lambda: machine.parked_bytes),
                 "epoch": ("The boot epoch.", lambda: machine.epoch),
@@ -148,9 +172,11 @@ class Agent:
 
     def _make_links(self, client_settings: ClientSettings) -> LinkBook | BrokerLinkBook:
         def up(neighbour: int) -> None:
+            self.reporter.note_link(neighbour, is_up=True)
             self._step(events.LinkUp(neighbour))
 
         def down(neighbour: int) -> None:
+            self.reporter.note_link(neighbour, is_up=False)
             self._step(events.LinkDown(neighbour))
 
         if self.settings.link == "broker":
@@ -220,6 +246,8 @@ class Agent:
         if address is not None:
             _log.info("metrics on %s", await self.http.start(*address))
         self._tasks.append(asyncio.create_task(self._save_interest()))
+        self._tasks.append(asyncio.create_task(self._report_telemetry()))
+        self._tasks.append(asyncio.create_task(self._tell_again()))
         self._tasks += [asyncio.create_task(self._follow(*source)) for source in self._sources.files]
         self._arm()
 
@@ -257,7 +285,9 @@ class Agent:
         for effect in effects:
             match effect:
                 case Send(neighbour, frame):
-                    self.links.send_control(neighbour, frame)
+                    traffic = self.metrics.link(neighbour, "out")
+                    traffic.control_frames += 1
+                    traffic.control_bytes += self.links.send_control(neighbour, frame)
                 case SendRuns(neighbour, runs):
                     self._send_runs(neighbour, runs, None)
                 case SubscribeHost(group):
@@ -281,6 +311,12 @@ class Agent:
 
     def _emit(self, event: Emit) -> None:
         self.emitted[event.name] += 1
+        self.reporter.note(event, self.machine.epoch)
+        if isinstance(self.links, BrokerLinkBook):
+            if event.name == "neighbour_lost":
+                self.links.forgive(event.neighbour)
+            elif event.name == "neighbour_left":
+                self.links.note_left(event.neighbour)
         if _log.isEnabledFor(logging.INFO):
             words = {"group": event.group, "detail": event.detail}
             numbers = {"core": event.core, "neighbour": event.neighbour}
@@ -294,22 +330,27 @@ class Agent:
     def _on_host_publications(self, publications: list[HostPublication]) -> None:
         now = self._loop.time()
         receipts = [publication[5] for publication in publications if publication[5]]
-        batch = self._copies.merge(publications) if self.host.has_overlaps else publications
+        host = self.host
+        batch = self._copies.merge(publications, host.newest_identifier) if host.has_overlaps else publications
         if self._echoes.is_active:
+            arrived = len(batch)
             batch = [publication for publication in batch if not self._echoes.is_echo(now, publication[0])]
+            self.counters["echoes_cancelled"] += arrived - len(batch)
         outgoing: Sequence[tuple[str, int, bytes]]
         if self._crossing.is_trivial:
             outgoing = [(publication[1], publication[2], publication[0]) for publication in batch]
         else:
             for packet in local_copies(self._crossing, batch):
-                self._deliver_bodies(packet, packet[0] >> 1 & 3, 1, None)
+                self._deliver_own(packet, packet[0] >> 1 & 3)
             outgoing = exported(self._crossing, batch)
         self.counters["host_publications"] += len(batch)
         routed = self.machine.publish(now, cast("Sequence[Publication]", outgoing))
+        if self.reporter.is_active:
+            self.reporter.trace(_distinct(routed), routed, None)
         if not receipts:
             self._hand_on(routed, None)
             return
-        obligation = Obligation(lambda: self.host.client.ack(receipts))
+        obligation = Obligation(self._acks.begin(receipts))
         self._hand_on(routed, obligation)
         obligation.settle()
 
@@ -318,6 +359,12 @@ class Agent:
         for packet in packets:
             qos = packet[0] >> 1 & 3
             self._hand_on(self.machine.publish_to(self._loop.time(), group, qos, [packet]), None)
+
+    def _publish_telemetry(self, topic: str, packet: bytes) -> None:
+        """To whoever collects it, here or elsewhere."""
+        self._hand_on(self.machine.publish(self._loop.time(), [Publication(topic, 1, packet)]), None)
+        if any(map(self.machine.is_local, self.machine.match(topic))):
+            self._deliver_own(packet, 1)
 
     def _hand_on(self, routed: Routed, obligation: Obligation | None) -> None:
         for neighbour, runs in routed.frames.items():
@@ -337,9 +384,12 @@ class Agent:
         if is_owed and obligation is None:
             obligation = Obligation(_nothing)
         payload = codec.encode_data(runs)
+        traffic.frames += 1
         traffic.bytes += len(payload)
-        sent = self.links.send_data(neighbour, payload, count, obligation if is_owed else None)
-        self.counters["forwarded"] += count if sent else 0
+        if self.links.send_data(neighbour, payload, count, obligation if is_owed else None):
+            self.counters["forwarded"] += count
+        else:
+            traffic.dropped_frames += 1
 
     # --- frames from neighbours ---------------------------------------------------------------------------------------
 
@@ -349,7 +399,12 @@ class Agent:
         for topic, payload, receipt in frames:
             try:
                 if topic == CONTROL_TOPIC:
-                    self._step(events.Received(neighbour, codec.decode_control(payload)))
+                    traffic.control_frames += 1
+                    traffic.control_bytes += len(payload)
+                    control = codec.decode_control(payload)
+                    if isinstance(self.links, BrokerLinkBook):
+                        self.links.note_epoch(neighbour, control.epoch)
+                    self._step(events.Received(neighbour, control))
                     continue
                 runs = codec.decode_data(payload)
             except RemoteError as error:
@@ -357,10 +412,13 @@ class Agent:
                 _log.warning("frame of federator %d refused: %s", neighbour, error)
                 self.links.ack(neighbour, receipt)
                 continue
+            traffic.frames += 1
             traffic.bytes += len(payload)
             for run in runs:
                 traffic.messages[run[4]] += run[3]
             routed = self.machine.forward(started, neighbour, runs)
+            if self.reporter.is_active:
+                self.reporter.trace(runs, routed, neighbour)
             if not receipt:
                 self._hand_on(routed, None)
                 continue
@@ -384,6 +442,13 @@ class Agent:
                 run = run._replace(body=body, length=length)  # noqa: PLW2901 - the run as this broker may see it
                 if not length:
                     continue
+            if run[0] in self._joined:
+                body, length = self._echoes.without_echoes(self._loop.time(), run.body)
+                self.counters["echoes_cancelled"] += run.length - length
+                run = run._replace(body=body, length=length)  # noqa: PLW2901 - the run without what came from here
+                if not length:
+                    continue
+            self.machine.count_delivered(run)
             if run[4]:
                 self._deliver_owed(run, obligation or Obligation(_nothing))
             else:
@@ -393,9 +458,9 @@ class Agent:
             self._deliver_bodies(b"".join(bodies), 0, count, None)
 
     def _deliver_bodies(self, body: bytes, qos: int, count: int, obligation: Obligation | None) -> None:
+        self.host.deliver(body, qos, count, obligation)
         if self._echoes.is_active:
             self._echoes.remember(self._loop.time(), body)
-        self.host.deliver(body, qos, count, obligation)
         self.counters["delivered"] += count
 
     def _deliver_owed(self, run: Run, obligation: Obligation) -> None:
@@ -408,6 +473,15 @@ class Agent:
         except Unavailable:
             self._undelivered.append((run, obligation))
             return
+        obligation.settle()
+
+    def _deliver_own(self, packet: bytes, qos: int) -> None:
+        """Publish one packet that no neighbour and no client is owed an acknowledgement for."""
+        if not qos:
+            self._deliver_bodies(packet, 0, 1, None)
+            return
+        obligation = Obligation(_nothing)
+        self._deliver_owed(Run(self.identity, self.machine.epoch, 0, 1, qos, 0, (), packet), obligation)
         obligation.settle()
 
     def _on_host_credit(self) -> None:
@@ -436,12 +510,18 @@ class Agent:
                     self.retained.on_request([str(wanted) for wanted in message["filters"]], int(message["to"]))
                 elif kind == "shares":
                     self._compare_shares(run.origin, [str(name) for name in message["names"]])
+                elif kind == "bridges":
+                    self._bridges.hear(run.origin, [str(name) for name in message["names"]])
+                    self._count_echoes()
             except (ValueError, KeyError, TypeError, AttributeError):
                 self.counters["management_refused"] += 1
 
     def _compare_shares(self, origin: int, names: list[str]) -> None:
-        both = sorted(set(names) & set(self.interest.shares()))
-        for name in both:
+        both = {(name, origin) for name in set(names) & set(self.interest.shares())} - self._shares_warned
+        for name, _ in sorted(both):
+            if len(self._shares_warned) >= SHARE_NAMES_MAX:
+                return
+            self._shares_warned.add((name, origin))
             self.counters["share_names_at_two_brokers"] += 1
             _log.warning(
                 "share name %r is in use at federator %d too: each broker's share group gets its own copy", name, origin
@@ -466,7 +546,32 @@ class Agent:
     def _report(self, source: str, reports: list[Report]) -> None:
         if reports:
             self._change_interest(self.interest.apply(self._loop.time(), source, reports))
-            self._echoes.is_active = self.interest.has_bridges()
+            if self._bridges.take(reports):
+                self._tell_bridges()
+                self._count_echoes()
+
+    async def _tell_again(self) -> None:
+        while True:
+            await asyncio.sleep(TELL_EVERY_S)
+            if self._bridges.names:
+                self._tell_bridges()
+            if self.interest.shares():
+                self._tell_shares()
+
+    def _tell_bridges(self) -> None:
+        self._tell_all({"kind": "bridges", "names": self._bridges.names})
+
+    def _tell_shares(self) -> None:
+        self._tell_all({"kind": "shares", "names": sorted(self.interest.shares())[:SHARE_NAMES_MAX]})
+
+    def _tell_all(self, message: dict[str, object]) -> None:
+        """Something for all federators."""
+        self._publish_to(MANAGEMENT_GROUP, [encode(MANAGEMENT_GROUP, json.dumps(message).encode(), qos=1)])
+
+    def _count_echoes(self) -> None:
+        self._echoes.is_active = bool(self._bridges.names)
+        self._joined = self._bridges.joined()
+        self._echoes.echoes = max(1, len(self._joined))
 
     def _change_interest(self, change: Change) -> None:
         if change.is_empty:
@@ -475,18 +580,24 @@ class Agent:
         wanted, ended = self._wanted.apply([*change.added, *change.changed], change.removed)
         for filter_ in ended:
             self._known_filters.discard(filter_)
-            self._step(events.Unsubscribed(filter_))
+            self._tell_interest(events.Unsubscribed(filter_))
         added = [filter_ for filter_, _ in wanted if filter_ not in self._known_filters]
         for filter_ in added:
             self._known_filters.add(filter_)
-            self._step(events.Subscribed(filter_))
+            self._tell_interest(events.Subscribed(filter_))
         if self._is_restored and added:
-            self.retained.want(added)
+            self.retained.want(added, [filter_ for filter_, _ in change.added])
         if change.shares_added:
-            names = sorted({name for name, _ in change.shares_added})
-            message = json.dumps({"kind": "shares", "names": names}).encode()
-            self._publish_to(MANAGEMENT_GROUP, [encode(MANAGEMENT_GROUP, message, qos=1)])
+            self._tell_shares()
         self._arm_expiry()
+
+    def _tell_interest(self, event: events.Subscribed | events.Unsubscribed) -> None:
+        """Tell the protocol, and telemetry where this broker's interest in the group began or ended with it."""
+        group = self.machine.settings.grouping.group_of(event.filter)
+        was_local = self.machine.is_local(group)
+        self._step(event)
+        if self.machine.is_local(group) != was_local:
+            self.reporter.note_interest(group, is_added=not was_local, epoch=self.machine.epoch)
 
     def _arm_expiry(self) -> None:
         if self._expiry_timer is not None:
@@ -511,6 +622,11 @@ class Agent:
                 self._report(adapter.source, adapter.feed(found.chunk))
             else:
                 self._report(adapter.source, adapter.began_anew() if isinstance(found, Rotated) else adapter.lost())
+
+    async def _report_telemetry(self) -> None:
+        while True:
+            await asyncio.sleep(REPORT_EVERY_S)
+            self.reporter.report()
 
     async def _save_interest(self) -> None:
         while True:
@@ -551,6 +667,7 @@ class Agent:
             "broker": "connected" if is_healthy else "away",
             "neighbours": list(self.machine.neighbours()),
             "management_core": self.machine.core_of(MANAGEMENT_GROUP),
+            "joined_by_bridges": sorted(self._joined),
             "counters": dict(self.machine.counters + self.counters),
         }
         return 200 if is_healthy else 503, JSON, json.dumps(body)
@@ -578,6 +695,11 @@ class Agent:
         return "member" if self.machine.is_member(group) else "outsider"
 
 
+def _distinct(routed: Routed) -> list[Run]:
+    """The runs of a batch of our own, each once, however many neighbours get it."""
+    return list({run.first: run for runs in routed.frames.values() for run in runs}.values())
+
+
 def _nothing() -> None:
     """An obligation to nobody: the publication is our own."""
 
@@ -585,10 +707,10 @@ def _nothing() -> None:
 async def run(settings: FederatorSettings) -> int:
     """Run a federator until SIGTERM or SIGINT; the exit code."""
     logs.configure(settings.log_format, settings.log_level)
-    for warning in settings.warnings():
-        _log.warning("%s", warning)
     state = StateDirectory(settings.state_dir)
     agent = Agent(settings, state)
+    for warning in settings.warnings():
+        _log.warning("%s", warning)
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -3,12 +3,15 @@
 Where a host has a static bridge, the bridge and the federation can close a loop: what is delivered at one broker comes
 back at another as a new publication, and again, without end. Two memories by a hash of topic and payload cut it:
 
-- what was *delivered* to the host cancels one equal arrival within `DELIVERED_S`: the bridge's own copy of it;
-- what was *sent* from the host cancels one equal arrival within `SENT_S`: it went round through another broker.
+- what was *delivered* to the host is expected back there within `DELIVERED_S`: the bridge's own copy of it;
+- what was *sent* from the host is expected back there within `SENT_S`: it went round through another broker;
+- both are expected from the federators whose brokers are joined with this one by bridges (`bridges`), which took the
+  bridge's copy for a publication of its own.
 
-Each entry cancels one arrival, so the number of publications stays right even where an honest repeat is taken for an
-echo and the echo for the repeat. Equal content makes exactness impossible: at a host with a bridge, a client that
-publishes the same bytes on the same topic twice within `SENT_S`, with no echo between them, has one of them carried.
+Each entry cancels as many arrivals, at the host and from those federators, as it can have echoes: one for each of
+those federators. So the number of publications stays right even where an honest repeat is taken for an echo and the
+echo for the repeat. Equal content makes exactness impossible: at a host with a bridge, of the same bytes published on
+the same topic again within `SENT_S`, with no echo between them, not all are carried.
 Hosts without a bridge are not affected: the memory is active only while a bridge is up.
 """
 
@@ -19,68 +22,93 @@ from hanse.mqtt.publication import payload_of, split, topic_bytes_of
 # A bridge answers within its round trip; longer only takes more honest repeats for echoes.
 DELIVERED_S = 10.0
 SENT_S = 1.0
-# Some 100 bytes an entry; at the limit the oldest is forgotten, which at worst lets one echo pass.
-ENTRIES_MAX = 200_000
+# Some 200 bytes an entry, four times; at the limit the oldest is forgotten, which at worst lets one echo pass.
+ENTRIES_MAX = 50_000
 
 
 class _Memory:
-    """Contents of the last seconds, and how often each."""
+    """Contents of the last seconds, and how often each; of equal ones the oldest is taken first."""
 
-    __slots__ = ("_counts", "_order", "_span_s")
+    __slots__ = ("_counts", "_order", "_span_s", "_taken")
 
     def __init__(self, span_s: float) -> None:
         self._span_s = span_s
         self._counts: dict[int, int] = {}
-        self._order: deque[tuple[float, int]] = deque()
+        self._order: deque[tuple[float, int, int]] = deque()
+        # What still stands in the order and counts no more: the oldest of its content.
+        self._taken: dict[int, int] = {}
 
-    def add(self, now: float, key: int) -> None:
-        self._counts[key] = self._counts.get(key, 0) + 1
-        self._order.append((now, key))
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def add(self, now: float, key: int, count: int) -> None:
+        # Here too: where nothing ever arrives nothing is taken, and this would grow without end.
+        self._forget(now)
+        self._counts[key] = self._counts.get(key, 0) + count
+        self._order.append((now, key, count))
 
     def take(self, now: float, key: int) -> bool:
         self._forget(now)
         if key not in self._counts:
             return False
-        self._decrease(key)
+        _decrease(self._counts, key, 1)
+        self._taken[key] = self._taken.get(key, 0) + 1
         return True
 
     def _forget(self, now: float) -> None:
         order = self._order
-        while order and (order[0][0] < now - self._span_s or len(order) > ENTRIES_MAX):
-            key = order.popleft()[1]
-            if key in self._counts:
-                self._decrease(key)
+        while order and (order[0][0] < now - self._span_s or len(order) >= ENTRIES_MAX):
+            _, key, count = order.popleft()
+            taken = min(count, self._taken.get(key, 0))
+            _decrease(self._taken, key, taken)
+            _decrease(self._counts, key, count - taken)
 
-    def _decrease(self, key: int) -> None:
-        if self._counts[key] == 1:
-            del self._counts[key]
-        else:
-            self._counts[key] -= 1
+
+def _decrease(counts: dict[int, int], key: int, by: int) -> None:
+    if not by:
+        return
+    if counts[key] == by:
+        del counts[key]
+    else:
+        counts[key] -= by
 
 
 class EchoMemory:
     """What crossed this host lately, in either direction."""
 
-    __slots__ = ("_delivered", "_sent", "cancelled", "is_active")
+    __slots__ = ("_delivered", "_delivered_by_link", "_sent", "_sent_by_link", "echoes", "is_active")
 
     def __init__(self) -> None:
         self.is_active = False
-        self.cancelled = 0
-        self._delivered = _Memory(DELIVERED_S)
-        self._sent = _Memory(SENT_S)
+        # How many echoes one publication has.
+        self.echoes = 1
+        self._delivered, self._delivered_by_link = _Memory(DELIVERED_S), _Memory(DELIVERED_S)
+        self._sent, self._sent_by_link = _Memory(SENT_S), _Memory(SENT_S)
 
     def remember(self, now: float, run: bytes) -> None:
-        """These packets are being delivered to the host."""
+        """These packets were delivered to the host."""
         for start, end in split(run):
-            self._delivered.add(now, _key(run[start:end]))
+            key = _key(run[start:end])
+            self._delivered.add(now, key, self.echoes)
+            self._delivered_by_link.add(now, key, self.echoes)
+
+    def without_echoes(self, now: float, run: bytes) -> tuple[bytes, int]:
+        """What of the packets of a joined federator is not something coming back, and how many they are."""
+        fresh = []
+        for start, end in split(run):
+            packet = run[start:end]
+            key = _key(packet)
+            if not (self._sent_by_link.take(now, key) or self._delivered_by_link.take(now, key)):
+                fresh.append(packet)
+        return b"".join(fresh), len(fresh)
 
     def is_echo(self, now: float, packet: bytes) -> bool:
         """Whether this arrival at the host is something coming back; if not, it is remembered as sent."""
         key = _key(packet)
         if self._delivered.take(now, key) or self._sent.take(now, key):
-            self.cancelled += 1
             return True
-        self._sent.add(now, key)
+        self._sent.add(now, key, self.echoes)
+        self._sent_by_link.add(now, key, self.echoes)
         return False
 
 

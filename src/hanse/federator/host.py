@@ -37,21 +37,24 @@ class HostSession(ClientHandler):
         self._tell_credit = on_credit
         self._identifiers: dict[str, int] = {}
         self._next_identifier = INTERNAL_IDENTIFIER + 1
+        # Whether copies can come. It outlives the overlap: the broker may have queued some that it has yet to send.
+        self.has_overlaps = False
         self._deliveries = DeliveryBook()
         self.refused_subscriptions = 0
 
     # --- out ------------------------------------------------------------------------------------------------------
 
     def listen(self, topics: Iterable[str]) -> None:
-        """Subscribe for the agent itself."""
+        """Subscribe for the agent itself; at QoS 1, as a report that comes twice does no harm."""
         self.client.subscribe(
-            Subscription(topic, qos=2, identifier=INTERNAL_IDENTIFIER, retain_handling=0) for topic in topics
+            Subscription(topic, qos=1, identifier=INTERNAL_IDENTIFIER, retain_handling=0) for topic in topics
         )
 
     def want(self, group: str) -> None:
         """Subscribe to a group: someone elsewhere wants it."""
         identifier = self._identifiers[group] = self._next_identifier
         self._next_identifier += 1
+        self.has_overlaps = self.has_overlaps or len(self._identifiers) > 1
         self.client.subscribe([Subscription(group, qos=2, identifier=identifier)])
 
     def release(self, group: str) -> None:
@@ -60,9 +63,9 @@ class HostSession(ClientHandler):
         self.client.unsubscribe([group])
 
     @property
-    def has_overlaps(self) -> bool:
-        """Whether copies can come at all: with one subscription there are none."""
-        return len(self._identifiers) > 1
+    def newest_identifier(self) -> int:
+        """The identifier of the subscription that was asked for last."""
+        return self._next_identifier - 1
 
     def deliver(self, body: bytes, qos: int, count: int, obligation: Obligation | None) -> None:
         """Publish a run at the host; the obligation is settled when the host has taken it."""
@@ -95,8 +98,10 @@ class HostSession(ClientHandler):
         """There is room again."""
         self._tell_credit()
 
-    def on_connected(self, session_present: bool) -> None:  # noqa: ARG002 - the handler's signature
-        """The host let us in."""
+    def on_connected(self, session_present: bool) -> None:
+        """The host let us in; a new session has nothing of the old one's queue."""
+        if not session_present:
+            self.has_overlaps = len(self._identifiers) > 1
         self._tell_state(True, None)
 
     def on_disconnected(self, error: HanseError | None) -> None:

@@ -118,16 +118,18 @@ class LinkBook(LinkListenerHandler):
 
     # --- out ------------------------------------------------------------------------------------------------------
 
-    def send_control(self, identity: int, frame: ControlFrame) -> None:
-        """Send a control frame; one that cannot go is dropped, the next round says it again."""
+    def send_control(self, identity: int, frame: ControlFrame) -> int:
+        """Send a control frame, and say how large; one that cannot go is dropped, the next round says it again."""
         peer = self._peers.get(identity)
         if peer is None:
-            return
+            return 0
         payload = codec.encode_control(frame)
         try:
             peer.link.send(CONTROL_TOPIC, payload, control=True, qos=0)
         except Unavailable:
             self._drop("control_link_full", 1)
+            return 0
+        return len(payload)
 
     def send_data(self, identity: int, payload: bytes, count: int, obligation: Obligation | None) -> bool:
         """Send a data frame; with an obligation it is kept until the neighbour acknowledges it."""

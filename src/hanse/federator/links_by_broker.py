@@ -8,7 +8,8 @@ hears it. Rules:
 - The broker's PUBACK says nothing of the federator behind it: a data frame that is owed an acknowledgement carries the
   sender's epoch and a number, and `federator/ack/<to>/<from>` names the numbers that were taken over.
 - A link is up while the session at the neighbour's broker stands; that the neighbour itself hears is the protocol's
-  to find out (R4).
+  to find out (R4). When it is lost, leaves or comes back with a new epoch, what it was owed is nobody's: it has
+  forgotten it, or will never say. An acknowledgement that cannot be told waits for the session.
 - Anybody who may publish on these topics at the broker can forge them: `hanse` prints the ACL that closes them.
 """
 
@@ -27,7 +28,8 @@ from hanse.mqtt.publication import Publication, encode, payload_of
 from hanse.protocol import codec
 from hanse.protocol.messages import ControlFrame
 
-# Frames under way to one neighbour that wait for its acknowledgement; more wait at the host broker's session.
+# Frames under way to one neighbour that wait for its acknowledgement, and acknowledgements that wait for the session
+# at its broker: more are dropped and counted.
 _OWED_MAX = 65_535
 _log = logging.getLogger(__name__)
 
@@ -41,6 +43,10 @@ class _Neighbour(ClientHandler):
         self.client = Client(settings, self)
         self.owed: dict[int, Obligation] = {}
         self.next_number = 1
+        self.epoch = 0
+        self.has_left = False
+        # By the neighbour's epoch: numbers of its frames that it has yet to be told of.
+        self.untold: dict[int, list[int]] = {}
 
     def on_connected(self, session_present: bool) -> None:  # noqa: ARG002 - the handler's signature
         self.book.come_up(self)
@@ -100,9 +106,10 @@ class BrokerLinkBook:
 
     # --- out ------------------------------------------------------------------------------------------------------
 
-    def send_control(self, identity: int, frame: ControlFrame) -> None:
-        """Publish a control frame at the neighbour's broker, memberships on the papers' topic for them."""
-        self._publish(identity, broker_link.kind_of(frame), codec.encode_control(frame), qos=0)
+    def send_control(self, identity: int, frame: ControlFrame) -> int:
+        """Publish a control frame at the neighbour's broker, memberships on the papers' topic; say how large."""
+        payload = codec.encode_control(frame)
+        return len(payload) if self._publish(identity, broker_link.kind_of(frame), payload, qos=0) else 0
 
     def send_data(self, identity: int, payload: bytes, count: int, obligation: Obligation | None) -> bool:
         """Publish a data frame at the neighbour's broker; with an obligation until the neighbour acknowledges it."""
@@ -112,6 +119,9 @@ class BrokerLinkBook:
             return False
         number = 0
         if obligation is not None:
+            if len(neighbour.owed) >= _OWED_MAX:
+                self._drop("link_full", count)
+                return False
             number, neighbour.next_number = neighbour.next_number, neighbour.next_number + 1
             obligation.owe()
             neighbour.owed[number] = obligation
@@ -126,10 +136,19 @@ class BrokerLinkBook:
     def ack(self, identity: int, receipt: int) -> None:
         """Tell a neighbour that its frame was taken over."""
         found = self._receipts.pop(receipt, None)
-        if found is not None:
-            epoch, number = found
-            for payload in broker_link.encode_acknowledgements(epoch, [number]):
-                self._publish(identity, Kind.ACKNOWLEDGEMENT, payload, qos=1)
+        neighbour = self._neighbours.get(identity)
+        if found is None or neighbour is None:
+            return
+        epoch, number = found
+        if epoch >= neighbour.epoch and not self._tell(identity, epoch, [number]):
+            if sum(map(len, neighbour.untold.values())) < _OWED_MAX:
+                neighbour.untold.setdefault(epoch, []).append(number)
+            else:
+                self._drop("acknowledgements_untold", 1)
+
+    def _tell(self, identity: int, epoch: int, numbers: list[int]) -> bool:
+        payloads = broker_link.encode_acknowledgements(epoch, numbers)
+        return all(self._publish(identity, Kind.ACKNOWLEDGEMENT, payload, qos=1) for payload in payloads)
 
     def _publish(self, identity: int, kind: Kind, payload: bytes, *, qos: int) -> bool:
         neighbour = self._neighbours.get(identity)
@@ -190,6 +209,36 @@ class BrokerLinkBook:
         self._up.add(neighbour.identity)
         _log.info("link to federator %d up (by its broker)", neighbour.identity)
         self._tell_up(neighbour.identity)
+        untold, neighbour.untold = neighbour.untold, {}
+        for epoch, numbers in untold.items():
+            self._tell(neighbour.identity, epoch, numbers)
+
+    def note_epoch(self, identity: int, epoch: int) -> None:
+        """A control frame of the neighbour's names its epoch; a new one is a new life, which owes nothing."""
+        neighbour = self._neighbours.get(identity)
+        if neighbour is not None and epoch > neighbour.epoch:
+            if neighbour.epoch:
+                self.forgive(identity)
+            neighbour.epoch = epoch
+            neighbour.untold.clear()
+            if neighbour.has_left and identity in self._up:
+                # It took its leave and is back; our session at its broker stood all the while and tells nothing.
+                neighbour.has_left = False
+                self._tell_down(identity)
+                self._tell_up(identity)
+
+    def note_left(self, identity: int) -> None:
+        """A neighbour said that it leaves."""
+        neighbour = self._neighbours.get(identity)
+        if neighbour is not None:
+            neighbour.has_left = True
+            self._release(neighbour)
+
+    def forgive(self, identity: int) -> None:
+        """What a neighbour was given and has not acknowledged will not be acknowledged any more."""
+        neighbour = self._neighbours.get(identity)
+        if neighbour is not None:
+            self._release(neighbour)
 
     def go_down(self, neighbour: _Neighbour, error: HanseError | None) -> None:
         """The session is gone: what it was owed is nobody's now."""
@@ -198,7 +247,12 @@ class BrokerLinkBook:
         self._up.discard(neighbour.identity)
         _log.info("link to federator %d down: %s", neighbour.identity, error or "closed")
         self._tell_down(neighbour.identity)
+        self._release(neighbour)
+
+    def _release(self, neighbour: _Neighbour) -> None:
         owed, neighbour.owed = neighbour.owed, {}
+        if not owed:
+            return
         self._drop("frames_lost_with_link", len(owed))
         for obligation in owed.values():
             obligation.settle()

@@ -9,13 +9,15 @@ from hanse.telemetry.prometheus import Registry
 
 
 class LinkTraffic:
-    """Messages on one link in one direction, by QoS, and bytes of frames."""
+    """One link in one direction: messages by QoS, frames and bytes of data and of control."""
 
-    __slots__ = ("bytes", "messages")
+    __slots__ = ("bytes", "control_bytes", "control_frames", "dropped_frames", "frames", "messages")
 
     def __init__(self) -> None:
         self.messages = [0, 0, 0]
-        self.bytes = 0
+        self.frames = self.bytes = 0
+        self.control_frames = self.control_bytes = 0
+        self.dropped_frames = 0
 
 
 class AgentMetrics:
@@ -45,7 +47,8 @@ class AgentMetrics:
         registry = self._registry = Registry("federator")
         links = ("link", "direction")
         self._messages = registry.counters("link_messages_total", "Publications on links.", labels=(*links, "qos"))
-        self._bytes = registry.counters("link_bytes_total", "Bytes of frames on links.", labels=links)
+        self._bytes = registry.counters("link_bytes_total", "Bytes of data frames on links.", labels=links)
+        self._control = registry.counters("link_control_bytes_total", "Bytes of control frames.", labels=links)
         self._counted = registry.counters("protocol_total", "What the protocol counted.", labels=("what",))
         self._own = registry.counters("agent_total", "What the agent counted.", labels=("what",))
         self._events = registry.counters("events_total", "Events of the protocol.", labels=("event",))
@@ -61,6 +64,10 @@ class AgentMetrics:
             traffic = self.traffic[neighbour, direction] = LinkTraffic()
         return traffic
 
+    def links(self) -> dict[int, tuple[LinkTraffic, LinkTraffic]]:
+        """Neighbour to what went out and what came in."""
+        return {n: (self.link(n, "out"), self.link(n, "in")) for n in {neighbour for neighbour, _ in self.traffic}}
+
     def render(self) -> str:
         """The page."""
         return self._registry.render()
@@ -70,6 +77,7 @@ class AgentMetrics:
             for qos, count in enumerate(traffic.messages):
                 self._messages.labels(neighbour, direction, qos).set(count)
             self._bytes.labels(neighbour, direction).set(traffic.bytes)
+            self._control.labels(neighbour, direction).set(traffic.control_bytes)
         for family, counts in (
             (self._counted, self._protocol),
             (self._own, self._agent),

@@ -1,5 +1,8 @@
 """Who is acknowledged when: whoever gave us publications of QoS 1 or 2 hears so only when all who got them from us did.
 
+The host hears it in the order in which it sent (MQTT 5, 4.6): a broker that numbers on without looking, as Mosquitto
+does, would otherwise give a packet identifier anew that an old publication of ours still holds.
+
 One obligation a batch, not a message: it counts the link frames and host deliveries that the batch became, and runs
 its release when the last of them is acknowledged. A batch that became nothing (a duplicate, nobody interested) is
 released at once.
@@ -28,6 +31,35 @@ class Obligation:
         self._left -= count
         if not self._left:
             self._release()
+
+
+class AckOrder:
+    """Batches of receipts, acknowledged in the order in which they came, whichever is done first."""
+
+    __slots__ = ("_ack", "_batches")
+
+    def __init__(self, ack: Callable[[list[int]], None]) -> None:
+        self._ack = ack
+        # Receipts, and whether they may be acknowledged.
+        self._batches: deque[tuple[list[int], list[bool]]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def begin(self, receipts: list[int]) -> Callable[[], None]:
+        """A batch came; call what this returns when it may be acknowledged."""
+        is_done = [False]
+        self._batches.append((receipts, is_done))
+
+        def finish() -> None:
+            is_done[0] = True
+            ready: list[int] = []
+            while self._batches and self._batches[0][1][0]:
+                ready += self._batches.popleft()[0]
+            if ready:
+                self._ack(ready)
+
+        return finish
 
 
 class DeliveryBook:

@@ -6,78 +6,93 @@ session of its own, and sends what it finds to the asker alone, over the group `
 joins for the time.
 
 Rules: what the asker's own broker has retained wins, then the first answer for a topic; a fetch ends `FETCH_S` after
-its request; at most `RETAINED_MAX` messages a broker and fetch are sent, and what is cut off is counted.
+its last request; filters that are wanted meanwhile join it; at most `RETAINED_MAX` messages a broker and request are
+sent, and what is cut off is counted. Requests and answers hold federation names: what may leave a broker, and what
+may enter one, holds for retained messages as for all others (`crossing`).
 """
 
 import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 
 from hanse.errors import HanseError
+from hanse.federator.crossing import Crossing
+from hanse.federator.naming import exported, imported
 from hanse.mqtt.client import Client, ClientHandler, ClientSettings
 from hanse.mqtt.publication import Publication, encode
 from hanse.mqtt.subscriptions import Subscription
+from hanse.protocol.identity import private_group
 from hanse.protocol.messages import Run
 from hanse.protocol.packets import split, topic_of
 from hanse.protocol.settings import MANAGEMENT_GROUP
-from hanse.protocol.topics import may_cross
+from hanse.protocol.topics import check_filter, may_cross
 
 FETCH_S = 5.0
 # A broker sends what it has retained right after the SUBACK; this long a silence means that it is done.
 QUIET_S = 0.1
 RETAINED_MAX = 10_000
-# Fetches and answers under way at once, and filters in one of them: more are refused and counted.
+# Answers under way at once, filters in one of them, and filters that wait to be asked for: more are refused and
+# counted.
 REQUESTS_MAX = 64
 FILTERS_A_REQUEST_MAX = 64
+FILTERS_WAITING_MAX = 100_000
 _log = logging.getLogger(__name__)
 
 
-def private_group(identity: int) -> str:
-    """The group in which one federator alone is interested."""
-    return f"$hanse/federator/{identity}"
-
-
 class _Collector(ClientHandler):
-    def __init__(self) -> None:
+    def __init__(self, filters: int) -> None:
         self.found: list[Publication] = []
         self.last = 0.0
         self.answered = asyncio.Event()
+        self._unanswered = filters
 
     def on_publications(self, publications: list[Publication]) -> None:
-        self.found += [publication for publication in publications if publication.retain]
+        retained = [publication for publication in publications if publication.retain]
+        if retained:  # what clients publish meanwhile is no sign that more is to come
+            self.found += retained
+            self.last = asyncio.get_running_loop().time()
+
+    def on_subscribed(self, answers: list[tuple[Subscription, int]]) -> None:
         self.last = asyncio.get_running_loop().time()
+        self._unanswered -= len(answers)
+        if self._unanswered <= 0:
+            self.answered.set()
 
-    def on_subscribed(self, answers: list[tuple[Subscription, int]]) -> None:  # noqa: ARG002
-        self.last = asyncio.get_running_loop().time()
-        self.answered.set()
 
-
-async def look(settings: ClientSettings, wanted: str) -> list[Publication]:
-    """What a broker has retained under a filter."""
-    collector = _Collector()
+async def look(settings: ClientSettings, filters: Iterable[str]) -> dict[str, Publication]:
+    """What a broker has retained under some filters, by topic."""
+    subscriptions = [Subscription(wanted, qos=2, no_local=False, retain_handling=0) for wanted in sorted(set(filters))]
+    if not subscriptions:
+        return {}
+    collector = _Collector(len(subscriptions))
     client = Client(replace(settings, clean_start=True, session_expiry_s=0, auto_ack=True), collector)
-    client.subscribe([Subscription(wanted, qos=2, no_local=False, retain_handling=0)])
+    client.subscribe(subscriptions)
     await client.start(must_connect=True)
     try:
         async with asyncio.timeout(FETCH_S):
             await collector.answered.wait()
+            # What was retained is on its way by now; what clients publish from now on is not asked for.
+            client.unsubscribe([subscription.filter for subscription in subscriptions])
             while (left_s := collector.last + QUIET_S - asyncio.get_running_loop().time()) > 0:  # noqa: ASYNC110
                 await asyncio.sleep(left_s)
     finally:
         await client.stop()
-    return collector.found
+    return {found.topic: found for found in collector.found}
 
 
 class RetainedFetcher:
     """Both roles: asking for this broker, and answering from it.
 
     Args:
+        crossing: what may leave the broker and enter it, and under which names.
         publish: send a packet to a group over the federation.
         join, part: take part in the private group, and no longer.
-        deliver: hand a run to the host broker.
+        deliver: hand a packet to the host broker.
+        counters: to count into.
     """
 
     def __init__(
@@ -85,51 +100,71 @@ class RetainedFetcher:
         identity: int,
         client_settings: ClientSettings,
         *,
+        crossing: Crossing,
         publish: Callable[[str, list[bytes]], None],
         is_known: Callable[[str], bool],
         join: Callable[[str], None],
         part: Callable[[str], None],
         deliver: Callable[[bytes, int], None],
+        counters: Counter[str],
     ) -> None:
         self._identity = identity
         self._client_settings = replace(client_settings, client_id=f"{client_settings.client_id}-retained")
+        self._crossing = crossing
         self._publish = publish
         self._is_known = is_known
         self._join = join
         self._part = part
         self._deliver = deliver
         self._tasks: set[asyncio.Task[None]] = set()
-        # How many fetches are under way, and the topics that this broker has by now.
-        self._fetches = 0
+        # Federation filters to ask for and the local ones behind them; the local topics that this broker has by now.
+        self._waiting: list[str] = []
+        self._here: list[str] = []
+        self._is_fetching = False
+        self._has_more = asyncio.Event()
         self._present: set[str] = set()
         self._lock = asyncio.Lock()
-        self.counters: dict[str, int] = {}
+        self.counters = counters
 
-    def want(self, filters: list[str]) -> None:
-        """Filters that are of interest here for the first time."""
-        for start in range(0, len(filters), FILTERS_A_REQUEST_MAX):
-            if self._fetches >= REQUESTS_MAX:
-                self._count("retained_fetches_refused", len(filters) - start)
-                return
-            self._start(self._fetch(filters[start : start + FILTERS_A_REQUEST_MAX]))
+    def want(self, filters: list[str], here: list[str]) -> None:
+        """Filters that are of interest here for the first time.
 
-    async def _fetch(self, filters: list[str]) -> None:
+        Args:
+            filters: as the federation has them.
+            here: as clients of this broker have them.
+        """
+        room = max(0, FILTERS_WAITING_MAX - len(self._waiting))
+        if len(filters) > room:
+            self._count("retained_fetches_refused", len(filters) - room)
+        self._waiting += filters[:room]
+        self._here += here[:room]
+        self._has_more.set()
+        if self._waiting and not self._is_fetching:
+            self._is_fetching = True
+            self._start(self._fetch())
+
+    async def _fetch(self) -> None:
         """Look what is here, ask the others for the rest, and stay reachable for their answers."""
-        if not self._fetches:
-            self._join(private_group(self._identity))
-        self._fetches += 1
+        self._join(private_group(self._identity))
         try:
-            for wanted in filters:
-                with contextlib.suppress(HanseError, TimeoutError):
-                    self._present.update(found.topic for found in await self._look(wanted))
-            request = {"kind": "retained", "to": self._identity, "filters": filters}
-            self._publish(MANAGEMENT_GROUP, [encode(MANAGEMENT_GROUP, json.dumps(request).encode(), qos=1)])
-            await asyncio.sleep(FETCH_S)
+            while self._waiting:
+                filters, self._waiting = self._waiting[:FILTERS_A_REQUEST_MAX], self._waiting[FILTERS_A_REQUEST_MAX:]
+                here, self._here = self._here, []
+                self._present.update(await self._look(here))
+                request = {"kind": "retained", "to": self._identity, "filters": filters}
+                self._publish(MANAGEMENT_GROUP, [encode(MANAGEMENT_GROUP, json.dumps(request).encode(), qos=1)])
+                await self._wait_for_answers()
         finally:
-            self._fetches -= 1
-            if not self._fetches:
-                self._present.clear()
-                self._part(private_group(self._identity))
+            self._is_fetching = False
+            self._present.clear()
+            self._part(private_group(self._identity))
+
+    async def _wait_for_answers(self) -> None:
+        """As long as answers may come, or until there is more to ask."""
+        if not self._waiting:
+            self._has_more.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._has_more.wait(), FETCH_S)
 
     def on_request(self, filters: list[str], asker: int) -> None:
         """Another federator asks."""
@@ -139,12 +174,13 @@ class RetainedFetcher:
             self._count("retained_requests_refused")
 
     async def _answer(self, filters: list[str], asker: int) -> None:
-        packets: dict[str, bytes] = {}
+        local: list[str] = []
         for wanted in filters:
-            with contextlib.suppress(HanseError, TimeoutError):
-                for found in await self._look(wanted):
-                    if may_cross(found.topic):
-                        packets[found.topic] = found.packet
+            with contextlib.suppress(HanseError):  # it is no filter: somebody else's mistake
+                check_filter(wanted)
+                local += self._crossing.inward_filter(wanted)
+        found = await self._look(local)
+        packets = {one.topic: one.packet for one in exported(self._crossing, found.values()) if may_cross(one.topic)}
         if len(packets) > RETAINED_MAX:
             self._count("retained_cut_off", len(packets) - RETAINED_MAX)
         group = private_group(asker)
@@ -155,15 +191,17 @@ class RetainedFetcher:
             await asyncio.sleep(0.02)
         if packets:
             self._publish(group, [packets[topic] for topic in sorted(packets)[:RETAINED_MAX]])
-            self._count("retained_sent", len(packets))
+            self._count("retained_sent", min(len(packets), RETAINED_MAX))
 
     def on_answer(self, run: Run) -> None:
         """What another broker had retained for us."""
-        if not self._fetches:
+        if not self._is_fetching:
             self._count("retained_too_late", run.length)
             return
-        for start, end in split(run.body):
-            packet = run.body[start:end]
+        body, count = imported(self._crossing, run.body)
+        self._count("retained_not_imported", run.length - count)
+        for start, end in split(body):
+            packet = body[start:end]
             topic = topic_of(packet)
             if topic in self._present:
                 self._count("retained_already_here")
@@ -172,12 +210,18 @@ class RetainedFetcher:
             self._deliver(packet, run.qos)
             self._count("retained_delivered")
 
-    async def _look(self, wanted: str) -> list[Publication]:
+    async def _look(self, filters: Iterable[str]) -> dict[str, Publication]:
         async with self._lock:  # one session, one client id
-            return await look(self._client_settings, wanted)
+            try:
+                return await look(self._client_settings, filters)
+            except (HanseError, TimeoutError) as error:
+                self._count("retained_looks_failed")
+                _log.warning("looking for retained messages failed: %s", error)
+                return {}
 
     def _count(self, name: str, count: int = 1) -> None:
-        self.counters[name] = self.counters.get(name, 0) + count
+        if count:
+            self.counters[name] += count
 
     def _start(self, work: Awaitable[None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(work)

@@ -17,7 +17,7 @@ from hanse.protocol.topics import matches
 HostAdapter = MosquittoLogAdapter | BeaconAdapter | AnnounceAdapter
 
 # What every client id of a federator begins with.
-CLIENT_PREFIX = "hanse-"
+CLIENT_PREFIX = "hanse-federator-"
 
 
 class InterestSources:

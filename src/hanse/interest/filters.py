@@ -30,9 +30,7 @@ def split_share(text: str) -> tuple[str | None, str]:
         return None, text
     name, slash, inner = text[len("$share/") :].partition("/")
     if not name or not slash or not inner or "+" in name or "#" in name:
-        raise RemoteError(
-            f"Saw a shared subscription of {len(text)} characters; expected `$share/<name>/<filter>`."
-        )
+        raise RemoteError(f"Saw a shared subscription of {len(text)} characters; expected `$share/<name>/<filter>`.")
     return name, inner
 
 

@@ -99,7 +99,6 @@ class LogFollower:
             return False
         except OSError as error:
             raise LocalError(
-                f"The broker's log {self._path} cannot be read ({error.strerror}); "
-                "let the federator's user read it."
+                f"The broker's log {self._path} cannot be read ({error.strerror}); let the federator's user read it."
             ) from error
         return True

@@ -31,9 +31,7 @@ class StaticAdapter:
             try:
                 check_filter(split_share(wanted)[1])
             except RemoteError as error:
-                raise LocalError(
-                    f"The static interest {wanted!r} is no use: {error} Correct the setting."
-                ) from error
+                raise LocalError(f"The static interest {wanted!r} is no use: {error} Correct the setting.") from error
             self._reports.append(Subscribed(CLIENT, wanted, qos))
 
     def topics(self) -> list[str]:

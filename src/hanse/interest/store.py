@@ -29,9 +29,7 @@ def save(path: Path, document: dict[str, Any]) -> None:
             os.fsync(file.fileno())
         beside.replace(path)
     except OSError as error:
-        raise LocalError(
-            f"Interest could not be saved to {path}: {error.strerror}; check space and rights."
-        ) from error
+        raise LocalError(f"Interest could not be saved to {path}: {error.strerror}; check space and rights.") from error
 
 
 def read(path: Path) -> dict[str, Any] | None:

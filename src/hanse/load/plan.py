@@ -104,9 +104,7 @@ class Load:
         ):
             value = getattr(self, name)
             if not low <= value <= high:
-                raise LocalError(
-                    f"The load's {name.removesuffix('_or_default')} is {value}; expected {low} to {high}."
-                )
+                raise LocalError(f"The load's {name.removesuffix('_or_default')} is {value}; expected {low} to {high}.")
         if self.subscribe_qos not in {None, 0, 1, 2}:
             raise LocalError(f"The load's subscribe_qos is {self.subscribe_qos}; expected 0, 1 or 2.")
         if self.rate_per_s is not None and self.rate_per_s <= 0:

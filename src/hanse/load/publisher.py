@@ -177,9 +177,7 @@ class Publishers:
     def _in_flight(self) -> int:
         return self._sent_for_acknowledgement - self._result.acknowledged
 
-    def _send_due(
-        self, one: _Publisher, count: int, *, offset_ns: float, step_ns: float, idle_since_ns: int
-    ) -> None:
+    def _send_due(self, one: _Publisher, count: int, *, offset_ns: float, step_ns: float, idle_since_ns: int) -> None:
         times_ns = []
         now_ns = time.perf_counter_ns()  # as near to the sending as can be: our own way here is not the broker's
         for number in range(one.next, one.next + count):

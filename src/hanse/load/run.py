@@ -222,9 +222,7 @@ class _Worker:
                 case seen if seen == event:
                     return document
         code = await self._process.wait()
-        raise Unavailable(
-            f"A load worker ({self.role}) ended with code {code} and no report; see its error output."
-        )
+        raise Unavailable(f"A load worker ({self.role}) ended with code {code} and no report; see its error output.")
 
 
 def _result(load: Load, published: list[dict[str, Any]], received: list[dict[str, Any]]) -> Result:

@@ -140,9 +140,7 @@ class Subscribers:
                 self._result.received += count
                 return
             self._result.received += count
-            measured = [
-                stamp for number, stamp in zip(numbers, stamps, strict=True) if number >= self._load.warm_up
-            ]
+            measured = [stamp for number, stamp in zip(numbers, stamps, strict=True) if number >= self._load.warm_up]
             self._result.latency.add_since(now_ns, measured)
             one.measured += len(measured)
             return

@@ -8,10 +8,13 @@ from hanse.errors import Unavailable
 from hanse.local.http import get_json
 from hanse.local.supervise import Site
 
+# The kinds of link that a federation on one machine can have.
+LINKS = ("direct", "broker")
+
 
 def agent_command(site: Site, link: str = "direct") -> list[str]:
     """The command line of one site's federator."""
-    words = [sys.executable, "-m", "hanse", "federator", "--id", str(site.k), "--broker", site.broker_url]
+    words = [sys.executable, "-m", "hanse.federator", "--id", str(site.k), "--broker", site.broker_url]
     words += ["--state-dir", str(site.directory / "federator"), "--metrics", f"127.0.0.1:{site.metrics_port}"]
     if link == "direct":
         words += ["--link-listen", site.link_url]

@@ -87,9 +87,7 @@ class Connection:
                 head += await self._reader.readexactly(1)
             length = sum((byte & 0x7F) << (7 * place) for place, byte in enumerate(head[1:]))
             if length > PACKET_BYTES_MAX:
-                raise RemoteError(
-                    f"The broker sent a packet of {length} bytes; at most {PACKET_BYTES_MAX} are read."
-                )
+                raise RemoteError(f"The broker sent a packet of {length} bytes; at most {PACKET_BYTES_MAX} are read.")
             packet, _ = mqtt5.read(memoryview(head + await self._reader.readexactly(length)))
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             raise Unavailable(f"The broker at {self._host}:{self._port} closed the connection.") from error

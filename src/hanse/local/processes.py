@@ -113,9 +113,7 @@ class SupervisedProcess:
         until_s = loop.time() + deadline_s
         while not await condition():
             if self.pid is None and not self.settings.restarts:
-                raise Unavailable(
-                    f"{self.name} ended with code {self.returncode} before it was ready.{self._said()}"
-                )
+                raise Unavailable(f"{self.name} ended with code {self.returncode} before it was ready.{self._said()}")
             if loop.time() > until_s:
                 raise Unavailable(f"{self.name} was not ready within {deadline_s:g} s.{self._said()}")
             await asyncio.sleep(_POLL_S)
@@ -164,8 +162,7 @@ class SupervisedProcess:
                 )
         except OSError as error:
             raise LocalError(
-                f"{self.name} could not be started: {self.command[0]}: {error.strerror}; "
-                "check that it is installed."
+                f"{self.name} could not be started: {self.command[0]}: {error.strerror}; check that it is installed."
             ) from error
 
     async def _keep(self) -> None:

@@ -16,9 +16,7 @@ def render(federation: Federation) -> Table:
     """The federation as it is now."""
     table = Table("site", "broker", "link", "metrics", "broker process", "federator process")
     for site, broker, agent in zip(federation.sites, federation.brokers, federation.agents, strict=True):
-        table.add_row(
-            str(site.k), site.broker_url, site.link_url, site.metrics_url, _process(broker), _process(agent)
-        )
+        table.add_row(str(site.k), site.broker_url, site.link_url, site.metrics_url, _process(broker), _process(agent))
     return table
 
 

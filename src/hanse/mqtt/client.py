@@ -289,9 +289,7 @@ class Client:
         if self.address.is_tls:
             return client_context(self.settings.tls or TlsSettings())
         if self.settings.tls is not None:
-            raise LocalError(
-                f"TLS files were given for {self.address}, which is plain; write mqtts:// to use them."
-            )
+            raise LocalError(f"TLS files were given for {self.address}, which is plain; write mqtts:// to use them.")
         return None
 
     def _connect_packet(self, *, clean_start: bool) -> bytes:
@@ -369,9 +367,7 @@ class Client:
                 "and that the name in the address is in the certificate."
             ) from error
         except ssl.SSLError as error:
-            raise LocalError(
-                f"TLS with {self.address} failed: {error.reason or error}; is it a TLS port?"
-            ) from error
+            raise LocalError(f"TLS with {self.address} failed: {error.reason or error}; is it a TLS port?") from error
         except OSError as error:
             tls = " (is it a TLS port?)" if self._tls is not None else ""
             raise Unavailable(f"{self.address} cannot be reached: {error.strerror or error}{tls}.") from error

@@ -213,9 +213,7 @@ class Connection(asyncio.Protocol):
 
     def after(self, seconds: float, call: Callable[[], None]) -> None:
         """Call it later, unless the connection has ended by then."""
-        self._timers = [
-            timer for timer in self._timers if timer.when() > self._loop.time() and not timer.cancelled()
-        ]
+        self._timers = [timer for timer in self._timers if timer.when() > self._loop.time() and not timer.cancelled()]
         self._timers.append(self._loop.call_later(seconds, call))
 
     def refuse(self, refusal: Refusal) -> None:
@@ -226,9 +224,7 @@ class Connection(asyncio.Protocol):
         last = disconnect_packet(refusal.reason_code, str(refusal)) if self.says_disconnect else b""
         self.end(refusal, last)
 
-    def close(
-        self, reason_code: int = NORMAL, reason: str | None = None, server_reference: str | None = None
-    ) -> None:
+    def close(self, reason_code: int = NORMAL, reason: str | None = None, server_reference: str | None = None) -> None:
         """End it because we want to."""
         last = disconnect_packet(reason_code, reason, server_reference) if self.says_disconnect else b""
         self.end(None, last)

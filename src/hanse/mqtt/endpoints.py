@@ -205,9 +205,7 @@ class LinkDialler:
         if self.address.is_tls:
             self._tls = client_context(tls or TlsSettings())
         elif tls is not None:
-            raise LocalError(
-                f"TLS files were given for {self.address}, which is plain; write mqtts:// to use them."
-            )
+            raise LocalError(f"TLS files were given for {self.address}, which is plain; write mqtts:// to use them.")
 
     def start(self) -> None:
         """Begin to dial, in the background."""

@@ -77,9 +77,7 @@ class Reader:
 
     __slots__ = ("_alias_max", "_aliases", "_fronts", "_is_canonical", "_properties", "_properties_max", "_topics")
 
-    def __init__(
-        self, *, alias_max: int = 0, properties_max: int = PROPERTIES_MAX, is_canonical: bool = False
-    ) -> None:
+    def __init__(self, *, alias_max: int = 0, properties_max: int = PROPERTIES_MAX, is_canonical: bool = False) -> None:
         self._is_canonical = is_canonical
         self._alias_max = alias_max
         self._aliases: dict[int, bytes] = {}
@@ -231,9 +229,7 @@ class Reader:
         kept: list[bytes] = []
         ids: list[int] = []
         alias = 0
-        for identifier, first, last in walk(
-            data, start, stop, allowed=OF_PUBLISH, properties_max=self._properties_max
-        ):
+        for identifier, first, last in walk(data, start, stop, allowed=OF_PUBLISH, properties_max=self._properties_max):
             if identifier == SUBSCRIPTION_IDENTIFIER:
                 number, _ = read_varint(data, first + 1, last)
                 if not number:
@@ -416,9 +412,7 @@ def _properties_at(packet: bytes) -> int:
     return _id_at(packet, 0) + (2 if packet[0] & 0x06 else 0)
 
 
-def with_packet_ids(
-    run: bytes, offsets: Iterable[tuple[int, int]], first_id: int, *, dup: bool = False
-) -> bytearray:
+def with_packet_ids(run: bytes, offsets: Iterable[tuple[int, int]], first_id: int, *, dup: bool = False) -> bytearray:
     """The run with identifiers `first_id`, `first_id + 1`, ... in its packets of QoS 1 and 2: 0.24 us a packet."""
     out = bytearray(run)
     number = first_id

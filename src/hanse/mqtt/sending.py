@@ -153,9 +153,7 @@ class Sending:
         numbers = []
         for packet_id, packet in entries:
             if not 1 <= packet_id <= PUBLISH_ID_MAX or packet_id in self._in_flight or packet_id in self._released:
-                raise LocalError(
-                    f"packet identifier {packet_id} cannot be resumed; 1 to {PUBLISH_ID_MAX}, each once."
-                )
+                raise LocalError(f"packet identifier {packet_id} cannot be resumed; 1 to {PUBLISH_ID_MAX}, each once.")
             number = self._next_number
             self._next_number += 1
             self._held += 1
@@ -460,9 +458,7 @@ class Sending:
             return 0
         index = packet_id - batch.first_id
         if batch.run[batch.offsets[index][0]] >> 1 & 3 != qos:
-            raise protocol_error(
-                f"packet identifier {packet_id} is refused with the answer of QoS {qos}, not its own"
-            )
+            raise protocol_error(f"packet identifier {packet_id} is refused with the answer of QoS {qos}, not its own")
         del self._in_flight[packet_id]
         self._settle(batch)
         self._counters.drop("refused_by_peer")

@@ -97,9 +97,7 @@ class Subscriptions:
         """Want these too (or otherwise than before): what to write now."""
         changed = [item for item in items if self.wanted.get(item.filter) != item]
         if len(self.wanted) + len(changed) > FILTERS_MAX:
-            raise LocalError(
-                f"{len(self.wanted) + len(changed)} filters were asked for; {FILTERS_MAX} can be held."
-            )
+            raise LocalError(f"{len(self.wanted) + len(changed)} filters were asked for; {FILTERS_MAX} can be held.")
         for item in changed:
             self.wanted[item.filter] = item
         if not self._is_attached:

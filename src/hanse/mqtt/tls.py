@@ -62,9 +62,7 @@ def _prepared(context: ssl.SSLContext, settings: TlsSettings) -> ssl.SSLContext:
             # An empty file raises here, so a wrong CA never means "no check".
             context.load_verify_locations(settings.ca_file)
     except (ssl.SSLError, OSError) as error:
-        raise LocalError(
-            f"ca_file {settings.ca_file} cannot be used: {error}; give CA certificates in PEM."
-        ) from error
+        raise LocalError(f"ca_file {settings.ca_file} cannot be used: {error}; give CA certificates in PEM.") from error
     try:
         if settings.cert_file is not None:
             # An empty password in place of none: OpenSSL would ask on the terminal.

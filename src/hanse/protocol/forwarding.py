@@ -25,6 +25,8 @@ from hanse.protocol.settings import Settings
 from hanse.protocol.topics import check_name, may_cross
 
 PLANS_MAX = 65_536
+FLOWS_MAX = 100_000
+OTHER_GROUPS = ("(other)",)
 
 _new_tuple = tuple.__new__
 
@@ -96,6 +98,8 @@ class Forwarding:
         self._parked: deque[_Parked] = deque()
         self._parked_bytes = 0
         self._hop_limit = HOPS_LIMIT_MIN
+        # (measure, origin, groups) to [publications, bytes of packets]: what the federation's accounts are made of.
+        self.flows: dict[tuple[str, int, tuple[str, ...]], list[int]] = {}
 
     # --- what the control side does ---------------------------------------------------------------------------
 
@@ -132,6 +136,16 @@ class Forwarding:
     def parked_bytes(self) -> int:
         """How much waits for a way."""
         return self._parked_bytes
+
+    def count_flow(self, measure: str, origin: int, groups: tuple[str, ...], count: int, size: int) -> None:
+        """Add to an account; beyond the limit, accounts of new groups are kept together."""
+        flow = self.flows.get((measure, origin, groups))
+        if flow is None:
+            if len(self.flows) >= FLOWS_MAX:
+                groups = OTHER_GROUPS
+            flow = self.flows.setdefault((measure, origin, groups), [0, 0])
+        flow[0] += count
+        flow[1] += size
 
     # --- publications from the host broker ----------------------------------------------------------------------
 
@@ -179,6 +193,7 @@ class Forwarding:
                 return
         first = self.next_id
         self.next_id = first + count
+        self.count_flow("published", self.identity, plan.groups, count, len(body))
         # A named tuple's own constructor costs as much as the rest of this function.
         run = _new_tuple(Run, (self.identity, self.epoch, first, count, qos, 1, plan.groups, body))
         if plan.uniform:

@@ -2,7 +2,7 @@
 
 The rules (docs/protocol.md R23, R32):
 
-- Only valid filters that may cross count, and only so many of them.
+- Only valid filters that may cross count, and our own private group; and only so many of them.
 - A filter counts for the group that the grouping maps it to; a group is of interest while any filter of it is.
 - The federator subscribes only to what someone elsewhere wants.
 """
@@ -10,6 +10,7 @@ The rules (docs/protocol.md R23, R32):
 from hanse.errors import RemoteError
 from hanse.protocol.changes import Changes
 from hanse.protocol.effects import Emit, SubscribeHost, UnsubscribeHost
+from hanse.protocol.identity import private_group
 from hanse.protocol.settings import MANAGEMENT_GROUP, Settings
 from hanse.protocol.topics import check_filter, filter_may_cross
 
@@ -23,7 +24,8 @@ class HostSide:
         subscriptions: The groups that the federator is subscribed to at the host; others only read it.
     """
 
-    def __init__(self, settings: Settings, changes: Changes) -> None:
+    def __init__(self, identity: int, settings: Settings, changes: Changes) -> None:
+        self._private_group = private_group(identity)
         self._settings = settings
         self._changes = changes
         self.interest: dict[str, int] = {MANAGEMENT_GROUP: 1}
@@ -41,7 +43,7 @@ class HostSide:
         except RemoteError:
             counters["rejected_filter"] += 1
             return
-        if not filter_may_cross(filter_):
+        if not filter_may_cross(filter_) and filter_ != self._private_group:
             counters["ignored_closed_filter"] += 1  # R32
             return
         if len(self._filters) >= self._settings.groups_max:

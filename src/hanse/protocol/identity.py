@@ -15,6 +15,11 @@ def check_federator_id(identity: int) -> None:
         raise LocalError(f"The federator id is {identity}; it must be between 0 and {FEDERATOR_ID_MAX}.")
 
 
+def private_group(identity: int) -> str:
+    """The group in which one federator alone may be interested: how others reach it, and nobody else."""
+    return f"$hanse/federator/{identity}"
+
+
 def boot_epoch(stored: int, wall_s: int, heard: int = -1) -> int:
     """The epoch of a new boot: larger than any that this federator can have used (R1).
 

@@ -73,7 +73,7 @@ class Machine:
         self.deadline = alarms.next_at
 
         neighbours = self._neighbours
-        self._host = host = HostSide(settings, changes)
+        self._host = host = HostSide(identity, settings, changes)
         self._claims = claims = ClaimBook(identity, self.epoch, settings, changes)
         self._ways = ways = Ways(identity, settings, neighbours, changes, alarms, claims, self._raise_epoch)
         self._mesh = mesh = Mesh(identity, settings, neighbours, changes, alarms, claims, ways)
@@ -193,6 +193,17 @@ class Machine:
     def neighbours(self) -> tuple[int, ...]:
         """The neighbours whose link is up."""
         return tuple(sorted(n.identity for n in self._neighbours.values() if n.is_up))
+
+    @property
+    def flows(self) -> dict[tuple[str, int, tuple[str, ...]], list[int]]:
+        """Publications and bytes by (measure, origin, groups), since the start."""
+        return self._forwarding.flows
+
+    def count_delivered(self, run: Run) -> None:
+        """The host broker was handed a run: account for it under the groups that are of interest here."""
+        interest = self._host.interest
+        groups = tuple([group for group in run.groups if group in interest])
+        self._forwarding.count_flow("delivered", run.origin, groups, run.length, len(run.body))
 
     @property
     def parked_bytes(self) -> int:

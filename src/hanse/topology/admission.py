@@ -29,9 +29,7 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def check_listen(
-    host: str, certificate: Path | None, key: Path | None, *, require_token: bool, insecure: bool
-) -> bool:
+def check_listen(host: str, certificate: Path | None, key: Path | None, *, require_token: bool, insecure: bool) -> bool:
     """Rule 1. Returns whether tokens are required."""
     if (certificate is None) != (key is None):
         raise LocalError("Of tls_certificate and tls_key one is given; both are needed, or neither.")

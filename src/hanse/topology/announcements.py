@@ -6,6 +6,7 @@ receiver's credential: any client of the broker can publish there, and none can 
 """
 
 import json
+from collections.abc import Sequence
 
 from hanse.topology.changes import Announcement
 from hanse.topology.model import Federator, Topology
@@ -19,10 +20,12 @@ def neighbor_of(one: Federator) -> dict[str, object]:
     return {"id": one.id, "ip": one.ip, "link": one.link}
 
 
-def compose(announcement: Announcement, topology: Topology, credential: str, manager: str) -> bytes:
-    """The announcement's payload: JSON with `mac` as its last field, over the bytes of all before it."""
+def compose(
+    announcement: Announcement, topology: Topology, around: Sequence[int], credential: str, manager: str
+) -> bytes:
+    """The payload for a receiver with the neighbours `around`: JSON, whose `mac` is over all its other fields."""
     named = topology.federators[announcement.neighbor]
-    neighbors = [neighbor_of(topology.federators[node]) for node in topology.neighbors(announcement.to)]
+    neighbors = [neighbor_of(topology.federators[node]) for node in around]
     body = {
         "epoch": topology.epoch,
         "manager": manager,

@@ -33,9 +33,7 @@ from hanse.topology.model import (
 from hanse.topology.placement import STRATEGIES, Candidate
 from hanse.topology.repair import repair, trim
 
-EPOCH_AHEAD_MAX = (
-    10**8
-)  # how far beyond the clock's seconds a reported epoch may be: three years of a change a second
+EPOCH_AHEAD_MAX = 10**8  # how far beyond the clock's seconds a reported epoch may be: three years of a change a second
 TRIM_MAX = 64  # links looked at for trimming in one change; the rest waits for the next
 
 
@@ -109,7 +107,8 @@ def join(before: Topology, peer: Peer, rules: Rules, now: datetime) -> tuple[Cha
             token=peer.token or known.token,
         )
         if known.state is State.UP:
-            return _settle(before, {known.id: renewed}, dict(before.links), []), known.id
+            change = _settle(before, {known.id: renewed}, dict(before.links), [])
+            return _tell_of_new_address(change, known, renewed), known.id
         return _return(before, renewed, rules, now, Happening("returned", {"id": known.id})), known.id
     _refuse_more(before, rules)
     node = _free_id(before, peer.id)
@@ -177,15 +176,11 @@ def forget(before: Topology, now: datetime, after: timedelta) -> Change:
     )
 
 
-def adopt(
-    before: Topology, peer: Peer, epoch: int, neighbors: Iterable[Peer], rules: Rules, now: datetime
-) -> Change:
+def adopt(before: Topology, peer: Peer, epoch: int, neighbors: Iterable[Peer], rules: Rules, now: datetime) -> Change:
     """Rule 3: believes a report where the manager knows less. `peer.id` is who reports."""
     assert peer.id is not None
     if epoch > now.timestamp() + EPOCH_AHEAD_MAX:
-        raise RemoteError(
-            f"The report's epoch is {epoch}, far ahead of the clock; expected one that a manager gave out."
-        )
+        raise Conflict(f"The report's epoch is {epoch}, far ahead of the clock; expected one that a manager gave out.")
     node, known = peer.id, before.federators.get(peer.id)
     _refuse_conflict(before, peer)
     federators: dict[int, Federator] = {}
@@ -212,9 +207,7 @@ def adopt(
     change = _settle(before, federators, links, happenings, is_our_word=False)
     if epoch > change.topology.epoch:
         # Another manager, or this one before its store was lost, spoke with a larger epoch: go beyond it.
-        return replace(
-            change, topology=replace(change.topology, epoch=epoch + 1), changed=change.changed or (node,)
-        )
+        return replace(change, topology=replace(change.topology, epoch=epoch + 1), changed=change.changed or (node,))
     return change
 
 
@@ -291,6 +284,22 @@ def _settle(
     return Change(Topology(epoch, after, links), tuple(changed), (), tuple(announcements), tuple(happenings))
 
 
+def _tell_of_new_address(change: Change, known: Federator, renewed: Federator) -> Change:
+    """Neighbours of one whose link listens elsewhere now are told to take it up again, there."""
+    if (known.ip, known.link) == (renewed.ip, renewed.link):
+        return change
+    around = change.topology.neighbors(known.id)
+    federators = dict(change.topology.federators)
+    for node in around:
+        federators[node] = replace(federators[node], changed_epoch=change.topology.epoch)
+    return replace(
+        change,
+        topology=replace(change.topology, federators=federators),
+        changed=tuple(sorted({*change.changed, *around})),
+        announcements=tuple(Announcement(node, "add", known.id) for node in around),
+    )
+
+
 def _announce(federators: Mapping[int, Federator], links: Iterable[Link], action: str) -> list[Announcement]:
     ends = [(a, b) for link in links for a, b in (link, link[::-1])]
     return [Announcement(a, action, b) for a, b in ends if federators[a].state is State.UP]
@@ -322,13 +331,9 @@ def _refuse_conflict(before: Topology, peer: Peer) -> None:
     """Rule 4."""
     same_id, same_key = before.federators.get(peer.id or 0), before.by_key(peer.key)
     if same_id is not None and same_id.key != peer.key:
-        raise Conflict(
-            f"Id {peer.id} belongs to the broker {same_id.ip}, not to {peer.ip}; join again for another."
-        )
+        raise Conflict(f"Id {peer.id} belongs to the broker {same_id.ip}, not to {peer.ip}; join again for another.")
     if same_key is not None and same_key.id != peer.id:
-        raise Conflict(
-            f"The broker {peer.ip} is federator {same_key.id}, not {peer.id}; join again to take that id."
-        )
+        raise Conflict(f"The broker {peer.ip} is federator {same_key.id}, not {peer.id}; join again to take that id.")
     if same_id is not None and same_id.state in (State.LEFT, State.REVOKED):
         how = "left" if same_id.state is State.LEFT else "been revoked"
         raise Conflict(f"Federator {peer.id} has {how}; join again.")

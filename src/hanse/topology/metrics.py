@@ -1,7 +1,14 @@
 """Counters and gauges of the manager, in Prometheus' text form (version 0.0.4)."""
 
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from hanse.topology.model import State
+
+if TYPE_CHECKING:
+    from hanse.topology.manager import Manager
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -26,6 +33,7 @@ class Counters:
     reports: int = 0
     takeovers: int = 0
     store_errors: int = 0
+    round_errors: int = 0
     round_s: float = 0.0
     repair_s: float = 0.0
     loop_lag_s: float = 0.0
@@ -48,3 +56,70 @@ def render(families: Iterable[tuple[str, str, str, Iterable[Sample]]]) -> str:
 
 def _escape(text: str) -> str:
     return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+
+
+def now_s() -> float:
+    """The clock's seconds, as tokens' expiry is written."""
+    return time.time()
+
+
+def families(manager: "Manager") -> list[tuple[str, str, str, list[Sample]]]:
+    """All families of the manager, by name."""
+    count = manager.counters
+    states: dict[str, int] = {state.value: 0 for state in State}
+    for one in manager.topology.federators.values():
+        states[one.state.value] += 1
+    one_value: list[tuple[str, str, str, float]] = [
+        ("links", "gauge", "Links of the overlay.", len(manager.topology.links)),
+        ("epoch", "gauge", "The topology's epoch.", manager.topology.epoch),
+        ("leading", "gauge", "1 if this manager leads.", manager.is_leading),
+        ("doubting", "gauge", "1 if it doubts itself and declares nobody gone.", manager.rounds.doubt is not None),
+        ("event_watchers", "gauge", "Streams of /api/v1/events that are open.", manager.events.watchers),
+        ("events_dropped_total", "counter", "Events that a slow watcher missed.", manager.events.dropped),
+        ("group_entries", "gauge", "Group entries held from reports.", len(manager.groups)),
+        ("group_entries_dropped_total", "counter", "Group entries that did not fit.", manager.groups.dropped),
+        ("health_round_seconds", "gauge", "How long the last health round took.", count.round_s),
+        (
+            "change_seconds",
+            "gauge",
+            "How long the last change of the overlay, other than a join, took to compute.",
+            count.repair_s,
+        ),
+        ("lease_errors_total", "counter", "Failures to look at or renew the lease.", manager.leadership.errors),
+        ("loop_lag_seconds", "gauge", "The event loop's largest delay since the round began.", count.loop_lag_s),
+    ]
+    totals: list[tuple[str, str]] = [
+        ("joins", "Federators taken in."),
+        ("rejoins", "Federators that joined again."),
+        ("leaves", "Federators that left in order."),
+        ("lost", "Federators declared gone."),
+        ("returned", "Federators that came back."),
+        ("health_rounds", "Health rounds."),
+        ("doubts", "Rounds whose failures were not counted."),
+        ("probe_failures", "Probes that failed."),
+        ("announcements", "Announcements that a host broker took."),
+        ("announcements_failed", "Announcements that no broker took; the federator's poll tells it."),
+        ("reports", "Reports of federators."),
+        ("takeovers", "Times that this manager began to lead."),
+        ("store_errors", "Changes that the store did not take."),
+        ("round_errors", "Health rounds that ended in an error of the manager's own."),
+    ]
+    found: list[tuple[str, str, str, list[Sample]]] = [
+        (
+            "hanse_manager_federators",
+            "gauge",
+            "Federators known, by state.",
+            [({"state": state}, float(number)) for state, number in sorted(states.items())],
+        ),
+        (
+            "hanse_manager_refusals_total",
+            "counter",
+            "Requests refused, by the name of the problem.",
+            [({"reason": reason}, float(number)) for reason, number in sorted(count.refusals.items())],
+        ),
+    ]
+    found += [(f"hanse_manager_{name}", kind, words, [({}, float(v))]) for name, kind, words, v in one_value]
+    found += [
+        (f"hanse_manager_{name}_total", "counter", words, [({}, float(getattr(count, name)))]) for name, words in totals
+    ]
+    return sorted(found)

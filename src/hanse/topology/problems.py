@@ -22,10 +22,9 @@ TITLES = {
     403: "The token is not valid here",
     404: "There is no such thing",
     405: "Not with this method",
+    408: "The body came too slowly",
     409: "Another federator has it",
-    411: "The body's length is missing",
     413: "The body is too large",
-    415: "The body is not JSON",
     422: "Something in the request is not allowed",
     500: "The manager made an error",
     503: "Not now",
@@ -36,9 +35,9 @@ NAMES = {
     403: "token-not-valid",
     404: "not-found",
     405: "method-not-allowed",
+    408: "too-slow",
     409: "conflict",
     413: "too-large",
-    415: "not-json",
     422: "not-allowed",
     500: "internal",
     503: "unavailable",
@@ -97,22 +96,33 @@ def install(app: FastAPI) -> None:
     """Makes every error of the application a problem document."""
 
     @app.exception_handler(HanseError)
-    async def _ours(_: Request, error: HanseError) -> JSONResponse:
-        return of_error(error)
+    async def _ours(request: Request, error: HanseError) -> JSONResponse:
+        return _counted(request, of_error(error))
+
+    @app.exception_handler(Exception)
+    async def _unforeseen(request: Request, error: Exception) -> JSONResponse:
+        del error  # the server logs it, with its traceback
+        return _counted(request, problem(500, "The manager made an error; its log says which."))
 
     @app.exception_handler(RequestValidationError)
-    async def _not_valid(_: Request, error: RequestValidationError) -> JSONResponse:
+    async def _not_valid(request: Request, error: RequestValidationError) -> JSONResponse:
         faults = error.errors()
         if any(fault["type"] == "json_invalid" for fault in faults):
-            return problem(400, "The body cannot be read as JSON; expected one JSON object.")
+            return _counted(request, problem(400, "The body cannot be read as JSON; expected one JSON object."))
         shown = [{"where": _where(fault["loc"]), "what": str(fault["msg"])[:200]} for fault in faults[:20]]
         first = f"{shown[0]['where']}: {shown[0]['what']}"
         more = f" ({len(faults) - 1} more)" if len(faults) > 1 else ""
-        return problem(422, f"{first}{more}.", extra={"errors": shown})
+        return _counted(request, problem(422, f"{first}{more}.", extra={"errors": shown}))
 
     @app.exception_handler(HTTPException)
-    async def _http(_: Request, error: HTTPException) -> JSONResponse:
-        return problem(error.status_code, str(error.detail), headers=error.headers)
+    async def _http(request: Request, error: HTTPException) -> JSONResponse:
+        return _counted(request, problem(error.status_code, str(error.detail), headers=error.headers))
+
+
+def _counted(request: Request, answer: JSONResponse) -> JSONResponse:
+    """Every refusal is counted, by its problem's name."""
+    request.app.state.manager.counters.refuse(NAMES.get(answer.status_code, "other"))
+    return answer
 
 
 def _where(location: tuple[int | str, ...]) -> str:

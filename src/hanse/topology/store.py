@@ -77,9 +77,7 @@ class Store(Protocol):
     async def load(self, lease: Lease | None) -> Topology:
         """Reads everything; with a lease, also shuts out the writes of older terms."""
 
-    async def commit(
-        self, lease: Lease, topology: Topology, changed: Collection[int], gone: Collection[int]
-    ) -> None:
+    async def commit(self, lease: Lease, topology: Topology, changed: Collection[int], gone: Collection[int]) -> None:
         """Stores the epoch and the documents of `changed`, deletes those of `gone`. Raises `Deposed`."""
 
     async def record_health(self, lease: Lease, federators: Sequence[Federator]) -> None:

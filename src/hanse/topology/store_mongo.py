@@ -49,10 +49,11 @@ class MongoStore:
     @classmethod
     async def open(cls, url: str) -> "MongoStore":
         """Connects. Raises LocalError for a bad URL, Unavailable for a server that does not answer."""
+        # pymongo's own 30 s is longer than a lease; what the URL says wins.
+        is_told = "serverselectiontimeoutms" in url.lower()
+        options: dict[str, Any] = {} if is_told else {"serverSelectionTimeoutMS": SERVER_TIMEOUT_MS}
         try:
-            client: AsyncMongoClient[Document] = AsyncMongoClient(
-                url, serverSelectionTimeoutMS=SERVER_TIMEOUT_MS, appname="hanse-manager"
-            )
+            client: AsyncMongoClient[Document] = AsyncMongoClient(url, appname="hanse-manager", **options)
         except (InvalidURI, ConfigurationError, ValueError) as error:
             raise LocalError("mongo_url is not a MongoDB URL; expected mongodb://host:port/database.") from error
         store = cls(client)
@@ -107,9 +108,7 @@ class MongoStore:
         terms = await _guard(self._leases.find({}).to_list())
         return assemble(max((int(term["epoch"]) for term in terms), default=0), documents)
 
-    async def commit(
-        self, lease: Lease, topology: Topology, changed: Collection[int], gone: Collection[int]
-    ) -> None:
+    async def commit(self, lease: Lease, topology: Topology, changed: Collection[int], gone: Collection[int]) -> None:
         for document in documents_of(topology, changed):
             mine = {"_id": document["id"], "term": {"$lte": lease.term}}
             try:

@@ -162,15 +162,11 @@ class SqliteStore:
         documents = [{**json.loads(text), "latency": latency, "latestHealthCheck": t} for text, latency, t in rows]
         return assemble(0 if row is None else row[0], documents)
 
-    async def commit(
-        self, lease: Lease, topology: Topology, changed: Collection[int], gone: Collection[int]
-    ) -> None:
+    async def commit(self, lease: Lease, topology: Topology, changed: Collection[int], gone: Collection[int]) -> None:
         await self._call(self._commit, lease, topology, changed, gone)
 
     def _commit(self, lease: Lease, topology: Topology, changed: Collection[int], gone: Collection[int]) -> None:
-        rows = [
-            (d["id"], json.dumps(d), d["latency"], d["latestHealthCheck"]) for d in documents_of(topology, changed)
-        ]
+        rows = [(d["id"], json.dumps(d), d["latency"], d["latestHealthCheck"]) for d in documents_of(topology, changed)]
         with self._led(lease) as cursor:
             cursor.executemany("INSERT OR REPLACE INTO federators VALUES (?, ?, ?, ?)", rows)
             cursor.executemany("DELETE FROM federators WHERE id = ?", [(node,) for node in gone])

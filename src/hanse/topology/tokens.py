@@ -62,9 +62,7 @@ async def check_token(store: Store, text: str, roles: tuple[str, ...], now_s: fl
         raise Forbidden("The token is not valid here; ask the operator for one (hanse token create).")
     is_over = found.expires_s is not None and found.expires_s <= now_s
     if found.is_revoked or is_over or (found.uses_left is not None and found.uses_left <= 0):
-        raise Forbidden(
-            "The token is expired, used up or revoked; ask the operator for another (hanse token create)."
-        )
+        raise Forbidden("The token is expired, used up or revoked; ask the operator for another (hanse token create).")
     return found
 
 

@@ -1,0 +1,202 @@
+"""`hanse pipeline`: from the spool to the tables, once or all the time, and their upkeep."""
+
+import importlib
+import logging
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hanse.pipeline import session
+from hanse.pipeline.collector_settings import default_spool, parse_duration_s
+from hanse.pipeline.jobs.ingest import Ingest, Progress, explain, start, watch
+from hanse.pipeline.spool import sweep
+from hanse.pipeline.tables import StoredTable, bronze
+
+# What follows bronze, in this order: a name to `module:function`, called with the session and the warehouse; it
+# reads tables, writes tables, and returns a sentence for the operator.
+JOBS: dict[str, str] = {
+    "silver": "hanse.pipeline.jobs.silver:refresh_silver",
+    "gold": "hanse.pipeline.jobs.gold:refresh_gold",
+}
+
+# What `compact` looks after: a name to `module:function`, called with the warehouse, giving the tables.
+TABLES: dict[str, str] = {"silver and gold": "hanse.pipeline.jobs.store:stored_tables"}
+
+Master = Annotated[
+    str | None,
+    typer.Option(envvar="HANSE_MASTER", help="A cluster, such as spark://host:7077; this machine by default."),
+]
+Remote = Annotated[
+    str | None, typer.Option(envvar="HANSE_REMOTE", help="A Spark Connect server, such as sc://host:15002.")
+]
+Warehouse = Annotated[Path, typer.Option(envvar="HANSE_WAREHOUSE", help="Directory of the tables and checkpoints.")]
+Spool = Annotated[Path | None, typer.Option(envvar="HANSE_SPOOL", help="Directory of the spool.")]
+Conf = Annotated[
+    list[str] | None, typer.Option("--conf", help="A setting of Spark's own, as name=value; may be repeated.")
+]
+SourceOption = Annotated[
+    list[str] | None, typer.Option("--option", help="An option of the source, as name=value; may be repeated.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Hang the commands on the application."""
+    group = typer.Typer(help="From the spool to the tables, on Spark.", no_args_is_help=True)
+    group.command("run")(run)
+    group.command("once")(once)
+    group.command("compact")(compact)
+    group.command("report")(report)
+    app.add_typer(group, name="pipeline")
+
+
+def run(
+    *,
+    warehouse: Warehouse = Path("warehouse"),
+    spool: Spool = None,
+    option: SourceOption = None,
+    trigger: Annotated[str, typer.Option(help="A batch this often.")] = "5s",
+    refresh: Annotated[str, typer.Option(help="The tables after bronze this often.")] = "1m",
+    master: Master = None,
+    remote: Remote = None,
+    conf: Conf = None,
+) -> None:
+    """Ingest all the time, and bring the tables after bronze up to date now and then, until interrupted."""
+    _prepare()
+    ingest = Ingest(warehouse, _options(spool, option), parse_duration_s("--trigger", trigger))
+    refresh_s = parse_duration_s("--refresh", refresh)
+    spark = session.build(master=master, remote=remote, app_name="hanse pipeline", settings=_pairs(conf))
+    query = start(spark, ingest)
+    typer.echo(f"ingesting into {bronze(warehouse).path}; end with Ctrl-C")
+    due_at = time.monotonic() + refresh_s
+
+    def tell(progress: Progress) -> None:
+        nonlocal due_at
+        _tell(progress)
+        if JOBS and time.monotonic() >= due_at:
+            _run_jobs(spark, warehouse)
+            due_at = time.monotonic() + refresh_s
+
+    try:
+        watch(query, tell)
+    except KeyboardInterrupt:
+        typer.echo("stopping")
+    finally:
+        query.stop()
+        spark.stop()
+
+
+def once(
+    *,
+    warehouse: Warehouse = Path("warehouse"),
+    spool: Spool = None,
+    option: SourceOption = None,
+    master: Master = None,
+    remote: Remote = None,
+    conf: Conf = None,
+) -> None:
+    """Ingest what the spool holds now, bring the tables after bronze up to date, and end."""
+    _prepare()
+    ingest = Ingest(warehouse, _options(spool, option))
+    spark = session.build(master=master, remote=remote, app_name="hanse pipeline", settings=_pairs(conf))
+    try:
+        query = start(spark, ingest, once=True)
+        watch(query, _tell)
+        typer.echo(f"bronze_mqtt: {bronze(warehouse).rows()} rows")
+        _run_jobs(spark, warehouse)
+    finally:
+        spark.stop()
+
+
+def compact(
+    *,
+    warehouse: Warehouse = Path("warehouse"),
+    spool: Spool = None,
+    keep: Annotated[str, typer.Option(help="Files that no version of this last while needs are deleted.")] = "7d",
+    retention: Annotated[str, typer.Option(help="Rows of the spool stay this long at least, read or not.")] = "7d",
+) -> None:
+    """Join small files, delete what no version needs any more, and sweep the spool."""
+    _prepare()
+    for table in _tables(warehouse):
+        before = len(table.files())
+        table.compact()
+        deleted = table.vacuum(parse_duration_s("--keep", keep))
+        typer.echo(f"{table.path.name}: {before} files became {len(table.files())}, {deleted} deleted")
+    root = spool or Path(default_spool())
+    report = sweep(root, now_us=time.time_ns() // 1000, age_s_min=parse_duration_s("--retention", retention))
+    held = f"; {', '.join(report.held_back_by)} had not read more" if report.held_back_by else ""
+    typer.echo(f"spool: {report.segments_deleted} segments deleted, {report.bytes_deleted} bytes{held}")
+
+
+def report(
+    *,
+    warehouse: Warehouse = Path("warehouse"),
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+    title: Annotated[str, typer.Option(help="Its title.")] = "Federation report",
+    master: Master = None,
+    remote: Remote = None,
+    conf: Conf = None,
+) -> None:
+    """Write one self-contained page with plots over the gold tables."""
+    _prepare()
+    spark = session.build(master=master, remote=remote, app_name="hanse pipeline report", settings=_pairs(conf))
+    try:
+        _load("hanse.pipeline.report:write_report")(
+            _load("hanse.pipeline.jobs.store:Warehouse")(spark, warehouse).read, out, title
+        )
+    except Exception as error:
+        raise explain(error) from error
+    finally:
+        spark.stop()
+    typer.echo(f"the report is in {out}")
+
+
+def _prepare() -> None:
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+
+
+def _options(spool: Path | None, more: list[str] | None) -> dict[str, str]:
+    options = _pairs(more)
+    if spool is not None:
+        options["spool"] = str(spool.absolute())
+    return options
+
+
+def _pairs(texts: list[str] | None) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in texts or []:
+        name, mark, value = text.partition("=")
+        if not mark:
+            raise typer.BadParameter(f"{text!r} has no value; write name=value.")
+        found[name] = value
+    return found
+
+
+def _tell(progress: Progress) -> None:
+    typer.echo(
+        f"batch {progress.batch_id}: {progress.rows} rows, {progress.rows_per_s:.0f} rows/s, {progress.lag_rows} "
+        "rows behind"
+    )
+
+
+def _run_jobs(spark: Any, warehouse: Path) -> None:  # noqa: ANN401 - classic or Connect
+    for name, where in JOBS.items():
+        began = time.monotonic()
+        try:
+            said = _load(where)(spark, warehouse)
+        except Exception as error:
+            raise explain(error) from error
+        typer.echo(f"{name}: {said} ({time.monotonic() - began:.1f} s)")
+
+
+def _tables(warehouse: Path) -> list[StoredTable]:
+    return [bronze(warehouse), *(table for where in TABLES.values() for table in _load(where)(warehouse))]
+
+
+def _load(where: str) -> Callable[..., Any]:
+    module, _, name = where.partition(":")
+    found: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return found

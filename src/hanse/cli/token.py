@@ -1,0 +1,122 @@
+"""`hanse token`: the tokens that admit federators. It works on the manager's store, so only its operator can."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import TypeVar
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from hanse.cli.flags import with_settings
+from hanse.errors import LocalError
+from hanse.settings import parse_duration_s
+from hanse.topology.settings import ManagerSettings, StoreSettings
+from hanse.topology.store import Store
+from hanse.topology.stores import open_store
+from hanse.topology.tokens import ROLES, make_token
+
+T = TypeVar("T")
+
+LABEL_MAX = 100
+LIST_WIDTH = 220  # whatever the terminal has: a line a token, so that the list can be searched
+
+
+def register(app: typer.Typer) -> None:
+    """Hangs the commands on the application."""
+    tokens = typer.Typer(
+        name="token", help="Make, list and revoke the tokens that admit federators.", no_args_is_help=True
+    )
+    app.add_typer(tokens)
+
+    @tokens.command()
+    @with_settings(StoreSettings, "manager", others=ManagerSettings)
+    def create(
+        settings: StoreSettings,
+        *,
+        uses: str = typer.Option("1", help="How often it can be used: a number, or `many`."),
+        ttl: str = typer.Option("24h", help="How long it is valid: 500ms, 2s, 1m, 1h, or `forever`."),
+        role: str = typer.Option("join", help="What it admits to: join, or read."),
+        label: str = typer.Option("", help="A name, to know it again in the list."),
+    ) -> None:
+        """Make a token and print it. It is shown this once; only its hash is stored."""
+        token, text = make_token(
+            _read_role(role),
+            label=label[:LABEL_MAX],
+            now_s=time.time(),
+            ttl_s=_read_ttl(ttl),
+            uses=_read_uses(uses),
+        )
+        _run(settings, lambda store: store.add_token(token))
+        typer.echo(text)
+
+    @tokens.command("list")
+    @with_settings(StoreSettings, "manager", others=ManagerSettings)
+    def list_tokens(settings: StoreSettings) -> None:
+        """List the tokens: their ids, never their secrets."""
+        table = Table("id", "role", "label", "made", "expires", "uses left", "state", box=None)
+        now_s = time.time()
+        for one in _run(settings, lambda store: store.list_tokens()):
+            is_over = one.expires_s is not None and one.expires_s <= now_s
+            state = "revoked" if one.is_revoked else "expired" if is_over else "used" if one.uses_left == 0 else "valid"
+            uses = "many" if one.uses_left is None else str(one.uses_left)
+            expires = "never" if one.expires_s is None else _when(one.expires_s)
+            table.add_row(one.id, one.role, one.label, _when(one.created_s), expires, uses, state)
+        Console(width=LIST_WIDTH).print(table)
+
+    @tokens.command()
+    @with_settings(StoreSettings, "manager", others=ManagerSettings)
+    def revoke(
+        settings: StoreSettings,
+        *,
+        token: str = typer.Argument(help="The token's id, as `hanse token list` shows it."),
+    ) -> None:
+        """Revoke a token. Within a health interval, federators it admitted are out and their links closed."""
+        # Whoever pastes the whole token means its id; the secret part is not looked at.
+        identity = token.split("-")[1] if token.startswith("hanse-") and token.count("-") >= 2 else token
+        if not _run(settings, lambda store: store.revoke_token(identity)):
+            raise LocalError(f"There is no token {identity[:20]!r}; `hanse token list` shows those there are.")
+        typer.echo(f"revoked {identity}")
+
+
+def _run(settings: StoreSettings, act: Callable[[Store], Awaitable[T]]) -> T:
+    async def main() -> T:
+        store = await open_store(settings)
+        try:
+            return await act(store)
+        finally:
+            await store.close()
+
+    return asyncio.run(main())
+
+
+def _read_role(text: str) -> str:
+    if text not in ROLES:
+        raise LocalError(f"--role: {text!r} is not allowed; expected one of {', '.join(ROLES)}.")
+    return text
+
+
+def _read_ttl(text: str) -> float | None:
+    if text == "forever":
+        return None
+    try:
+        ttl_s = parse_duration_s(text)
+    except ValueError as error:
+        raise LocalError(f"--ttl: {text!r} is not allowed; expected {error}, or forever.") from error
+    if ttl_s <= 0:
+        raise LocalError("--ttl: a token that is never valid is not allowed; expected more than nothing.")
+    return ttl_s
+
+
+def _read_uses(text: str) -> int | None:
+    if text == "many":
+        return None
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= 1_000_000:
+        raise LocalError(f"--uses: {text!r} is not allowed; expected 1 to 1000000, or many.")
+    return int(text)
+
+
+def _when(moment_s: float) -> str:
+    return f"{datetime.fromtimestamp(moment_s, UTC):%Y-%m-%d %H:%M:%SZ}"

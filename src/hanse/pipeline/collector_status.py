@@ -1,0 +1,77 @@
+"""What a collector says of itself: a small file beside its segments, replaced whole, a few times a second.
+
+Whoever looks (the source's helper, a dashboard, an operator) needs no connection to it.
+"""
+
+import json
+import os
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Literal, get_args
+
+State = Literal["waiting", "connecting", "collecting", "full", "stopped"]
+
+_FILE = "collector.json"
+
+
+@dataclass(slots=True)
+class CollectorStatus:
+    """State and counters since the process began."""
+
+    pid: int
+    state: State = "waiting"
+    """waiting for the spool's lock; connecting; collecting; full: no room, nothing is acknowledged; stopped."""
+    reason: str = ""
+    received: int = 0
+    """PUBLISH packets that arrived."""
+    spooled: int = 0
+    """Rows made durable."""
+    acknowledged: int = 0
+    """Acknowledgements sent, each after its row was durable."""
+    copies: int = 0
+    """Redeliveries of rows that were spooled already: acknowledged, not spooled again."""
+    commits: int = 0
+    bytes_spooled: int = 0
+    connects: int = 0
+    sessions_resumed: int = 0
+    full_waits: int = 0
+    """Commits that found no room and waited."""
+    queue_bytes: int = 0
+    """Received and not yet durable."""
+    queue_bytes_peak: int = 0
+    idle_s: float = 0.0
+    """How long nothing has come, and nothing has waited to be written."""
+    segments_swept: int = 0
+    broker_dropped: int | None = None
+    """What the broker says it has dropped of all its clients' messages since its start; None if it does not say."""
+
+
+def write_status(spool: str | Path, producer: str, status: CollectorStatus) -> None:
+    """Replace the file."""
+    path = Path(spool) / producer / _FILE
+    beside = path.with_suffix(".tmp")
+    beside.write_text(json.dumps(asdict(status)), encoding="utf-8")
+    beside.replace(path)
+
+
+def read_status(spool: str | Path, producer: str) -> CollectorStatus | None:
+    """What the producer's collector last said; None if there is nothing, or its process is gone."""
+    try:
+        value = json.loads((Path(spool) / producer / _FILE).read_text(encoding="utf-8"))
+        known = {one.name for one in fields(CollectorStatus)}
+        status = CollectorStatus(**{key: found for key, found in value.items() if key in known})
+    except (OSError, ValueError, TypeError):
+        return None
+    if status.state not in get_args(State) or not _is_alive(status.pid):
+        return None
+    return status
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

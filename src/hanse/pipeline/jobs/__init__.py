@@ -1,0 +1,1 @@
+"""Jobs: thin, each one function from settings to a run."""

@@ -1,0 +1,19 @@
+"""Which federator runs on which host, and so by which clock: from health checks and resource samples."""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+
+def hosts(health: DataFrame, resources: DataFrame) -> DataFrame:
+    """One row a federator: `federator`, `host`, the one last heard of."""
+    said = (
+        resources.where("role = 'federator'")
+        .select(F.col("reporter").alias("federator"), "host", "at")
+        .unionByName(health.select(F.col("reporter").alias("federator"), "host", F.col("sent_at").alias("at")))
+        .unionByName(
+            health.select(
+                F.col("target").alias("federator"), F.col("target_host").alias("host"), F.col("sent_at").alias("at")
+            )
+        )
+    )
+    return said.groupBy("federator").agg(F.max_by("host", "at").alias("host"))

@@ -1,0 +1,89 @@
+"""Kind to contract, and what a contract's fields are: the table that encoding and schemas are derived from."""
+
+import dataclasses
+import types
+import typing
+import zlib
+from dataclasses import dataclass
+
+from hanse.errors import LocalError
+from hanse.telemetry.contracts import (
+    Contract,
+    Delivery,
+    FlowCount,
+    HealthCheck,
+    HopTrace,
+    LinkCount,
+    MeshEvent,
+    ResourceSample,
+    TopologyEvent,
+)
+
+KINDS: dict[str, type[Contract]] = {
+    "hop": HopTrace,
+    "delivery": Delivery,
+    "flow": FlowCount,
+    "link": LinkCount,
+    "health": HealthCheck,
+    "topology": TopologyEvent,
+    "mesh": MeshEvent,
+    "resource": ResourceSample,
+}
+
+FIELD_TYPES = (int, float, bool, str)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a contract, as far as encoding and schemas need to know it."""
+
+    name: str
+    type: type
+    is_nullable: bool
+
+    @property
+    def is_moment(self) -> bool:
+        """Whether it is a point in time, in microseconds since 1970 UTC."""
+        return self.name.endswith("_at_us") or self.name == "at_us"
+
+
+def contract_of(kind: str) -> type[Contract]:
+    """The contract of `kind`.
+
+    Raises:
+        LocalError: There is no such kind.
+    """
+    if kind not in KINDS:
+        raise LocalError(f"No telemetry kind {kind!r}; there are {', '.join(KINDS)}.")
+    return KINDS[kind]
+
+
+def kind_of(contract: type[Contract]) -> str:
+    """The kind under which rows of `contract` travel."""
+    return next(kind for kind, known in KINDS.items() if known is contract)
+
+
+def fields_of(contract: type) -> tuple[Field, ...]:
+    """The fields of `contract` in order; refuses a type that the encoding does not know."""
+    hints = typing.get_type_hints(contract)
+    return tuple(_field(contract, field.name, hints[field.name]) for field in dataclasses.fields(contract))
+
+
+def _field(contract: type, name: str, hint: object) -> Field:
+    members = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    kept = [member for member in members if member is not types.NoneType]
+    if len(kept) != 1 or kept[0] not in FIELD_TYPES:
+        raise LocalError(
+            f"{contract.__name__}.{name} is {hint}; a telemetry field is int, float, bool or str, or None too."
+        )
+    return Field(name, kept[0], len(kept) != len(members))
+
+
+def fingerprint(contract: type) -> int:
+    """A number that changes with any name, type or nullability, so that two builds cannot misread each other."""
+    lines = [f"{field.name}:{field.type.__name__}:{field.is_nullable}" for field in fields_of(contract)]
+    return zlib.crc32("\n".join([contract.__name__, *lines]).encode())
+
+
+FIELDS = {kind: fields_of(contract) for kind, contract in KINDS.items()}
+FINGERPRINTS = {kind: fingerprint(contract) for kind, contract in KINDS.items()}

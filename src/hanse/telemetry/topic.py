@@ -1,0 +1,58 @@
+"""Where telemetry travels: `$hanse/telemetry/v1/<kind>/<reporter>`."""
+
+import re
+from dataclasses import dataclass
+
+from hanse.errors import LocalError, RemoteError
+from hanse.telemetry.registry import KINDS
+
+VERSION = 1
+ROOT = "$hanse/telemetry/"
+FILTER_ALL = f"{ROOT}v{VERSION}/#"
+
+# An id becomes one topic level, a file name, a label on a page: long enough for a host name with a port (253 + 6).
+REPORTER_CHARS_MAX = 260
+_REPORTER = re.compile(rf"[A-Za-z0-9_.:@-]{{1,{REPORTER_CHARS_MAX}}}")
+
+
+@dataclass(frozen=True, slots=True)
+class TelemetryTopic:
+    """What a telemetry topic says: the kind of its rows and who measured them."""
+
+    kind: str
+    reporter: str
+
+    def __str__(self) -> str:
+        return f"{ROOT}v{VERSION}/{self.kind}/{self.reporter}"
+
+
+def topic_for(kind: str, reporter: str) -> str:
+    """The topic on which `reporter` publishes rows of `kind`."""
+    if kind not in KINDS:
+        raise LocalError(f"No telemetry kind {kind!r}; there are {', '.join(KINDS)}.")
+    if not _REPORTER.fullmatch(reporter):
+        raise LocalError(
+            f"{reporter!r} cannot report telemetry: 1 to {REPORTER_CHARS_MAX} letters, digits and _.:@- make an id."
+        )
+    return str(TelemetryTopic(kind, reporter))
+
+
+def parse_topic(topic: str) -> TelemetryTopic:
+    """What `topic` says.
+
+    Raises:
+        RemoteError: It is not a telemetry topic of this version, kind or shape.
+    """
+    levels = topic.split("/", 5)
+    if not topic.startswith(ROOT) or len(levels) != 5:
+        raise RemoteError(f"Topic {topic[:200]!r} is not {ROOT}v{VERSION}/<kind>/<id>.")
+    _, _, version, kind, reporter = levels
+    if version != f"v{VERSION}":
+        raise RemoteError(
+            f"Telemetry of version {version[:20]!r}; this build reads v{VERSION}: upgrade the older side."
+        )
+    if kind not in KINDS:
+        raise RemoteError(f"Telemetry of the unknown kind {kind[:40]!r}; this build knows {', '.join(KINDS)}.")
+    if not _REPORTER.fullmatch(reporter):
+        raise RemoteError(f"Telemetry id {reporter[:40]!r}: 1 to {REPORTER_CHARS_MAX} letters, digits and _.:@- only.")
+    return TelemetryTopic(kind, reporter)

@@ -1,0 +1,283 @@
+"""Probes of host brokers over MQTT: a publication, and the time until it returns. Also the way of announcements.
+
+Rules:
+
+1. One connection to a broker, kept, under a client id of its own: with one id for all, a broker that two federators
+   share (or a relay in front of several) would throw out one connection for the next.
+2. `hanse/probe/<manager>/<nonce>` is published and comes back by the manager's own subscription: the broker is
+   well. Its federator answers on `hanse/probe/<manager>/<nonce>/<id>`: it is well too.
+3. All probes of a round run at once; only dialling is bounded, because it costs most. Each has the same deadline,
+   and each ends in an observation, whatever happens.
+4. A connection that is lost is told at once, and not kept up: the next probe dials again.
+"""
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from hanse.errors import HanseError, Unavailable
+from hanse.mqtt.client import Client, ClientHandler, ClientSettings
+from hanse.mqtt.publication import Publication
+from hanse.mqtt.subscriptions import Subscription
+from hanse.mqtt.tls import TlsSettings
+from hanse.topology.health import Observation, Outcome
+from hanse.topology.model import Probe
+
+PROBE_TOPIC = "hanse/probe"
+DIALS_MAX = 200  # under way at once; each takes a few milliseconds of this process
+HELD_PACKETS_MAX = 64  # announcements under way to one broker
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A federator to probe, at the one spelling of its broker's address."""
+
+    id: int
+    key: str
+    probe: Probe
+
+
+class Prober(Protocol):
+    """What the manager needs of the brokers."""
+
+    async def probe(self, targets: Sequence[Target], timeout_s: float) -> list[Observation]:
+        """One observation for each target, within the time."""
+
+    async def publish(self, target: Target, topic: str, payload: bytes, timeout_s: float) -> bool:
+        """Publishes on a host broker; whether it took it."""
+
+    async def keep(self, nodes: Sequence[int]) -> None:
+        """Lets the connections to all others go."""
+
+    async def close(self) -> None:
+        """Lets all go."""
+
+
+class MqttProber:
+    """A `Prober` over `hanse.mqtt`."""
+
+    def __init__(
+        self,
+        manager: str,
+        on_lost: Callable[[int], None],
+        *,
+        username: str = "",
+        password: str = "",
+        ca_file: Path | None = None,
+    ) -> None:
+        self._manager = manager
+        self._on_lost = on_lost
+        self._username = username or None
+        self._password = password or None
+        self._ca_file = ca_file
+        self._lines: dict[int, _Line] = {}
+        self._dials = asyncio.Semaphore(DIALS_MAX)
+        self._farewells: set[asyncio.Task[None]] = set()
+
+    async def probe(self, targets: Sequence[Target], timeout_s: float) -> list[Observation]:
+        """Rule 3."""
+        return list(await asyncio.gather(*(self._probe(target, timeout_s) for target in targets)))
+
+    async def _probe(self, target: Target, timeout_s: float) -> Observation:
+        returned: list[float] = []
+        begin_s = time.monotonic()
+        try:
+            # The deadline stands around all of it, the wait for a turn to dial included.
+            async with asyncio.timeout(timeout_s):
+                line = await self._line(target, timeout_s)
+                await line.ask(returned, must_answer=target.probe is Probe.FEDERATOR)
+        except TimeoutError:
+            if returned:
+                return Observation(target.id, Outcome.SILENT, returned[0])
+            self._drop(target.id)
+            return Observation(target.id, Outcome.FAILED)
+        except (HanseError, OSError):
+            self._drop(target.id)
+            # What ends well before the deadline was refused or broken, not slow.
+            is_definite = time.monotonic() - begin_s < timeout_s * 0.8
+            return Observation(target.id, Outcome.FAILED, is_definite=is_definite)
+        return Observation(target.id, Outcome.WELL, returned[0])
+
+    async def publish(self, target: Target, topic: str, payload: bytes, timeout_s: float) -> bool:
+        """At QoS 1, so that "it took it" is the broker's word."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                line = await self._line(target, timeout_s)
+                await line.publish(topic, payload)
+        except (TimeoutError, HanseError, OSError):
+            return False
+        return True
+
+    async def _line(self, target: Target, timeout_s: float) -> "_Line":
+        line = self._lines.get(target.id)
+        if line is not None and line.is_open and line.key == target.key:
+            return line
+        if line is not None:
+            self._drop(target.id)
+        async with self._dials:
+            line = self._lines.get(target.id)
+            if line is not None and line.is_open:
+                return line
+            line = _Line(target, self._manager, self._settings(target, timeout_s), self._lost)
+            try:
+                await line.open()
+            except BaseException:
+                await line.close()
+                raise
+            self._lines[target.id] = line
+            return line
+
+    def _settings(self, target: Target, timeout_s: float) -> ClientSettings:
+        is_tls = target.key.startswith("mqtts://")
+        return ClientSettings(
+            url=target.key,
+            # Rule 1.
+            client_id=f"hanse-manager-{self._manager}-{target.id}",
+            username=self._username,
+            password=self._password,
+            tls=TlsSettings(ca_file=self._ca_file) if is_tls else None,
+            keep_alive_s=max(5, round(timeout_s * 8)),
+            connect_timeout_s=timeout_s,
+            held_packets_max=HELD_PACKETS_MAX,
+            auto_ack=True,
+        )
+
+    def _lost(self, line: "_Line") -> None:
+        """Rule 4."""
+        if self._lines.get(line.id) is line:
+            self._drop(line.id)
+            self._on_lost(line.id)
+
+    def _drop(self, node: int) -> None:
+        line = self._lines.pop(node, None)
+        if line is not None:
+            task = asyncio.create_task(line.close())
+            self._farewells.add(task)
+            task.add_done_callback(self._farewells.discard)
+
+    async def keep(self, nodes: Sequence[int]) -> None:
+        """Lets the connections to all others go."""
+        for node in self._lines.keys() - set(nodes):
+            self._drop(node)
+
+    async def close(self) -> None:
+        """Lets all go."""
+        await self.keep([])
+        while self._farewells:
+            await asyncio.gather(*self._farewells, return_exceptions=True)
+
+
+class _Line(ClientHandler):
+    """One connection to one broker."""
+
+    def __init__(
+        self, target: Target, manager: str, settings: ClientSettings, on_lost: Callable[["_Line"], None]
+    ) -> None:
+        self.id = target.id
+        self.key = target.key
+        self._prefix = f"{PROBE_TOPIC}/{manager}/"
+        self._on_lost = on_lost
+        self._client = Client(settings, self)
+        self._is_closing = False
+        self._subscribed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting: dict[str, Callable[[], None]] = {}
+        self._published: dict[int, asyncio.Future[None]] = {}
+
+    @property
+    def is_open(self) -> bool:
+        return self._client.is_connected and not self._is_closing
+
+    async def open(self) -> None:
+        await self._client.start(must_connect=True)
+        # No No Local here: the point is to get our own publication back.
+        own = Subscription(self._prefix + "#", qos=0, no_local=False, retain_as_published=False)
+        self._client.subscribe([own])
+        await self._subscribed
+
+    async def ask(self, returned: list[float], *, must_answer: bool) -> None:
+        """Publishes a probe, returns when all that is asked for came back; `returned` gets the time, in ms."""
+        nonce = secrets.token_hex(6)
+        topics = [self._prefix + nonce]
+        if must_answer:
+            topics.append(f"{self._prefix}{nonce}/{self.id}")
+        came = asyncio.Event()
+        missing = set(topics)
+        begin_s = time.perf_counter()
+
+        def note(topic: str) -> None:
+            if topic == topics[0]:
+                returned.append((time.perf_counter() - begin_s) * 1000)
+            missing.discard(topic)
+            if not missing:
+                came.set()
+
+        for topic in topics:
+            self._waiting[topic] = lambda topic=topic: note(topic)  # type: ignore[misc]
+        try:
+            self._client.publish(topics[0], b"", qos=0)
+            await came.wait()
+        finally:
+            for topic in topics:
+                self._waiting.pop(topic, None)
+
+    async def publish(self, topic: str, payload: bytes) -> None:
+        number = self._client.publish(topic, payload, qos=1)
+        taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._published[number] = taken
+        try:
+            await taken
+        finally:
+            self._published.pop(number, None)
+
+    async def close(self) -> None:
+        self._is_closing = True
+        with contextlib.suppress(HanseError, OSError):
+            await self._client.stop()
+        if not self._subscribed.done():
+            self._subscribed.cancel()
+
+    def on_publications(self, publications: list[Publication]) -> None:
+        for publication in publications:
+            note = self._waiting.pop(publication.topic, None)
+            if note is not None:
+                note()
+
+    def on_acknowledged(self, numbers: list[int]) -> None:
+        for number in numbers:
+            self._settle(number, None)
+
+    def on_refused(self, refused: list[tuple[int, int]]) -> None:
+        for number, code in refused:
+            self._settle(number, Unavailable(f"The broker {self.key} refused a publication (0x{code:02x})."))
+
+    def _settle(self, number: int, error: Unavailable | None) -> None:
+        taken = self._published.get(number)
+        if taken is not None and not taken.done():
+            if error is None:
+                taken.set_result(None)
+            else:
+                taken.set_exception(error)
+
+    def on_subscribed(self, answers: list[tuple[Subscription, int]]) -> None:
+        if self._subscribed.done():
+            return
+        refused = [code for _, code in answers if code >= 0x80]
+        if refused:
+            self._subscribed.set_exception(
+                Unavailable(f"The broker {self.key} refused the subscription to probes (0x{refused[0]:02x}).")
+            )
+        else:
+            self._subscribed.set_result(None)
+
+    def on_disconnected(self, error: HanseError | None) -> None:
+        if not self._is_closing:
+            failure = error or Unavailable(f"The broker {self.key} closed the connection.")
+            if not self._subscribed.done():
+                self._subscribed.set_exception(failure)
+                self._subscribed.exception()
+            self._on_lost(self)

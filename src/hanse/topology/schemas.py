@@ -1,0 +1,212 @@
+"""What the HTTP interface takes and gives, as pydantic models. Names are the seeds' where they have one.
+
+A field that is not listed is refused: a typing error must not be taken for silence.
+"""
+
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from hanse.topology.addresses import ADDRESS_LENGTH_MAX, ADDRESS_PATTERN
+from hanse.topology.groups import GROUPS_A_REPORT_MAX
+from hanse.topology.model import ID_MAX, LinkKind, Probe, State
+
+NEIGHBORS_MAX = 256
+EPOCH_MAX = 2**53 - 1  # what JSON readers keep exactly
+
+
+def _whole(value: object) -> object:
+    """To JSON Schema 7.0 is a whole number; to a strict reader it is not."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Id = Annotated[int, Field(ge=0, le=ID_MAX), BeforeValidator(_whole)]
+Epoch = Annotated[int, Field(ge=0, le=EPOCH_MAX), BeforeValidator(_whole)]
+# The pattern is for readers of the document; `parse_address` checks, and says what is expected in words.
+Address = Annotated[
+    str,
+    Field(
+        max_length=ADDRESS_LENGTH_MAX,
+        examples=["tcp://127.0.0.1:1883"],
+        json_schema_extra={"pattern": ADDRESS_PATTERN},
+    ),
+]
+Ids = Annotated[list[Id], Field(max_length=NEIGHBORS_MAX)]
+
+
+class Given(BaseModel):
+    """A body that is read: strict, and closed."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class JoinRequest(Given):
+    """Listing 1: `{"ip": "tcp://127.0.0.1:1883"}`; the rest is optional."""
+
+    ip: Address
+    link: Address | None = None
+    id: Id | None = None
+    probe: Annotated[Probe, Field(strict=False)] = Probe.BROKER
+    token: Annotated[str, Field(max_length=200)] | None = None
+
+
+class LeaveRequest(Given):
+    """Who leaves."""
+
+    id: Id
+
+
+class Neighbor(Given):
+    """A neighbour, as in Listing 2, and where its link listens."""
+
+    id: Id
+    ip: Address
+    link: Address | None = None
+
+
+class BrokerHealth(Given):
+    """What a federator measured at its own broker."""
+
+    ok: bool
+    latency: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] | None = None
+
+
+class Group(Given):
+    """A group as the reporting federator sees it."""
+
+    group: Annotated[str, Field(min_length=1, max_length=65_535)]
+    core: Id | None = None
+    parents: Ids = []
+    mesh: Ids = []
+    interest: bool = False
+
+
+class ReportRequest(Given):
+    """How a federator is. `epoch` is the largest it has been told; `lost` are neighbours it cannot reach."""
+
+    ip: Address
+    epoch: Epoch
+    link: Address | None = None
+    probe: Annotated[Probe, Field(strict=False)] = Probe.BROKER
+    neighbors: Annotated[list[Neighbor], Field(max_length=NEIGHBORS_MAX)] = []
+    lost: Ids = []
+    broker: BrokerHealth | None = None
+    groups: Annotated[list[Group], Field(max_length=GROUPS_A_REPORT_MAX)] | None = None
+
+
+class Word(BaseModel):
+    """What a federator is told."""
+
+    id: Id
+    epoch: Epoch
+    changedEpoch: Epoch  # noqa: N815 - the wire's spelling, as the seeds'
+    state: State
+    neighbors: list[Neighbor]
+    neighborsAmount: int  # noqa: N815
+    settings: dict[str, str | int | float | bool]
+    manager: str
+
+
+class Joined(Word):
+    """The answer to a join; `credential` is shown from then on."""
+
+    credential: str
+
+
+class NamedNeighbor(BaseModel):
+    """A neighbour in Listing 2."""
+
+    id: Id
+    ip: str
+
+
+class FederatorDocument(BaseModel):
+    """Listing 2, field for field."""
+
+    id: Id
+    ip: str
+    neighbors: list[NamedNeighbor]
+    neighborsAmount: int  # noqa: N815
+    latency: float | None
+    latestHealthCheck: str | None  # noqa: N815
+
+
+class FederatorEntry(BaseModel):
+    """A federator in the topology."""
+
+    id: Id
+    ip: str
+    link: str | None
+    state: State
+    probe: Probe
+    latency: float | None
+    latestHealthCheck: str | None  # noqa: N815
+    since: str | None
+
+
+class LinkEntry(BaseModel):
+    """A link in the topology."""
+
+    a: Id
+    b: Id
+    kind: LinkKind
+
+
+class TopologyDocument(BaseModel):
+    """Everything at once."""
+
+    epoch: Epoch
+    manager: str
+    isLeading: bool  # noqa: N815
+    leader: str | None
+    isConnected: bool  # noqa: N815
+    isTwoConnected: bool  # noqa: N815
+    federators: list[FederatorEntry]
+    links: list[LinkEntry]
+    settings: dict[str, str | int | float | bool]
+
+
+class Member(BaseModel):
+    """A federator's part in a group."""
+
+    id: Id
+    core: Id | None
+    parents: list[Id]
+    mesh: list[Id]
+    interest: bool
+
+
+class GroupEntry(BaseModel):
+    """A group, with every member's view."""
+
+    group: str
+    cores: list[Id]
+    members: list[Member]
+
+
+class GroupsDocument(BaseModel):
+    """Groups by name."""
+
+    epoch: Epoch
+    total: int
+    groups: list[GroupEntry]
+
+
+class HealthDocument(BaseModel):
+    """Whether the manager itself is well."""
+
+    status: str
+    manager: str
+    isLeading: bool  # noqa: N815
+    epoch: Epoch
+    federators: int
+    doubt: str | None
+
+
+class Problem(BaseModel):
+    """RFC 9457."""
+
+    type: str
+    title: str
+    status: int
+    detail: str

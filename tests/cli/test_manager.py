@@ -1,0 +1,299 @@
+import json
+import os
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+from tests.brokers import Mosquitto
+
+DEADLINE_S = 30.0
+JSON = {"Content-Type": "application/json"}
+ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith("HANSE_") and k != "MONGO_URL"}
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-c", "from hanse.cli import main; main()", *words]
+
+
+def hanse(*words: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {**ENVIRONMENT, **variables, "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.run(
+        command(*words), cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+class Process:
+    """A manager as an operator runs it."""
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        environment = {**ENVIRONMENT, "PYTHONPATH": os.pathsep.join(sys.path)}
+        self.output = (folder / f"manager-{time.monotonic_ns()}.log").open("w+")
+        self.process = subprocess.Popen(
+            command("manager", "--listen", "127.0.0.1:0", *words),
+            cwd=folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=self.output,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert " listens on " in line, self.log()
+        self.url = line.split(" listens on ")[1].strip()
+
+    def log(self) -> str:
+        self.output.seek(0)
+        return self.output.read()
+
+    def get(self, path: str, **more: Any) -> Any:
+        answer = httpx.get(self.url + path, timeout=60, **more)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def join(self, ip: str, **more: Any) -> Any:
+        return httpx.post(f"{self.url}/api/v1/join", json={"ip": ip, **more}, timeout=30).json()
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        self.output.close()
+
+
+@contextmanager
+def manager(folder: Path, *words: str) -> Iterator[Process]:
+    process = Process(folder, *words)
+    try:
+        yield process
+    finally:
+        process.end()
+
+
+def wait(what: Any) -> None:
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not what():
+        assert time.monotonic() < deadline_s, "the condition did not come true in time"
+        time.sleep(0.05)
+
+
+pytestmark = pytest.mark.processes
+
+
+def test_a_manager_places_watches_and_relinks_real_brokers(tmp_path: Path) -> None:
+    with manager(tmp_path, "--health-interval", "1s") as here, Mosquitto() as a, Mosquitto() as b, Mosquitto() as c:
+        for number, broker in enumerate((a, b, c)):
+            assert here.join(f"tcp://127.0.0.1:{broker.port}")["id"] == number
+        wait(lambda: all(one["latency"] is not None for one in here.get("/api/v1/federators")))
+        b.kill()
+        begin_s = time.monotonic()
+        wait(lambda: [one["id"] for one in here.get("/api/v1/federators")] == [0, 2])
+        detection_s = time.monotonic() - begin_s
+        assert [one["neighborsAmount"] for one in here.get("/api/v1/federators")] == [1, 1]
+        b.restart()
+        wait(lambda: len(here.get("/api/v1/federators")) == 3)
+        assert here.get("/api/v1/topology")["isTwoConnected"]
+        print(f"detected after {detection_s:.2f} s at an interval of 1 s")
+
+
+def test_the_seeds_availability_scenario_relinks_the_one_that_lost_both_neighbours(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        here = stack.enter_context(manager(tmp_path, "--health-interval", "1s"))
+        brokers = [stack.enter_context(Mosquitto()) for _ in range(9)]
+        for number, broker in enumerate(brokers):
+            assert here.join(f"tcp://127.0.0.1:{broker.port}")["id"] == number
+        victims = [one["id"] for one in here.get("/api/v1/federators/8")["neighbors"]]
+        assert len(victims) == 2
+        for victim in victims:
+            brokers[victim].kill()
+        begin_s = time.monotonic()
+        wait(lambda: not set(victims) & {one["id"] for one in here.get("/api/v1/federators")})
+        print(f"two lost neighbours replaced after {time.monotonic() - begin_s:.2f} s, interval 1 s")
+        shown = here.get("/api/v1/federators/8")
+        assert shown["neighborsAmount"] >= 2
+        assert not set(victims) & {one["id"] for one in shown["neighbors"]}
+        assert here.get("/api/v1/topology")["isTwoConnected"]
+
+
+def test_a_manager_that_was_killed_finds_out_what_happened_meanwhile(tmp_path: Path) -> None:
+    quick = ("--health-interval", "1s", "--lease", "1s")
+    with Mosquitto() as a, Mosquitto() as b, Mosquitto() as c:
+        with manager(tmp_path, *quick) as before:
+            for broker in (a, b, c):
+                before.join(f"tcp://127.0.0.1:{broker.port}")
+            before.process.kill()
+        b.kill()
+        with manager(tmp_path, *quick) as after:
+            wait(lambda: after.get("/healthz")["isLeading"])
+            wait(lambda: [one["id"] for one in after.get("/api/v1/federators")] == [0, 2])
+            assert [one["neighborsAmount"] for one in after.get("/api/v1/federators")] == [1, 1]
+
+
+def test_sigterm_ends_it_in_order_with_streams_and_polls_open(tmp_path: Path) -> None:
+    with manager(tmp_path) as here, httpx.Client(base_url=here.url, timeout=30) as client:
+        joined = here.join("tcp://127.0.0.1:1")
+        with client.stream("GET", "/api/v1/events", headers={"Last-Event-ID": "0"}) as events:
+            lines = events.iter_lines()
+            seen = [next(lines) for _ in range(8)]
+            assert "retry: 1000" in seen
+            assert "event: joined" in seen or "event: leading" in seen
+            here.process.send_signal(signal.SIGTERM)
+            assert here.process.wait(DEADLINE_S) == 0, here.log()
+        assert joined["id"] == 0
+    with manager(tmp_path) as again:
+        # The lease was given back: it leads at once.
+        assert again.get("/healthz")["status"] == "leading"
+        assert [one["id"] for one in again.get("/api/v1/topology")["federators"]] == [0]
+
+
+@pytest.mark.parametrize("lease", ["3s", pytest.param("6s", marks=pytest.mark.slow)])
+def test_the_standby_takes_over_from_a_killed_manager_within_15_seconds(tmp_path: Path, lease: str) -> None:
+    # The second, 6 s, is the default.
+    with manager(tmp_path, "--lease", lease) as first, manager(tmp_path, "--lease", lease) as second:
+        joined = first.join("tcp://127.0.0.1:1883")
+        assert second.get("/healthz")["status"] == "standby"
+        refused = httpx.post(f"{second.url}/api/v1/join", json={"ip": "tcp://127.0.0.1:1884"})
+        assert refused.status_code == 503
+        assert refused.json()["leader"] == first.url
+        first.process.kill()
+        begin_s = time.monotonic()
+        wait(lambda: second.get("/healthz")["isLeading"])
+        took_s = time.monotonic() - begin_s
+        assert took_s < 15.0, f"with a lease of {lease} it took {took_s:.1f} s"
+        word = second.join("tcp://127.0.0.1:1884")
+        assert word["id"] == 1
+        assert word["epoch"] > joined["epoch"]
+
+
+def test_beyond_loopback_it_does_not_start_without_tls(tmp_path: Path) -> None:
+    result = hanse("manager", "--listen", "0.0.0.0:0", folder=tmp_path)
+    assert result.returncode == 2
+    assert "--tls-certificate" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl here to make a certificate with")
+def test_with_tls_and_a_token_it_listens_beyond_loopback(tmp_path: Path) -> None:
+    asked = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout k.pem -out c.pem -days 1"
+    named = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run(["openssl", *asked.split(), *named], cwd=tmp_path, capture_output=True, check=True)
+    token = hanse("token", "create", folder=tmp_path).stdout.strip()
+    words = ("--listen", "0.0.0.0:0", "--tls-certificate", "c.pem", "--tls-key", "k.pem")
+    with manager(tmp_path, *words) as here:
+        url = here.url.replace("0.0.0.0", "127.0.0.1")
+        assert url.startswith("https://")
+        context = ssl.create_default_context(cafile=tmp_path / "c.pem")
+        with httpx.Client(base_url=url, verify=context) as client:
+            body = {"ip": "tcp://127.0.0.1:1883"}
+            assert client.post("/api/v1/join", json=body).status_code == 401
+            assert client.get("/api/v1/topology").status_code == 401
+            headers = {"Authorization": f"Bearer {token}"}
+            assert client.post("/api/v1/join", json=body, headers=headers).status_code == 200
+            again = client.post("/api/v1/join", json={"ip": "tcp://127.0.0.1:1884"}, headers=headers)
+            assert again.status_code == 403
+
+
+def test_attack_bodies_of_10_mb_do_not_grow_the_manager(tmp_path: Path) -> None:
+    with manager(tmp_path) as here, httpx.Client(base_url=here.url, timeout=30) as client:
+        here.get("/api/v1/topology")
+        before = psutil.Process(here.process.pid).memory_info().rss
+        for number in range(10):
+            with suppress(httpx.HTTPError):  # it may close the connection while we still send
+                content = b"x" * 10_000_000 if number % 2 else iter([b"[" * 1_000_000] * 10)
+                assert client.post("/api/v1/join", content=content).status_code == 413
+        deep = b'{"ip":' + b"[" * 900_000
+        assert client.post("/api/v1/join", content=deep, headers=JSON).status_code == 400
+        assert psutil.Process(here.process.pid).memory_info().rss - before < 20_000_000
+        assert here.get("/healthz")["federators"] == 0
+
+
+def test_a_certificate_that_cannot_be_used_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "c.pem").write_text("no certificate")
+    words = ("--listen", "0.0.0.0:0", "--tls-certificate", "c.pem", "--tls-key", "c.pem")
+    result = hanse("manager", *words, folder=tmp_path)
+    assert result.returncode == 2
+    assert "tls_certificate c.pem" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_port_that_is_taken_is_one_sentence(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        result = hanse("manager", "--listen", f"127.0.0.1:{port}", folder=tmp_path)
+    assert result.returncode == 2
+    assert "choose another port" in result.stderr
+
+
+def test_the_papers_variables_are_understood(tmp_path: Path) -> None:
+    result = hanse("manager", folder=tmp_path, TOP_MAX_REDUNDANCY="1")
+    assert result.returncode == 2
+    assert "TOP_MAX_REDUNDANCY: '1' is not allowed; expected at least 2" in result.stderr
+    result = hanse("manager", folder=tmp_path, CORE_ANN_INTERVAL="2")
+    assert "CORE_ANN_INTERVAL" in result.stderr
+
+
+def test_tokens_are_made_shown_once_listed_and_revoked(tmp_path: Path) -> None:
+    made = hanse("token", "create", "--uses", "many", "--ttl", "1h", "--label", "plant 7", folder=tmp_path)
+    assert made.returncode == 0, made.stderr
+    text = made.stdout.strip()
+    identity = text.split("-")[1]
+    listed = hanse("token", "list", folder=tmp_path).stdout
+    assert identity in listed
+    assert "plant 7" in listed
+    assert "many" in listed
+    assert "valid" in listed
+    assert text.split("-", 2)[2] not in listed
+    assert (tmp_path / "hanse-topology.db").read_bytes().find(text.split("-", 2)[2].encode()) == -1
+    assert hanse("token", "revoke", identity, folder=tmp_path).stdout.strip() == f"revoked {identity}"
+    assert "revoked" in hanse("token", "list", folder=tmp_path).stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("create", "--uses", "0"), "1 to 1000000, or many"),
+        (("create", "--ttl", "soon"), "or forever"),
+        (("create", "--ttl", "0s"), "never valid"),
+        (("create", "--role", "king"), "join, read"),
+        (("revoke", "deadbeef"), "There is no token 'deadbeef'"),
+    ],
+)
+def test_what_is_wrong_with_a_token_command_is_said(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+    result = hanse("token", *words, folder=tmp_path)
+    assert result.returncode == 2
+    assert said in result.stderr
+
+
+def test_the_token_commands_read_the_managers_file(tmp_path: Path) -> None:
+    (tmp_path / "hanse.toml").write_text('[manager]\nstore = "there.db"\nhealth_interval = "2s"\n')
+    made = hanse("token", "create", "--config", "hanse.toml", folder=tmp_path)
+    assert made.returncode == 0, made.stderr
+    assert (tmp_path / "there.db").exists()
+
+
+def test_the_settings_file_is_read(tmp_path: Path) -> None:
+    (tmp_path / "hanse.toml").write_text('[manager]\noverlay_degree_max = 3\nhealth_interval = "2s"\n')
+    with manager(tmp_path, "--config", "hanse.toml", "--redundancy", "3") as here:
+        settings = here.get("/api/v1/topology")["settings"]
+    assert settings == {
+        "announcement_interval": "1s",
+        "beacon_interval": "2s",
+        "redundancy": 3,
+        "overlay_degree_max": 3,
+        "health_interval": "2s",
+    }
+    assert json.dumps(settings)

@@ -1,0 +1,110 @@
+"""docs/operating.md says what is: its table of settings is generated, its commands and names are checked.
+
+When a setting changes, `HANSE_WRITE_DOCS=1 pytest tests/federator/test_docs.py` writes the table anew.
+"""
+
+import os
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from tests.brokers import Mosquitto
+from tests.federation import Client, eventually
+from tests.federators import LOG_LINES, Federator, running
+from typer.testing import CliRunner
+
+from hanse.cli import build
+from hanse.federator.settings import FederatorSettings
+from hanse.protocol.topics import may_cross
+from hanse.settings import Setting, format_duration, settings_of
+
+DOCS = Path(__file__).parents[2] / "docs"
+OPERATING = DOCS / "operating.md"
+BEGIN = re.compile(r"(<!-- settings: [^\n]*-->\n).*?(<!-- end of settings -->)", re.DOTALL)
+
+
+def table() -> str:
+    rows = ["| setting | default | meaning |", "| --- | --- | --- |"]
+    rows += [
+        f"| `{one.name}`{_aliases(one)} | {_default(one)} | {_meaning(one)} |" for one in settings_of(FederatorSettings)
+    ]
+    return "\n".join(rows) + "\n"
+
+
+def _aliases(one: Setting) -> str:
+    return "".join(f" (`{alias}`)" for alias in one.spec.aliases)
+
+
+def _default(one: Setting) -> str:
+    if one.default is None or one.default == ():
+        return ""
+    if one.spec.is_duration:
+        return f"`{format_duration(one.default)}`"
+    value = one.default
+    shown = ", ".join(value) if isinstance(value, tuple) else str(value).lower() if one.kind is bool else str(value)
+    return f"`{shown}`"
+
+
+def _meaning(one: Setting) -> str:
+    choices = f" One of {', '.join(f'`{choice}`' for choice in one.spec.choices)}." if one.spec.choices else ""
+    return one.spec.help.replace("|", "\\|") + choices
+
+
+def test_the_table_of_settings_is_the_settings() -> None:
+    text = OPERATING.read_text()
+    wanted = BEGIN.sub(lambda match: match[1] + "\n" + table() + "\n" + match[2], text)
+    if os.environ.get("HANSE_WRITE_DOCS"):
+        OPERATING.write_text(wanted)
+        text = wanted
+    assert BEGIN.search(text)
+    assert text == wanted
+
+
+def test_every_hanse_command_of_the_pages_takes_its_flags() -> None:
+    commands = re.findall(r"(?:^|`)\s*(hanse [a-z][^`\n]*)", OPERATING.read_text(), re.MULTILINE)
+    assert len(commands) > 4
+    for command in commands:
+        words = shlex.split(command)[1:]
+        if words[-1:] == ["..."]:
+            continue
+        group = [word for word in words[: 2 if words[0] == "interest" else 1] if not word.startswith("-")]
+        helped = CliRunner().invoke(build(words), [*group, "--help"], env={"COLUMNS": "250", "TERM": "dumb"})
+        assert helped.exit_code == 0, command
+        for flag in re.findall(r"--[a-z-]+", command):
+            assert flag in helped.output, f"{command}: no {flag}"
+
+
+def test_topics_that_the_page_calls_never_crossing_do_not_cross() -> None:
+    assert not any(map(may_cross, ("$SYS/x", "$anything", "federator/routing/1/2", "federated_topology_ann")))
+    assert may_cross("$hanse/telemetry/v1/x/1")
+
+
+@pytest.mark.processes
+def test_two_federators_started_as_the_page_says_meet(tmp_path: Path) -> None:
+    """The page's own two commands, with this machine's ports and directories put in."""
+    found = re.findall(r"^\s*(hanse federator --id \d .*)$", OPERATING.read_text(), re.MULTILINE)
+    assert len(found) == 2
+    with Mosquitto(*LOG_LINES) as one, Mosquitto(*LOG_LINES) as two:
+        federators = [Federator(number, broker.url, tmp_path) for number, broker in ((1, one), (2, two))]
+        places = {
+            "mqtt://127.0.0.1:1883": one.url,
+            "mqtt://127.0.0.1:2883": two.url,
+            "mqtt://127.0.0.1:1884": federators[0].link_url,
+            "/var/lib/hanse": str(tmp_path / "one"),
+            "/var/lib/hanse-2": str(tmp_path / "two"),
+        }
+        for federator, command in zip(federators, found, strict=True):
+            words = [places.get(word, word) for word in shlex.split(command)]
+            federator.words = [*federator.words[:3], *words[1:], "--metrics", f"127.0.0.1:{federator.metrics_port}"]
+        with running(federators), Client(two.port) as subscriber, Client(one.port) as publisher:
+            subscriber.subscribe("hello/#")
+            eventually(lambda: federators[0].knows("hello/#"), "hello/# is known")
+            publisher.publish("hello/world", b"hi")
+            subscriber.expect(1)
+            page = federators[0].metrics()
+            names = set(re.findall(r"`(hanse_federator_[a-z_]+)`", OPERATING.read_text()))
+            for name in names | {
+                f"hanse_federator_{rest}" for rest in re.findall(r"`…_([a-z_]+)`", OPERATING.read_text())
+            }:
+                assert f"# TYPE {name} " in page, name

@@ -1,0 +1,282 @@
+"""Two books of links by broker against each other; both brokers are a list of what was published there."""
+
+import asyncio
+from typing import cast
+
+import pytest
+
+from hanse.errors import RemoteError, Unavailable
+from hanse.federator import broker_link, links_by_broker
+from hanse.federator.broker_link import Kind
+from hanse.federator.links import CONTROL_TOPIC, DATA_TOPIC
+from hanse.federator.links_by_broker import BrokerLinkBook, _Neighbour
+from hanse.federator.obligations import Obligation
+from hanse.mqtt.client import Client, ClientSettings
+from hanse.mqtt.link import Frame
+from hanse.mqtt.publication import Publication, encode, qos_of, topic_of
+from hanse.protocol.messages import Announcement, ControlFrame, SetDelta
+
+
+class BrokerSession:
+    """The session at a neighbour's broker, and the broker: what is published there lies there until it is heard."""
+
+    def __init__(self) -> None:
+        self.packets: list[bytes] = []
+        self.is_full = False
+        self.is_aborted = False
+
+    def publish_run(self, run: bytes, *, qos: int | None = None, count: int | None = None) -> int:
+        if self.is_full:
+            raise Unavailable("full")
+        assert count == 1
+        assert qos == qos_of(run)
+        self.packets.append(run)
+        return 1
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+class Federator:
+    def __init__(self, identity: int, neighbour: int) -> None:
+        self.identity, self.other = identity, neighbour
+        self.epoch = 100 * identity
+        self.frames: list[Frame] = []
+        self.up: list[int] = []
+        self.down: list[int] = []
+        self.acks_at_once = True
+        self.book = BrokerLinkBook(
+            identity,
+            ClientSettings("mqtt://127.0.0.1", f"hanse-{identity}"),
+            epoch=lambda: self.epoch,
+            on_up=self.up.append,
+            on_down=self.down.append,
+            on_frames=self._take,
+        )
+        settings = ClientSettings("mqtt://127.0.0.1", f"hanse-{identity}-at-{neighbour}")
+        self.neighbour = self.book._neighbours[neighbour] = _Neighbour(self.book, neighbour, settings)
+        self.session = BrokerSession()
+        self.neighbour.client = cast("Client", self.session)
+
+    def _take(self, neighbour: int, frames: list[Frame]) -> None:
+        self.frames += frames
+        if self.acks_at_once:
+            for frame in frames:
+                self.book.ack(neighbour, frame.receipt)
+
+    def hear_from(self, other: "Federator") -> list[str]:
+        """What the other one published at our broker; the topics."""
+        packets, other.session.packets = other.session.packets, []
+        for packet in packets:
+            assert self.hear(topic_of(packet), packet)
+        return [topic_of(packet) for packet in packets]
+
+    def hear(self, topic: str, packet: bytes, *, retain: bool = False) -> bool:
+        return self.book.hear(Publication(packet, topic, qos_of(packet), retain, False, 0, (1,)))
+
+
+class Owed:
+    def __init__(self) -> None:
+        self.is_released = False
+        self.obligation = Obligation(self._release)
+
+    def _release(self) -> None:
+        self.is_released = True
+
+    def hand(self, one: Federator, payload: bytes = b"\x01\x02") -> bool:
+        is_sent = one.book.send_data(one.other, payload, 1, self.obligation)
+        self.obligation.settle()
+        return is_sent
+
+
+@pytest.fixture
+def pair() -> tuple[Federator, Federator]:
+    async def make() -> tuple[Federator, Federator]:
+        one, two = Federator(1, 2), Federator(2, 1)
+        one.neighbour.on_connected(False)
+        two.neighbour.on_connected(False)
+        return one, two
+
+    return asyncio.run(make())
+
+
+Pair = tuple[Federator, Federator]
+
+
+def test_a_link_is_up_while_the_session_at_the_neighbours_broker_stands(pair: Pair) -> None:
+    one, _ = pair
+    assert one.up == [2]
+    one.neighbour.on_disconnected(None)
+    one.neighbour.on_disconnected(None)  # an attempt that failed is no second end
+    assert one.down == [2]
+
+
+def test_control_frames_go_to_the_papers_topics(pair: Pair) -> None:
+    one, two = pair
+    one.book.send_control(2, ControlFrame(1, 100, 1, 0, 0, announcements=(Announcement(1, 100, 1, 0, 0),)))
+    one.book.send_control(2, ControlFrame(1, 100, 2, 0, 0, memberships=SetDelta(1, 0, 0, ())))
+    assert two.hear_from(one) == ["federator/core_ann/2/1", "federator/memb_ann/2/1"]
+    assert [frame.topic for frame in two.frames] == [CONTROL_TOPIC] * 2
+
+
+def test_a_data_frame_that_is_owed_is_settled_by_the_neighbours_acknowledgement(pair: Pair) -> None:
+    one, two = pair
+    owed = Owed()
+    assert owed.hand(one)
+    assert two.hear_from(one) == ["federator/routing/2/1"]
+    assert (two.frames[0].topic, two.frames[0].payload) == (DATA_TOPIC, b"\x01\x02")
+    assert not owed.is_released
+    assert one.hear_from(two) == ["federator/ack/1/2"]
+    assert owed.is_released
+
+
+def test_a_data_frame_of_qos_0_asks_for_no_acknowledgement(pair: Pair) -> None:
+    one, two = pair
+    assert one.book.send_data(2, b"\x01\x02", 1, None)
+    two.hear_from(one)
+    assert two.frames[0].receipt == 0
+    assert two.session.packets == []
+
+
+def test_an_acknowledgement_for_a_former_life_settles_nothing(pair: Pair) -> None:
+    one, two = pair
+    owed = Owed()
+    owed.hand(one)
+    (payload,) = broker_link.encode_acknowledgements(one.epoch - 1, [1])
+    topic = broker_link.topic_for(Kind.ACKNOWLEDGEMENT, 1, 2)
+    one.hear(topic, encode(topic, payload))
+    assert not owed.is_released
+    two.hear_from(one)
+    one.hear_from(two)
+    assert owed.is_released
+
+
+def test_what_the_session_cannot_take_is_dropped_and_counted(pair: Pair) -> None:
+    one, _ = pair
+    one.session.is_full = True
+    owed = Owed()
+    assert not owed.hand(one)
+    assert owed.is_released
+    assert not one.book.send_data(2, b"\x01\x02", 4, None)
+    assert one.book.drops == {"link_full": 5}
+
+
+def test_frames_that_are_never_acknowledged_are_held_within_a_limit(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links_by_broker, "_OWED_MAX", 3)
+    one, _ = pair
+    assert [Owed().hand(one) for _ in range(5)] == [True, True, True, False, False]
+    assert one.book.drops == {"link_full": 2}
+
+
+def test_what_was_owed_when_the_session_ends_is_counted_and_owed_no_longer(pair: Pair) -> None:
+    one, _ = pair
+    owed = Owed()
+    owed.hand(one)
+    one.neighbour.on_disconnected(None)
+    assert owed.is_released
+    assert one.book.drops == {"frames_lost_with_link": 1}
+    assert not Owed().hand(one)
+    assert one.book.drops == {"frames_lost_with_link": 1, "link_down": 1}
+
+
+def test_a_neighbour_with_a_new_epoch_owes_nothing(pair: Pair) -> None:
+    """Its session was made anew: what lay at its broker for it is gone, and our session there never noticed."""
+    one, _ = pair
+    one.book.note_epoch(2, 200)
+    owed = Owed()
+    owed.hand(one)
+    one.book.note_epoch(2, 200)
+    assert one.book.drops == {}
+    one.book.note_epoch(2, 201)
+    assert owed.is_released
+    assert one.book.drops == {"frames_lost_with_link": 1}
+
+
+def test_a_neighbour_that_is_lost_owes_nothing(pair: Pair) -> None:
+    one, _ = pair
+    owed = Owed()
+    owed.hand(one)
+    one.book.forgive(2)
+    assert owed.is_released
+
+
+def test_a_neighbour_that_left_and_is_back_is_up_again(pair: Pair) -> None:
+    """Our session at its broker stood all the while."""
+    one, _ = pair
+    one.book.note_epoch(2, 200)
+    one.book.note_left(2)
+    one.book.note_epoch(2, 200)
+    assert (one.up, one.down) == ([2], [])
+    one.book.note_epoch(2, 201)
+    assert (one.up, one.down) == ([2, 2], [2])
+
+
+def test_an_acknowledgement_waits_while_the_session_is_away(pair: Pair) -> None:
+    one, two = pair
+    two.acks_at_once = False
+    all_owed = [Owed() for _ in range(3)]
+    for owed in all_owed:
+        owed.hand(one)
+    two.hear_from(one)
+    two.neighbour.on_disconnected(None)
+    for frame in two.frames:
+        two.book.ack(1, frame.receipt)
+    assert two.session.packets == []
+    two.neighbour.on_connected(True)
+    assert one.hear_from(two) == ["federator/ack/1/2"]
+    assert all(owed.is_released for owed in all_owed)
+
+
+def test_a_frame_is_acknowledged_once(pair: Pair) -> None:
+    one, two = pair
+    Owed().hand(one)
+    two.hear_from(one)
+    assert len(two.session.packets) == 1
+    two.book.ack(1, two.frames[0].receipt)
+    assert len(two.session.packets) == 1
+
+
+def test_a_message_that_is_none_of_a_links_is_left_to_others(pair: Pair) -> None:
+    one, _ = pair
+    assert not one.hear("federator/beacon/a", encode("federator/beacon/a", b""))
+    assert not one.hear("a", encode("a", b""))
+
+
+@pytest.mark.parametrize(
+    ("topic", "payload", "retain", "says"),
+    [
+        ("federator/core_ann/1/9", b"\x01\x01", False, "no neighbour"),
+        ("federator/core_ann/1/1", b"\x01\x01", False, "as its sender"),
+        ("federator/core_ann/3/2", b"\x01\x01", False, "addressed to 3"),
+        ("federator/core_ann/1/2", b"\x01\x01", True, "retained"),
+        ("federator/core_ann/1/2", b"\x07", False, "begins with 07"),
+        ("federator/routing/1/2", b"\x01", False, "begins with 01"),
+        ("federator/ack/1/2", b"\x01\x04\x05", False, "cut short"),
+        ("federator/core_ann/1/2/3", b"", False, "unknown"),
+    ],
+)
+def test_attack_a_forged_control_message_is_refused(
+    pair: Pair, topic: str, payload: bytes, retain: bool, says: str
+) -> None:
+    one, _ = pair
+    with pytest.raises(RemoteError, match=says):
+        one.hear(topic, encode(topic, payload), retain=retain)
+    assert one.frames == []
+
+
+def test_a_neighbour_that_broke_a_rule_is_cut_off(pair: Pair) -> None:
+    one, _ = pair
+    one.book.close(2, "it broke a rule")
+    assert one.session.is_aborted
+    one.book.close(9, "it is unknown")
+
+
+def test_the_host_session_hears_what_is_addressed_to_this_federator_alone(pair: Pair) -> None:
+    assert pair[0].book.filters() == [
+        "federator/core_ann/1/+",
+        "federator/memb_ann/1/+",
+        "federator/routing/1/+",
+        "federator/ack/1/+",
+    ]

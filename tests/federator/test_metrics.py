@@ -1,0 +1,44 @@
+"""What Prometheus reads of a federator."""
+
+from collections import Counter
+
+from hanse.federator.metrics import AgentMetrics
+
+
+def test_the_page_has_what_was_counted_by_the_time_of_the_scrape() -> None:
+    protocol, agent, emitted = Counter(duplicates=3), Counter(delivered=4), Counter(core_changed=1)
+    drops: dict[str, int] = {}
+    groups = [5.0]
+    metrics = AgentMetrics(
+        protocol=protocol,
+        agent=agent,
+        emitted=emitted,
+        drops=lambda: drops,
+        gauges={"groups": ("Groups known.", lambda: groups[0])},
+    )
+    metrics.link(7, "out").messages[1] += 9
+    metrics.link(7, "out").bytes += 100
+    metrics.hop.observe(0.002)
+    first = metrics.render()
+    protocol["duplicates"] += 1
+    drops["link_full"] = 2
+    groups[0] = 6.0
+    second = metrics.render()
+
+    assert 'hanse_federator_protocol_total{what="duplicates"} 3' in first
+    assert 'hanse_federator_protocol_total{what="duplicates"} 4' in second
+    assert 'hanse_federator_agent_total{what="delivered"} 4' in second
+    assert 'hanse_federator_events_total{event="core_changed"} 1' in second
+    assert "link_full" not in first
+    assert 'hanse_federator_dropped_total{reason="link_full"} 2' in second
+    assert "hanse_federator_groups 5" in first
+    assert "hanse_federator_groups 6" in second
+    assert 'hanse_federator_link_messages_total{link="7",direction="out",qos="1"} 9' in second
+    assert 'hanse_federator_link_bytes_total{link="7",direction="out"} 100' in second
+    assert "hanse_federator_hop_seconds_count 1" in second
+
+
+def test_one_link_and_direction_is_one_traffic() -> None:
+    metrics = AgentMetrics(protocol={}, agent={}, emitted={}, drops=dict, gauges={})
+    assert metrics.link(1, "in") is metrics.link(1, "in")
+    assert metrics.link(1, "in") is not metrics.link(1, "out")

@@ -1,0 +1,55 @@
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.pipeline.spooling import spool_rows
+
+from hanse.errors import LocalError
+from hanse.pipeline.jobs.ingest import Ingest, Progress, explain, start, watch
+from hanse.pipeline.spool import load_marks
+from hanse.pipeline.tables import bronze
+
+pytestmark = pytest.mark.spark
+
+
+def test_all_that_the_spool_holds_is_in_bronze_and_the_progress_says_how_far(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    spool_rows(tmp_path / "spool", "p", [100] * 5)
+    spool_rows(tmp_path / "spool", "q", [7])
+    ingest = Ingest(tmp_path / "lake", {"spool": str(tmp_path / "spool"), "maxRowsPerBatch": "200"})
+    told: list[Progress] = []
+    watch(start(spark, ingest, once=True), told.append)
+    assert sum(one.rows for one in told) == 507
+    assert (told[0].lag_rows, told[-1].lag_rows) == (507 - told[0].rows, 0)
+    table = bronze(ingest.warehouse)
+    assert table.rows() == 507
+    keys = {(row.producer, row.seq) for row in table.read(spark).select("producer", "seq").collect()}
+    assert keys == {("p", n) for n in range(500)} | {("q", n) for n in range(7)}
+    assert set(load_marks(tmp_path / "spool")) == {"bronze_mqtt"}
+
+    spool_rows(tmp_path / "spool", "p", [50])
+    watch(start(spark, ingest, once=True), told.append)
+    assert table.rows() == 557
+
+    # Compacted, by another writer than Spark, the table reads the same: times, bytes and nested properties.
+    before = sorted(table.read(spark).collect())
+    assert table.compact()["numFilesRemoved"] > 1
+    assert sorted(table.read(spark).collect()) == before
+
+
+def test_a_query_that_fails_says_why_in_one_sentence(spark: SparkSession, tmp_path: Path) -> None:
+    spool_rows(tmp_path / "spool", "p", [10])
+    path = next((tmp_path / "spool" / "p").glob("*.seg"))
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    query = start(spark, Ingest(tmp_path / "lake", {"spool": str(tmp_path / "spool")}), once=True)
+    with pytest.raises(LocalError, match="checksum does not match") as caught:
+        watch(query, lambda _: None)
+    assert "\n" not in str(caught.value)
+
+
+def test_spark_errors_of_others_are_cut_to_a_sentence() -> None:
+    assert str(explain(ValueError("first\nsecond"))) == "The query failed: first"
+    assert str(explain(ValueError())) == "The query failed: ValueError"

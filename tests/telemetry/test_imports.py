@@ -1,0 +1,15 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import hanse
+
+
+def test_reporting_needs_nothing_but_the_standard_library() -> None:
+    """An edge box has no Spark, no Arrow, no NumPy."""
+    heavy = ("pyspark", "pyarrow", "numpy", "pandas", "mqtt5")
+    code = f"import sys, hanse.telemetry; print([name for name in {heavy!r} if name in sys.modules])"
+    here = os.environ | {"PYTHONPATH": str(Path(hanse.__file__).parents[1])}
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=here)
+    assert result.stdout.strip() == "[]"
