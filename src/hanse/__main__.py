@@ -1,7 +1,7 @@
 """The `hanse` command, also as `python -m hanse`.
 
-`hanse federator` runs for months on edge boxes and goes straight to its own entry: the command line's library alone would
-cost it a third of its memory. Help and everything else are `hanse.cli`'s.
+`hanse federator` runs for months on edge boxes and goes straight to its own entry: the command line's library alone
+would cost it a third of its memory. Help and everything else are `hanse.cli`'s.
 """
 
 import sys
