@@ -47,6 +47,19 @@ class Changes:
         """Whether conclusions wait to be drawn."""
         return bool(self.routes or self.groups or self.keys)
 
+    @property
+    def is_clean(self) -> bool:
+        """Whether the step so far has left nothing to conclude, to say or to do."""
+        return not (
+            self.routes
+            or self.groups
+            or self.keys
+            or self.cores
+            or self.claims
+            or self.is_table_changed
+            or self.effects
+        )
+
     def take_routes(self) -> list[int]:
         """The cores whose parents are to be chosen anew; they are clean with this."""
         routes, self.routes = self.routes, set()

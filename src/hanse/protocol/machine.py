@@ -102,9 +102,12 @@ class Machine:
         effects = self._changes.begin_step()
         if self.is_stopped:
             return effects
+        quiet_from: int | None = None
         match event:
             case Received(neighbour, frame):
                 self._on_frame(now, neighbour, frame)
+                if frame.is_refresh and self._changes.is_clean:
+                    quiet_from = neighbour
             case Tick():
                 self._on_alarms(now)
                 if now >= self._alarms.next_round_at:
@@ -128,8 +131,9 @@ class Machine:
                 return effects
             case _:
                 assert_never(event)
-        self._settle(now)
-        self._speaker.flush(now)
+        if quiet_from is None:
+            self._settle(now)
+        self._speaker.flush(now, quiet_from)
         flush_at = self._speaker.flush_at
         self.deadline = self._alarms.next_at if flush_at is None else min(self._alarms.next_at, flush_at)
         return effects

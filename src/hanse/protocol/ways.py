@@ -15,7 +15,7 @@ from hanse.protocol.claimbook import ClaimBook
 from hanse.protocol.effects import Emit
 from hanse.protocol.messages import HOPS_LIMIT_MIN, HOPS_MAX, UNREACHABLE, Announcement, ControlFrame, Solicit
 from hanse.protocol.neighbour import Neighbour
-from hanse.protocol.routes import ADVANCED_AT, DISTANCE, SEQUENCE, Route
+from hanse.protocol.routes import ADVANCED_AT, CLAIMS_VERSION, DISTANCE, SEQUENCE, Entry, Route
 from hanse.protocol.settings import Settings
 
 
@@ -74,11 +74,8 @@ class Ways:
     def on_announcements(self, now: float, neighbour: Neighbour, frame: ControlFrame) -> None:
         """Take what a neighbour says of cores; a full frame takes back what it does not list (R17)."""
         identity = neighbour.identity
-        routes, claim_sets = self._routes, self._claims.sets
-        told = neighbour.told
+        routes = self._routes
         for core, epoch, sequence, distance, version, _ in frame.announcements:
-            if version and told.get(core) != (epoch, version):
-                neighbour.note_told(core, epoch, version)
             route = routes.get(core)
             # The quiet round: nothing but the sequence number has moved. 100 cores on 1,000 brokers make half a
             # million of these a round, so this path does two look-ups and no calls.
@@ -97,9 +94,8 @@ class Ways:
                         distance + 1 < route.distance or len(route.parents) < self._settings.redundancy
                     ):
                         self._changes.routes.add(core)
-                    claims = claim_sets.get(core)
-                    if version and (claims is None or (claims.epoch, claims.version) < (epoch, version)):
-                        self._claims.ask(now, core, neighbour)
+                    if version != entry[CLAIMS_VERSION]:
+                        self._compare_claims(now, neighbour, core, epoch, version, entry)
                     continue
             self._on_new_word(now, neighbour, core, epoch, sequence, distance, version)
         if frame.is_full:
@@ -114,6 +110,8 @@ class Ways:
         """An announcement that is more than a refresh."""
         counters = self._changes.counters
         if core == self._identity:
+            if version:
+                neighbour.note_told(core, epoch, version)
             if (epoch, sequence) > (self._claims.own.epoch, self.sequence):
                 # We cannot have said that: a lost epoch, or an impostor. Either way a newer epoch is ours (R1).
                 self._changes.effects.append(Emit("identity_conflict", core=core, neighbour=neighbour.identity))
@@ -144,7 +142,7 @@ class Ways:
             route = self._routes[core] = self._renew(route, core, epoch)
         entry = route.entries.get(neighbour.identity)
         if entry is None:
-            route.entries[neighbour.identity] = [sequence, distance, now]
+            entry = route.entries[neighbour.identity] = [sequence, distance, now, -1]
         else:
             if sequence > entry[SEQUENCE]:
                 entry[ADVANCED_AT] = now
@@ -152,8 +150,19 @@ class Ways:
         # Only a parent, or a neighbour that is nearer than we are, can change our own way.
         if distance < route.distance or neighbour.identity in route.parents:
             self._changes.routes.add(core)
-        if version and (claims is None or (claims.epoch, claims.version) < (epoch, version)):
-            self._claims.ask(now, core, neighbour)
+        self._compare_claims(now, neighbour, core, epoch, version, entry)
+
+    def _compare_claims(
+        self, now: float, neighbour: Neighbour, core: int, epoch: int, version: int, entry: Entry
+    ) -> None:
+        """The neighbour names another version of a core's claims than last time: ask, if it is more than we have."""
+        claims = self._claims.sets.get(core)
+        if version:
+            neighbour.note_told(core, epoch, version)
+            if claims is None or (claims.epoch, claims.version) < (epoch, version):
+                self._claims.ask(now, core, neighbour)
+                return
+        entry[CLAIMS_VERSION] = version
 
     def _renew(self, old: Route | None, core: int, epoch: int) -> Route:
         route = Route(core, epoch)
