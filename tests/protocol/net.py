@@ -192,7 +192,7 @@ class Network:
         return {machine.core_of(group) for machine in self.machines.values()}
 
     def claimants(self, group: str) -> list[int]:
-        return sorted(i for i, machine in self.machines.items() if group in machine._claims.groups)
+        return sorted(i for i, machine in self.machines.items() if group in machine._claims.own.groups)
 
     def got(self, broker: int) -> list[str]:
         """Topics of what the federator handed to its host broker, in order."""
@@ -319,7 +319,7 @@ class Desk:
         end = self.now + seconds
         before = len(self.effects)
         while self.machine.deadline <= end:
-            is_round = self.machine.deadline == self.machine._next_tick
+            is_round = self.machine.deadline == self.machine._alarms.next_round_at
             self.now = max(self.now, self.machine.deadline)
             self.step(Tick())
             for peer in talking if is_round else ():

@@ -133,7 +133,7 @@ def test_attack_announcements_in_our_name_make_us_take_a_newer_epoch() -> None:
         reflected = Announcement(1, net.machines[1].epoch + 5, 7, 3, 0)
         frame = ControlFrame(3, net.machines[3].epoch, number, 0, 0, announcements=(reflected,))
         net.step(2, Received(3, frame))
-        net.machines[3]._number = number
+        net.machines[3]._speaker.number = number
         net.run(2)
     assert net.machines[1].counters["identity_conflicts"] > 0
     assert {machine.core_epoch(1) for machine in net.machines.values()} == {net.machines[1].epoch}
@@ -182,7 +182,7 @@ def test_attack_a_flood_of_claims_of_one_core_is_bounded() -> None:
     finally:
         tracemalloc.stop()
     assert len(desk.machine.groups()) <= 201
-    assert len(desk.machine._claim_sets[9].groups) <= 200
+    assert len(desk.machine._claims.sets[9].groups) <= 200
     assert grown < 5_000_000
 
 
@@ -204,7 +204,7 @@ def test_attack_solicits_do_not_make_a_core_run_through_its_numbers() -> None:
     desk.step(Subscribed("g"))
     for wanted in (10, 10**6, SEQUENCE_MAX):
         desk.say(1, solicits=(Solicit(5, 1_000, wanted),))
-    assert desk.machine._sequence < 10
+    assert desk.machine._ways.sequence < 10
 
 
 def test_attack_a_forged_hand_over_moves_no_core_that_has_interest() -> None:
@@ -212,7 +212,7 @@ def test_attack_a_forged_hand_over_moves_no_core_that_has_interest() -> None:
     number = net.machines[2]._neighbours[1].number + 1
     frame = ControlFrame(1, net.machines[1].epoch, number, 0, 0, hand_overs=(HandOver(1, "g"), HandOver(2, "g")))
     net.step(2, Received(1, frame))
-    net.machines[1]._number = number
+    net.machines[1]._speaker.number = number
     net.run(5)  # K·A, and the round after it
     assert net.cores("g") == {1}
     assert net.claimants("g") == [1]

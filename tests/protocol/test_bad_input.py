@@ -235,7 +235,7 @@ def test_more_cores_than_allowed_are_refused() -> None:
         )
     assert sum(desk.machine.distance_to(core) is not None for core in range(10, 30)) == 3
     assert desk.machine.counters["rejected_cores_max"] == 17
-    assert len(desk.machine._claim_sets) <= 4
+    assert len(desk.machine._claims.sets) <= 4
 
 
 def test_more_neighbours_than_allowed_are_refused() -> None:

@@ -92,6 +92,18 @@ def test_an_outsider_whose_only_way_is_the_sender_waits_for_another() -> None:
     assert desk.machine.parked_bytes == len(packet("g", b"0"))
 
 
+def test_a_run_that_names_a_known_and_an_unknown_group_goes_on_for_the_known_one_and_what_it_matches() -> None:
+    desk = outsider("g", "+/h")
+    named = ("g", "unheard/of")
+    routed = desk.machine.forward(0.0, 2, [runs(0, b"0")._replace(groups=named)])
+    assert [(run.first, run.groups) for run in routed.frames[1]] == [(0, ("g",))]
+    # The sender vouches for `g` whatever the topic; `+/h` is matched here, so its mesh is served too.
+    other = runs(1, b"1", group="x/h")._replace(groups=named)
+    routed = desk.machine.forward(0.0, 2, [other])
+    assert [(run.first, run.groups) for run in routed.frames[1]] == [(1, ("g",)), (1, ("+/h",))]
+    assert desk.machine.forward(0.0, 2, [other]) == ({}, [])
+
+
 def test_the_caches_of_plans_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forwarding, "PLANS_MAX", 3)
     groups = [f"g{number}" for number in range(10)]

@@ -36,7 +36,7 @@ def test_the_rank_that_the_manager_gives_is_claimed_and_moves_the_core() -> None
     net.step(0, Ranked("g", 900))
     net.run(0.3)
     assert net.claimants("g") == [0]
-    assert net.machines[2]._claim_sets[0].groups["g"].rank == 900
+    assert net.machines[2]._claims.sets[0].groups["g"].rank == 900
 
 
 def test_a_filter_that_is_subscribed_twice_is_one_interest() -> None:
@@ -125,10 +125,10 @@ def test_groups_beyond_the_limit_are_kept_neither_from_a_part_nor_from_ourselves
         claims = tuple(ClaimChange(group, 1) for group in groups)
         desk.say(1, claim_parts=(ClaimPart(core, 1_000, 2, 0, 2, claims),))
     assert desk.machine.groups() == [MANAGEMENT_GROUP, "a", "b", "c"]
-    assert sorted(desk.machine._claim_sets[9].groups) == ["c"]
+    assert sorted(desk.machine._claims.sets[9].groups) == ["c"]
     desk.step(Subscribed("mine"))
     desk.wait(1.0, talking=(1,))
-    assert desk.machine._claims.groups == {}
+    assert desk.machine._claims.own.groups == {}
     assert desk.emitted("limit_reached")
 
 
@@ -141,9 +141,9 @@ def test_a_second_hand_over_to_an_heir_changes_nothing() -> None:
     )
     desk.step(Subscribed("g"))
     desk.say(1, hand_overs=(HandOver(1, "g"),))
-    version = desk.machine._claims.version
+    version = desk.machine._claims.own.version
     desk.say(1, hand_overs=(HandOver(1, "g"),))
-    assert desk.machine._claims.version == version == 1
+    assert desk.machine._claims.own.version == version == 1
 
 
 def test_a_longer_way_through_the_same_parent_is_passed_on() -> None:

@@ -16,7 +16,7 @@ def heard(**entries: tuple[int, int]) -> Route:
     """A route with what neighbours `n1`, `n2`… said: sequence number and distance."""
     route = Route(9, 1_000)
     for name, (sequence, distance) in entries.items():
-        route.entries[int(name[1:])] = [sequence, distance, 0.0]
+        route.entries[int(name[1:])] = [sequence, distance, 0.0, 0]
     return route
 
 

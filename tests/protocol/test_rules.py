@@ -275,10 +275,10 @@ def test_r08_the_loser_withdraws_when_the_winners_mesh_has_connected_it() -> Non
     desk.step(Subscribed("g"))
     core_known(desk, 1, 1)
     assert desk.machine.core_of("g") == 1
-    assert "g" in desk.machine._claims.groups  # not yet
+    assert "g" in desk.machine._claims.own.groups  # not yet
     assert SetStep(True, 1, "g") in steps_to(desk, 1)
     desk.say(1, connections=joined("g", 1))
-    assert "g" not in desk.machine._claims.groups
+    assert "g" not in desk.machine._claims.own.groups
 
 
 def test_r08_a_loser_with_neither_interest_nor_members_withdraws_at_once() -> None:
@@ -286,7 +286,7 @@ def test_r08_a_loser_with_neither_interest_nor_members_withdraws_at_once() -> No
     desk.say(1)
     desk.step(Subscribed("g"))
     desk.step(Unsubscribed("g"))
-    assert "g" not in desk.machine._claims.groups
+    assert "g" not in desk.machine._claims.own.groups
 
 
 def test_r08_two_cores_become_one_within_two_rounds_after_a_partition_heals() -> None:
@@ -330,9 +330,9 @@ def test_r09_a_core_without_interest_stays_while_it_has_members() -> None:
     desk.say(1)
     desk.wait(A, talking=(1,))
     assert HandOver(5, "g") in desk.last_to(1).hand_overs  # asked again every round
-    assert "g" in desk.machine._claims.groups
+    assert "g" in desk.machine._claims.own.groups
     core_known(desk, 1, 1)
-    assert "g" not in desk.machine._claims.groups
+    assert "g" not in desk.machine._claims.own.groups
 
 
 def test_r09_a_hand_over_is_passed_down_the_mesh_to_one_with_interest() -> None:
@@ -341,12 +341,12 @@ def test_r09_a_hand_over_is_passed_down_the_mesh_to_one_with_interest() -> None:
     desk.say(2, memberships=joined("g", 1))
     desk.say(1, hand_overs=(HandOver(1, "g"),))
     assert desk.last_to(2).hand_overs == (HandOver(1, "g"),)
-    assert "g" not in desk.machine._claims.groups
+    assert "g" not in desk.machine._claims.own.groups
     desk.step(Subscribed("g"))
     desk.say(1, hand_overs=(HandOver(1, "g"),))
-    assert "g" in desk.machine._claims.groups
+    assert "g" in desk.machine._claims.own.groups
     desk.say(1, connections=joined("g", 1))
-    assert "g" in desk.machine._claims.groups  # the heir keeps it although 1 has the better key
+    assert "g" in desk.machine._claims.own.groups  # the heir keeps it although 1 has the better key
     desk.say(1, claim_deltas=(ClaimDelta(1, 1_000, 1, (ClaimChange("g", None),)),))
     assert desk.machine.core_of("g") == 5
 
@@ -357,9 +357,9 @@ def test_r09_a_core_without_interest_or_members_withdraws_at_once() -> None:
     desk.step(Subscribed("g"))
     desk.say(1, memberships=joined("g", 5))
     desk.step(Unsubscribed("g"))
-    assert "g" in desk.machine._claims.groups
+    assert "g" in desk.machine._claims.own.groups
     desk.say(1, memberships=left("g", 5, start=1))
-    assert "g" not in desk.machine._claims.groups
+    assert "g" not in desk.machine._claims.own.groups
 
 
 def test_r10_an_appointed_federator_claims_while_another_claim_lives_and_does_not_hand_over() -> None:
@@ -444,7 +444,7 @@ def test_r12_an_asker_gets_the_changes_while_they_are_remembered_else_the_whole_
     desk.say(1)
     for number in range(6):
         desk.step(Subscribed(f"g{number}"))
-    version = desk.machine._claims.version
+    version = desk.machine._claims.own.version
     desk.say(1, claim_requests=(ClaimRequest(5, 1_000, version - 1, -1, 0),))
     assert desk.last_to(1).claim_deltas == (ClaimDelta(5, 1_000, version - 1, (ClaimChange("g5", RANK_DEFAULT),)),)
     got: list[ClaimChange] = []

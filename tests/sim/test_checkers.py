@@ -195,7 +195,9 @@ def test_a_loop_that_lasts_is_found_and_one_that_passes_is_counted() -> None:
     live(federation, checkers, 4)
     one, other = federation.nodes[1].running, federation.nodes[2].running
     for machine, parent in ((one, 2), (other, 1)):
-        machine._routes[0].parents = (parent,)
+        route = machine._ways.route(0)
+        assert route is not None
+        route.parents = (parent,)
     checkers._check_loop(1, 0)
     assert checkers.ledger.counters["loops"] == 1
     with pytest.raises(InvariantError, match="lasting loop"):

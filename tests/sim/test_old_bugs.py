@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hanse.protocol import machine as machine_module
+from hanse.protocol.election import Election
 from hanse.protocol.machine import Machine
 from hanse.protocol.messages import UNREACHABLE
 from hanse.protocol.routes import Route
@@ -71,15 +72,15 @@ def test_a_parent_list_cleared_on_every_equal_announcement_is_caught(monkeypatch
 
 
 def test_a_core_that_resigns_while_members_remain_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Machine._decide_as_claimant
+    honest = Election._decide_as_claimant
 
-    def decide(self: Machine, group: str, core: int | None, others: list[int]) -> None:
+    def decide(self: Election, group: str, core: int | None, others: list[int]) -> None:
         if not self._wants(group) and group not in self._appointments:
-            self._change_own_claim(group, None)
+            self._withdraw(group)
         else:
             honest(self, group, core, others)
 
-    monkeypatch.setattr(Machine, "_decide_as_claimant", decide)
+    monkeypatch.setattr(Election, "_decide_as_claimant", decide)
     with pytest.raises(ConversationError, match=r"hand-over\.txt, line"):
         conversation("hand-over.txt")()
     failures = [run_seed(seed, CALM).failure for seed in (1, 2, 3)]

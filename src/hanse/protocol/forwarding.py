@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from hanse.errors import RemoteError
-from hanse.protocol.messages import HOPS_LIMIT_MIN, Publication, Run
+from hanse.protocol.messages import Publication, Run
 from hanse.protocol.packets import split, topic_of
 from hanse.protocol.seen import Done, SeenIds
 from hanse.protocol.settings import Settings
@@ -97,7 +97,8 @@ class Forwarding:
         self._link_plans: dict[tuple[int, tuple[str, ...]], Plan] = {}
         self._parked: deque[_Parked] = deque()
         self._parked_bytes = 0
-        self._hop_limit = HOPS_LIMIT_MIN
+        # 0 where it has to be asked for anew.
+        self._hop_limit = 0
         # (measure, origin, groups) to [publications, bytes of packets]: what the federation's accounts are made of.
         self.flows: dict[tuple[str, int, tuple[str, ...]], list[int]] = {}
 
@@ -107,7 +108,7 @@ class Forwarding:
         """The control side changed: no plan holds any longer."""
         self._topic_plans.clear()
         self._link_plans.clear()
-        self._hop_limit = self._table.hop_limit()
+        self._hop_limit = 0
 
     def begin_epoch(self, epoch: int) -> None:
         """Ids start anew under a new epoch (R1)."""
@@ -220,13 +221,16 @@ class Forwarding:
         frames: dict[int, list[Run]] = {}
         deliveries: list[Run] = []
         counters = self._counters
+        hop_limit = self._hop_limit
+        if not hop_limit:
+            hop_limit = self._hop_limit = self._table.hop_limit()
         for run in runs:
             origin, epoch, first, count, _, hops, groups, _ = run
             counters["received"] += count
             if origin == self.identity:
                 counters["duplicates"] += count
                 continue
-            if hops > self._hop_limit:
+            if hops > hop_limit:
                 counters["dropped_hops"] += count
                 continue
             window = self._seen.window(origin, epoch)

@@ -138,6 +138,20 @@ class ControlFrame:
     memberships_ack: SetAck = NOTHING_ACKED
     connections_ack: SetAck = NOTHING_ACKED
 
+    @property
+    def is_refresh(self) -> bool:
+        """Nothing but announcements and acknowledgements: what a quiet round consists of."""
+        return not (
+            self.claim_deltas
+            or self.claim_requests
+            or self.claim_parts
+            or self.solicits
+            or self.hand_overs
+            or self.memberships
+            or self.connections
+            or self.is_leaving
+        )
+
 
 class Publication(NamedTuple):
     """What a client published at the host broker.

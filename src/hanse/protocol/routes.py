@@ -20,9 +20,9 @@ from hanse.protocol.settings import SEQUENCE_MAX
 # way lags behind by a few rounds and must stay feasible.
 STEPS_BACK = 64
 
-# An entry is [sequence, distance, when the sequence last advanced]; a list, because half a million of them are
-# refreshed in a simulated round.
-SEQUENCE, DISTANCE, ADVANCED_AT = 0, 1, 2
+# An entry is [sequence, distance, when the sequence last advanced, the claims version that we have too]: a list,
+# because half a million of them are refreshed in a simulated round.
+SEQUENCE, DISTANCE, ADVANCED_AT, CLAIMS_VERSION = 0, 1, 2, 3
 # `Any`: two integers and a time; mypy would want a class, which costs a fifth of the round.
 Entry = list[Any]
 

@@ -40,6 +40,7 @@ def _why_not(
 ) -> str | None:
     machines = [federation.nodes[identity].running for identity in component]
     ways: dict[int, dict[int, int]] = {}
+    interested = _interest_by_group(federation, component)
     for group in groups_with_interest(federation, component):
         if group in excused:
             continue
@@ -57,7 +58,7 @@ def _why_not(
             trouble = _why_no_way(federation, machines, core, ways[core], needs_redundancy=needs_redundancy)
             if trouble is not None:
                 return trouble
-        trouble = _why_no_mesh(federation, component, group, core, needs_redundancy=needs_redundancy)
+        trouble = _why_no_mesh(federation, interested[group], group, core, needs_redundancy=needs_redundancy)
         if trouble is not None:
             return trouble
     return None
@@ -82,11 +83,11 @@ def _why_no_way(
 
 
 def _why_no_mesh(
-    federation: Federation, component: list[int], group: str, core: int, *, needs_redundancy: bool
+    federation: Federation, interested: list[int], group: str, core: int, *, needs_redundancy: bool
 ) -> str | None:
     """Each member that is interested, and each parent of a member, must be in the mesh, known from both sides."""
     nodes = federation.nodes
-    pending = _interested(federation, component, group)
+    pending = list(interested)
     seen = set(pending)
     while pending:
         identity = pending.pop()
@@ -108,12 +109,11 @@ def _why_no_mesh(
     return None
 
 
-def _interested(federation: Federation, component: list[int], group: str) -> list[int]:
-    if group == MANAGEMENT_GROUP:
-        return list(component)
+def _interest_by_group(federation: Federation, component: list[int]) -> dict[str, list[int]]:
+    """Group to the federators whose clients want it. One walk over all of them, not one for each group."""
     group_of: Callable[[str], str] = federation.settings.grouping.group_of
-    return [
-        identity
-        for identity in component
-        if any(group_of(wanted) == group for wanted in federation.nodes[identity].host.interest)
-    ]
+    found: dict[str, list[int]] = {MANAGEMENT_GROUP: list(component)}
+    for identity in component:
+        for group in {group_of(wanted) for wanted in federation.nodes[identity].host.interest}:
+            found.setdefault(group, []).append(identity)
+    return found

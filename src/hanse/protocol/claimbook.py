@@ -1,0 +1,266 @@
+"""Who claims what: every core's claim set, the claimants of each group, and how claims are fetched and told on.
+
+The rules (docs/protocol.md R12):
+
+- Changes are told at once to all neighbours and passed on once; what each neighbour has is noted with it.
+- Whoever is behind asks the neighbour that named the version, one request at a time.
+- The claimants of a group, and the index that matches topics, are always in step with the claim sets.
+- What a change of claims means for elections, ways and meshes is their business: they hear of it at once, through
+  `ClaimWatchers`.
+"""
+
+from collections.abc import Callable, Iterable, KeysView
+from dataclasses import dataclass
+
+from hanse.protocol.changes import Changes
+from hanse.protocol.claims import ClaimSet, Fetch
+from hanse.protocol.effects import Emit
+from hanse.protocol.messages import ClaimChange, ClaimDelta, ClaimPart, ClaimRequest
+from hanse.protocol.neighbour import Neighbour
+from hanse.protocol.settings import MANAGEMENT_GROUP, Settings
+from hanse.protocol.trie import FilterIndex, MatchCache
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimWatchers:
+    """Who hears of changes while they are made.
+
+    Attributes:
+        claimed: A core's claim of a group stands.
+        ended: A core's claim of a group is gone.
+        withdrawn: A core has said, now, that it gives a group up.
+        emptied: A core other than this federator claims nothing any longer.
+        fetched: A claim set that was being fetched is here, or is no longer waited for.
+    """
+
+    claimed: Callable[[int, str], None]
+    ended: Callable[[int, str], None]
+    withdrawn: Callable[[float, str], None]
+    emptied: Callable[[int], None]
+    fetched: Callable[[], None]
+
+
+class ClaimBook:
+    """The claims of all cores, as known to one federator.
+
+    Attributes:
+        own: This federator's claims, in its epoch.
+        sets: Core to its claims; others only read it.
+    """
+
+    def __init__(self, identity: int, epoch: int, settings: Settings, changes: Changes) -> None:
+        self._identity = identity
+        self._settings = settings
+        self._changes = changes
+        self.own = ClaimSet(identity, epoch, settings.claim_log_max)
+        self.sets: dict[int, ClaimSet] = {identity: self.own}
+        self._fetches: dict[int, Fetch] = {}
+        # Group to the cores that claim it, sorted; and the same groups for matching topics.
+        self._claimants: dict[str, tuple[int, ...]] = {}
+        self._index = FilterIndex()
+        self._matches = MatchCache(self._index)
+        self._watchers: ClaimWatchers | None = None
+
+    def watch(self, watchers: ClaimWatchers) -> None:
+        """Say who is to hear of changes; before the first one."""
+        self._watchers = watchers
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def claimants(self, group: str) -> tuple[int, ...]:
+        """The cores that claim a group, smaller ids first."""
+        return self._claimants.get(group, ())
+
+    def groups(self) -> KeysView[str]:
+        """The groups that anybody claims."""
+        return self._claimants.keys()
+
+    def match(self, topic: str) -> tuple[str, ...]:
+        """The claimed groups that a topic belongs to (R25)."""
+        return self._matches.match(topic)
+
+    @property
+    def is_fetching(self) -> bool:
+        """Whether claims are known to be missing and have been asked for."""
+        return bool(self._fetches)
+
+    # --- our own claims -----------------------------------------------------------------------------------------------
+
+    def change_own(self, group: str, rank: int | None) -> None:
+        """Claim a group, with a rank, or withdraw from it (None)."""
+        changes = self._changes
+        grouping = str(self._settings.grouping) if group == MANAGEMENT_GROUP and rank is not None else ""
+        if not self.own.groups:
+            changes.cores.add(self._identity)
+        if not self._record(self._identity, group, is_claimed=rank is not None):
+            return
+        self.own.change(ClaimChange(group, rank, grouping))
+        changes.claims.add(self._identity)
+        changes.counters["claims_made" if rank is not None else "claims_withdrawn"] += 1
+        name = "core_elected" if rank is not None else "core_withdrawn"
+        changes.effects.append(Emit(name, group=group, core=self._identity))
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Our own claims, as they are, under a new epoch of ours (R1)."""
+        self.own.reset_epoch(epoch)
+        self._changes.cores.add(self._identity)
+
+    # --- the claims of others -----------------------------------------------------------------------------------------
+
+    def on_delta(self, now: float, neighbour: Neighbour, delta: ClaimDelta) -> None:
+        """A neighbour tells changes of a core's claims."""
+        core, epoch, start, changes = delta
+        if core == self._identity:
+            return
+        neighbour.note_told(core, epoch, start + len(changes))
+        claims = self.sets.get(core)
+        if claims is None or epoch > claims.epoch:
+            if start > 0 or (claims is None and len(self.sets) > self._settings.cores_max):
+                return  # the announcement that names the version makes us ask
+            before = set(claims.groups) if claims is not None else set()
+            claims = self.sets[core] = ClaimSet(core, epoch, self._settings.claim_log_max)
+            for group in sorted(before):
+                self._record(core, group, is_claimed=False)
+        if epoch < claims.epoch or not start <= claims.version < start + len(changes):
+            self._changes.counters["ignored_claim_delta"] += 1
+            return
+        for change in changes[claims.version - start :]:
+            self._apply(now, claims, change)
+        self._changes.claims.add(core)
+        self._end_fetch(core)
+
+    def ask(self, now: float, core: int, neighbour: Neighbour) -> None:
+        """Fetch the claims that we lack from the neighbour that named them, one request at a time (R12)."""
+        fetch = self._fetches.get(core)
+        if fetch is not None and now - fetch.asked_at < self._settings.announcement_interval_s:
+            return
+        epoch, version = self._standing(core)
+        self._fetches[core] = Fetch(neighbour.identity, epoch, now)
+        neighbour.claim_requests.append(ClaimRequest(core, epoch, version, -1, 0))
+
+    def on_request(self, neighbour: Neighbour, request: ClaimRequest) -> None:
+        """A neighbour lacks claims: the changes while they are remembered, else the whole set in parts (R12)."""
+        claims = self.sets.get(request.core)
+        if claims is None or (request.epoch, request.version) >= (claims.epoch, claims.version):
+            return
+        limit = self._settings.items_per_frame_max
+        is_delta_enough = request.offset == 0 and request.epoch == claims.epoch
+        if is_delta_enough and claims.delta_since(request.version, limit) is not None:
+            neighbour.claim_resends[request.core] = request.version
+            return
+        neighbour.claim_parts.append(claims.part(request.snapshot_version, request.offset, limit))
+
+    def on_part(self, now: float, neighbour: Neighbour, part: ClaimPart) -> None:
+        """A part of a whole set that we asked for; the old set holds until the new one is whole."""
+        fetch = self._fetches.get(part.core)
+        if fetch is None or fetch.neighbour != neighbour.identity or part.total > self._settings.groups_max:
+            self._changes.counters["ignored_claim_part"] += 1
+            return
+        if not fetch.accept(part):
+            fetch.asked_at = now
+            request = ClaimRequest(part.core, *self._standing(part.core), fetch.version, len(fetch.claims))
+            neighbour.claim_requests.append(request)
+            return
+        claims = self.sets.get(part.core)
+        if claims is None:
+            claims = self.sets[part.core] = ClaimSet(part.core, part.epoch, self._settings.claim_log_max)
+        elif (part.epoch, part.version) <= (claims.epoch, claims.version):
+            self._end_fetch(part.core)
+            return
+        for group in sorted(claims.replace(part.epoch, fetch.version, tuple(fetch.claims))):
+            if not self._record(part.core, group, is_claimed=group in claims.groups):
+                del claims.groups[group]
+        if not claims.groups:
+            self._tell.emptied(part.core)
+        self._changes.claims.add(part.core)
+        self._changes.cores.add(part.core)
+        self._end_fetch(part.core)
+
+    def deltas_for(self, neighbour: Neighbour, cores: Iterable[int]) -> tuple[ClaimDelta, ...]:
+        """The claim changes that the neighbour has not been told, as far as they are remembered."""
+        deltas = []
+        limit = self._settings.items_per_frame_max
+        for core in sorted(neighbour.claim_resends.keys() | set(cores)):
+            claims = self.sets[core]
+            version = neighbour.claim_resends.get(core)
+            if version is None:
+                version = neighbour.told_version(core, claims.epoch)
+            delta = claims.delta_since(version, limit)
+            if delta is not None:
+                deltas.append(delta)
+                neighbour.note_told(core, claims.epoch, version + len(delta.changes))
+        neighbour.claim_resends.clear()
+        return tuple(deltas)
+
+    # --- forgetting ---------------------------------------------------------------------------------------------------
+
+    def forget_core(self, core: int) -> None:
+        """The core has been gone for too long: so have its claims."""
+        claims = self.sets.pop(core, None)
+        if claims is not None:
+            for group in sorted(claims.groups):
+                self._record(core, group, is_claimed=False)
+
+    def forget_neighbour(self, identity: int) -> None:
+        """What was asked of this neighbour will not come; the next that names a version is asked."""
+        for core in [core for core, fetch in self._fetches.items() if fetch.neighbour == identity]:
+            del self._fetches[core]
+
+    def age(self, now: float) -> None:
+        """Once a round: a neighbour that does not answer is no longer waited for."""
+        for core, fetch in list(self._fetches.items()):
+            if now - fetch.asked_at >= self._settings.announcement_interval_s:
+                self._end_fetch(core)
+
+    # --- keeping in step ----------------------------------------------------------------------------------------------
+
+    @property
+    def _tell(self) -> ClaimWatchers:
+        assert self._watchers is not None, "watch() comes before the first change"
+        return self._watchers
+
+    def _standing(self, core: int) -> tuple[int, int]:
+        """The epoch and version that we have of a core's claims."""
+        claims = self.sets.get(core)
+        return (claims.epoch, claims.version) if claims is not None else (0, 0)
+
+    def _apply(self, now: float, claims: ClaimSet, change: ClaimChange) -> None:
+        claims.change(change)
+        if not self._record(claims.core, change.group, is_claimed=change.rank is not None):
+            del claims.groups[change.group]
+        if change.rank is None:
+            self._tell.withdrawn(now, change.group)
+        if not claims.groups:
+            self._tell.emptied(claims.core)
+
+    def _record(self, core: int, group: str, *, is_claimed: bool) -> bool:
+        """Keep the group's claimants, and the index for matching, in step with the claim sets.
+
+        False for one group too many: the caller must not keep it either.
+        """
+        cores = self._claimants.get(group, ())
+        if is_claimed:
+            self._tell.claimed(core, group)
+        if is_claimed and core not in cores:
+            if not cores:
+                if len(self._claimants) >= self._settings.groups_max:
+                    self._changes.counters["rejected_groups_max"] += 1
+                    self._changes.effects.append(Emit("limit_reached", group=group, detail="groups_max"))
+                    return False
+                self._index.add(group)
+            self._claimants[group] = tuple(sorted((*cores, core)))
+        elif not is_claimed and core in cores:
+            rest = tuple(other for other in cores if other != core)
+            if rest:
+                self._claimants[group] = rest
+            else:
+                del self._claimants[group]
+                self._index.discard(group)
+            self._tell.ended(core, group)
+        self._changes.groups.add(group)
+        self._changes.is_table_changed = True
+        return True
+
+    def _end_fetch(self, core: int) -> None:
+        if self._fetches.pop(core, None) is not None:
+            self._tell.fetched()

@@ -1,0 +1,249 @@
+"""The meshes of all groups, as far as they run through one federator: who joined through us, and we through whom.
+
+The rules (docs/protocol.md R19 to R22):
+
+- A membership goes to all parents towards a core, for our own sake or for that of others who joined through us; never
+  to a parent for that parent's own sake.
+- Make before break: an old edge is left only when another is known to reach the core.
+- When a core gives a group up, the memberships of others towards it *fade*: they count a while longer.
+"""
+
+from hanse.protocol.changes import Alarms, Changes, Due
+from hanse.protocol.claimbook import ClaimBook
+from hanse.protocol.effects import Emit
+from hanse.protocol.messages import Key, SetDelta
+from hanse.protocol.neighbour import Neighbour
+from hanse.protocol.settings import Settings
+from hanse.protocol.ways import Ways
+
+# A membership that has faded for long enough, and has only to be placed without the others.
+_FADED = 0.0
+
+
+class Mesh:
+    """The mesh edges of one federator, and the memberships that make them."""
+
+    def __init__(
+        self,
+        identity: int,
+        settings: Settings,
+        neighbours: dict[int, Neighbour],
+        changes: Changes,
+        alarms: Alarms,
+        claims: ClaimBook,
+        ways: Ways,
+    ) -> None:
+        self._identity = identity
+        self._settings = settings
+        self._neighbours = neighbours
+        self._changes = changes
+        self._alarms = alarms
+        self._claims = claims
+        self._ways = ways
+        # Group to the core under which we belong to its mesh for our own sake.
+        self._own_core: dict[str, int] = {}
+        # Group to core to neighbours: who joined through us, and through whom we joined.
+        self._children: dict[str, dict[int, set[int]]] = {}
+        self._holders: dict[str, dict[int, set[int]]] = {}
+        # Core to the groups for which we hold or want a membership towards it.
+        self._joined_under: dict[int, set[str]] = {}
+        # Keys whose core gave the group up: the memberships of others count for them until then.
+        self._fading: dict[Key, float] = {}
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def has_children(self, group: str) -> bool:
+        """Whether anybody joined the group through us, under whichever core."""
+        return group in self._children
+
+    def children(self, core: int, group: str) -> list[int]:
+        """The neighbours that joined the group under this core through us, smaller ids first."""
+        return sorted(self._children.get(group, {}).get(core, ()))
+
+    def has_members(self, group: str) -> bool:
+        """Whether anybody joined the group with us as its core."""
+        return bool(self._children.get(group, {}).get(self._identity))
+
+    def own_core(self, group: str) -> int | None:
+        """The other core under which we belong to the group's mesh for our own sake."""
+        return self._own_core.get(group)
+
+    def edges(self, group: str) -> tuple[int, ...]:
+        """The neighbours over whose links the group's mesh runs."""
+        edges: set[int] = set()
+        for by_core in (self._children.get(group), self._holders.get(group)):
+            if by_core:
+                edges.update(*by_core.values())
+        return tuple(sorted(edge for edge in edges if self._neighbours[edge].is_up))
+
+    def is_connected(self, key: Key) -> bool:
+        """Whether our membership reaches its core, as the parents say."""
+        core, group = key
+        if core == self._identity:
+            if group in self._claims.own.groups:
+                return True
+            own_core = self._own_core.get(group)
+            return own_core is not None and self.is_connected((own_core, group))
+        return any(key in self._neighbours[parent].connected.keys for parent in self._ways.parents_of(core))
+
+    # --- what neighbours say ------------------------------------------------------------------------------------------
+
+    def on_memberships(self, neighbour: Neighbour, delta: SetDelta) -> None:
+        """A neighbour joins or leaves meshes through us."""
+        added, removed = neighbour.joined.apply(neighbour.epoch, delta)
+        for core, group in added:
+            self._children.setdefault(group, {}).setdefault(core, set()).add(neighbour.identity)
+            self._changes.effects.append(Emit("member_joined", group=group, core=core, neighbour=neighbour.identity))
+            self._touch((core, group))
+        for key in removed:
+            self._drop_child(key, neighbour)
+
+    def on_connections(self, neighbour: Neighbour, delta: SetDelta) -> None:
+        """A neighbour says which of our memberships with it reach their core."""
+        added, removed = neighbour.connected.apply(neighbour.epoch, delta)
+        self._changes.keys.update(added, removed)
+
+    def disconnect(self, neighbour: Neighbour) -> None:
+        """The neighbour's link or its memory is gone: nothing is known to reach a core through it."""
+        self._changes.keys.update(neighbour.connected.clear())
+
+    def forget_neighbour(self, neighbour: Neighbour) -> None:
+        """The neighbour is gone for good, and all memberships with it (R22)."""
+        for key in sorted(neighbour.joining.keys):
+            self._drop_holder(key, neighbour)
+            self._changes.keys.add(key)
+        for key in neighbour.joined.clear():
+            self._drop_child(key, neighbour)
+
+    # --- what elections and ways say ----------------------------------------------------------------------------------
+
+    def choose_own_core(self, group: str, core: int | None, *, has_interest: bool) -> None:
+        """Under which core we belong to the group's mesh for our own sake, now that `core` is elected (R19)."""
+        before = self._own_core.get(group)
+        # A former core holds its members together until they have found the new one.
+        if not has_interest and not self.has_members(group):
+            core = None
+        elif core is None and before is not None:
+            return  # nobody to turn to yet: what we have stays
+        if core == self._identity:
+            core = None
+        if core == before:
+            return
+        if core is None:
+            del self._own_core[group]
+        else:
+            self._own_core[group] = core
+            self._changes.keys.add((core, group))
+        if before is not None:
+            self._changes.keys.add((before, group))
+        self._changes.keys.update((old, group) for old in self._holders.get(group, ()))
+        self._changes.is_table_changed = True
+
+    def touch_core(self, core: int) -> None:
+        """The parents towards a core are others now: all memberships towards it are to be placed anew."""
+        self._changes.keys.update((core, group) for group in self._joined_under.get(core, ()))
+
+    def begin_fading(self, core: int, group: str) -> None:
+        """A core gave a group up that we joined under it: others who did count for 2·K·A more (R21)."""
+        if group in self._joined_under.get(core, ()):
+            until = self._alarms.next_round_at + 2 * self._settings.expiry_s
+            self._alarms.set(self._fading.setdefault((core, group), until), Due.FADED, core, group)
+            self._changes.keys.add((core, group))
+
+    def end_fading(self, core: int, group: str) -> None:
+        """The core claims the group again."""
+        if self._fading.pop((core, group), None) is not None:
+            self._changes.keys.add((core, group))
+
+    def on_faded(self, now: float, core: int, group: str) -> None:
+        """The time of `begin_fading` is over, unless it began anew since."""
+        if core not in self._claims.claimants(group) and self._fading.get((core, group), now + 1) <= now:
+            self._fading[core, group] = _FADED
+            self._changes.keys.add((core, group))
+        else:
+            self._fading.pop((core, group), None)
+
+    # --- placing memberships ------------------------------------------------------------------------------------------
+
+    def place(self, key: Key) -> None:
+        """Which parents hold our membership for the key; old ones until a new one is connected (R19 to R21)."""
+        core, group = key
+        children = self._children.get(group, {}).get(core, set())
+        is_own = self._own_core.get(group) == core
+        if key in self._fading and self._fading[key] <= _FADED:
+            children = set()
+        wanted: list[int] = []
+        if core != self._identity and (is_own or children):
+            # Never through a parent for that parent's own sake.
+            wanted = [p for p in self._ways.parents_of(core) if is_own or children - {p}]
+            # Also without a parent: the first that comes is to be asked.
+            self._joined_under.setdefault(core, set()).add(group)
+        elif core in self._joined_under and core not in self._holders.get(group, {}):
+            self._joined_under[core].discard(group)
+        holders = self._holders.get(group, {}).get(core, set())
+        for parent in wanted:
+            if parent not in holders:
+                self._neighbours[parent].joining.add(key)
+                self._holders.setdefault(group, {}).setdefault(core, set()).add(parent)
+                self._joined_under.setdefault(core, set()).add(group)
+                self._changes.is_table_changed = True
+        former = sorted(set(self._holders.get(group, {}).get(core, ())) - set(wanted))
+        if former and not self._must_keep_former(key, wanted, has_need=bool(is_own or children)):
+            for holder in former:
+                self._drop_holder(key, self._neighbours[holder])
+        self._tell_connection(key)
+
+    def _must_keep_former(self, key: Key, wanted: list[int], *, has_need: bool) -> bool:
+        """Make before break: an old edge stays until another is known to reach the core (R21)."""
+        core, group = key
+        if has_need:
+            return not any(key in self._neighbours[parent].connected.keys for parent in wanted)
+        own_core = self._own_core.get(group)
+        return own_core is not None and own_core != core and not self.is_connected((own_core, group))
+
+    def _tell_connection(self, key: Key) -> None:
+        """Tell the children whether their membership now reaches the core (R20)."""
+        core, group = key
+        is_connected = self.is_connected(key)
+        for child in self.children(core, group):
+            connecting = self._neighbours[child].connecting
+            (connecting.add if is_connected else connecting.discard)(key)
+        if self._own_core.get(group) == core and is_connected:
+            # We have arrived: claims and memberships under other cores can go (R8, R21).
+            if group in self._claims.own.groups:
+                self._changes.groups.add(group)
+            others = [old for old in self._holders.get(group, ()) if old != core]
+            self._changes.keys.update((old, group) for old in others)
+            if self._identity in self._children.get(group, ()):
+                self._changes.keys.add((self._identity, group))
+
+    def _drop_child(self, key: Key, neighbour: Neighbour) -> None:
+        core, group = key
+        _discard(self._children, key, neighbour.identity)
+        neighbour.connecting.discard(key)
+        self._changes.effects.append(Emit("member_left", group=group, core=core, neighbour=neighbour.identity))
+        self._touch(key)
+
+    def _drop_holder(self, key: Key, neighbour: Neighbour) -> None:
+        core, group = key
+        neighbour.joining.discard(key)
+        _discard(self._holders, key, neighbour.identity)
+        if core not in self._holders.get(group, {}):
+            self._joined_under.get(core, set()).discard(group)
+        self._changes.is_table_changed = True
+
+    def _touch(self, key: Key) -> None:
+        self._changes.keys.add(key)
+        self._changes.groups.add(key[1])
+        self._changes.is_table_changed = True
+
+
+def _discard(table: dict[str, dict[int, set[int]]], key: Key, identity: int) -> None:
+    """Take a neighbour out of group -> core -> neighbours, and what is empty with it."""
+    core, group = key
+    by_core = table[group]
+    by_core[core].remove(identity)
+    if not by_core[core]:
+        del by_core[core]
+    if not by_core:
+        del table[group]

@@ -1,0 +1,109 @@
+from hanse.protocol.changes import Changes
+from hanse.protocol.claimbook import ClaimBook, ClaimWatchers
+from hanse.protocol.messages import ClaimChange, ClaimDelta, ClaimPart, ClaimRequest
+from hanse.protocol.neighbour import Neighbour
+from hanse.protocol.settings import Settings
+
+
+class Shelf:
+    """A claim book of federator 5 on its own, with what its watchers heard."""
+
+    def __init__(self, **settings: int) -> None:
+        self.changes = Changes()
+        self.heard: list[tuple[object, ...]] = []
+        self.book = ClaimBook(5, 1_000, Settings(**settings), self.changes)  # type: ignore[arg-type]
+        self.book.watch(
+            ClaimWatchers(
+                claimed=lambda core, group: self.heard.append(("claimed", core, group)),
+                ended=lambda core, group: self.heard.append(("ended", core, group)),
+                withdrawn=lambda now, group: self.heard.append(("withdrawn", now, group)),
+                emptied=lambda core: self.heard.append(("emptied", core)),
+                fetched=lambda: self.heard.append(("fetched",)),
+            )
+        )
+        self.neighbour = Neighbour(1)
+
+    def tell(self, start: int, *changes: tuple[str, int | None], epoch: int = 1_000, now: float = 0.0) -> None:
+        delta = ClaimDelta(9, epoch, start, tuple(ClaimChange(group, rank) for group, rank in changes))
+        self.book.on_delta(now, self.neighbour, delta)
+
+    def is_fetching(self) -> bool:
+        return self.book.is_fetching
+
+
+def test_claimants_and_the_index_follow_the_claim_sets() -> None:
+    shelf = Shelf()
+    shelf.tell(0, ("a/+", 100), ("b", 100))
+    shelf.book.change_own("a/+", 100)
+    assert shelf.book.claimants("a/+") == (5, 9)
+    assert shelf.book.match("a/x") == ("a/+",)
+    shelf.tell(2, ("a/+", None))
+    assert shelf.book.claimants("a/+") == (5,)
+    shelf.book.change_own("a/+", None)
+    assert shelf.book.claimants("a/+") == ()
+    assert shelf.book.match("a/x") == ()
+    assert set(shelf.book.groups()) == {"b"}
+
+
+def test_watchers_hear_of_each_change_in_the_order_in_which_it_was_made() -> None:
+    shelf = Shelf()
+    shelf.tell(0, ("a", 100), ("a", None), ("b", 100), now=3.0)
+    assert shelf.heard == [
+        ("claimed", 9, "a"),
+        ("ended", 9, "a"),
+        ("withdrawn", 3.0, "a"),
+        ("emptied", 9),
+        ("claimed", 9, "b"),
+    ]
+
+
+def test_withdrawing_all_of_our_own_claims_does_not_make_us_a_core_that_is_gone() -> None:
+    shelf = Shelf()
+    shelf.book.change_own("a", 100)
+    shelf.book.change_own("a", None)
+    assert shelf.heard == [("claimed", 5, "a"), ("ended", 5, "a")]
+
+
+def test_claims_are_asked_for_once_an_interval_and_waited_for_as_long() -> None:
+    shelf = Shelf()
+    shelf.book.ask(0.0, 9, shelf.neighbour)
+    shelf.book.ask(0.5, 9, shelf.neighbour)
+    assert shelf.neighbour.claim_requests == [ClaimRequest(9, 0, 0, -1, 0)]
+    assert shelf.is_fetching()
+    shelf.book.age(0.9)
+    assert shelf.is_fetching()
+    shelf.book.age(1.0)
+    assert not shelf.is_fetching()
+    assert shelf.heard == [("fetched",)]
+
+
+def test_a_set_that_comes_in_parts_counts_when_it_is_whole() -> None:
+    shelf = Shelf()
+    shelf.tell(0, ("old", 100))
+    shelf.book.ask(0.0, 9, shelf.neighbour)
+    shelf.neighbour.claim_requests.clear()
+    shelf.book.on_part(0.1, shelf.neighbour, ClaimPart(9, 1_000, 4, 0, 2, (ClaimChange("a", 100),)))
+    assert shelf.book.claimants("old") == (9,)
+    assert shelf.neighbour.claim_requests == [ClaimRequest(9, 1_000, 1, 4, 1)]
+    shelf.book.on_part(0.2, shelf.neighbour, ClaimPart(9, 1_000, 4, 1, 2, (ClaimChange("b", 100),)))
+    assert set(shelf.book.groups()) == {"a", "b"}
+    assert not shelf.is_fetching()
+
+
+def test_a_core_that_is_forgotten_takes_its_claims_along() -> None:
+    shelf = Shelf()
+    shelf.tell(0, ("b", 100), ("a", 100))
+    shelf.heard.clear()
+    shelf.book.forget_core(9)
+    shelf.book.forget_core(9)
+    assert shelf.heard == [("ended", 9, "a"), ("ended", 9, "b")]
+    assert not shelf.book.groups()
+
+
+def test_one_group_too_many_is_kept_nowhere() -> None:
+    shelf = Shelf(groups_max=1)
+    shelf.tell(0, ("a", 100), ("b", 100))
+    assert set(shelf.book.groups()) == set(shelf.book.sets[9].groups) == {"a"}
+    shelf.book.change_own("c", 100)
+    assert not shelf.book.own.groups
+    assert shelf.changes.counters["rejected_groups_max"] == 2
