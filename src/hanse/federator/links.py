@@ -163,6 +163,12 @@ class LinkBook(LinkListenerHandler):
             peer.waiting.append((payload, obligation))
         return True
 
+    def flush(self, identity: int) -> None:
+        """Write now what was sent to a neighbour in this turn."""
+        peer = self._peers.get(identity)
+        if peer is not None:
+            peer.link.flush()
+
     def ack(self, identity: int, receipt: int) -> None:
         """Acknowledge a frame of a neighbour's, if its link still stands."""
         peer = self._peers.get(identity)

@@ -152,6 +152,12 @@ class BrokerLinkBook:
             return False
         return True
 
+    def flush(self, identity: int) -> None:
+        """Write now what was published for a neighbour in this turn."""
+        neighbour = self._neighbours.get(identity)
+        if neighbour is not None:
+            neighbour.client.flush()
+
     def ack(self, identity: int, receipt: int) -> None:
         """Tell a neighbour that its frame was taken over."""
         found = self._receipts.pop(receipt, None)

@@ -270,6 +270,11 @@ class Client:
         """Whether the broker has answered for every filter wanted."""
         return self._subscriptions.is_settled
 
+    def flush(self) -> None:
+        """Write now what was published in this turn: for who has handled a whole read, and has no more to add."""
+        if self._attempt is not None and self._attempt.connection is not None:
+            self._attempt.connection.flush()
+
     def abort(self) -> None:
         """Cut the connection as a network would; the client reconnects. For tests and for suspicion."""
         if self._attempt is not None and self._attempt.connection is not None:

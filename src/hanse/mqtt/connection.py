@@ -16,6 +16,7 @@ from hanse.errors import HanseError, Unavailable
 from hanse.mqtt import codec
 from hanse.mqtt.counters import Counters
 from hanse.mqtt.framing import Splitter
+from hanse.mqtt.gathering import Gathering
 from hanse.mqtt.keepalive import KeepAlive
 from hanse.mqtt.refusal import KEEP_ALIVE_TIMEOUT, NORMAL, UNSPECIFIED, Refusal
 
@@ -86,6 +87,7 @@ class Connection(asyncio.Protocol):
         self._end: HanseError | None = None
         self._is_ending = False
         self._keep_alive: KeepAlive | None = None
+        self._gathering = Gathering()
         self._timers: list[asyncio.TimerHandle] = []
 
     # What asyncio calls.
@@ -112,6 +114,9 @@ class Connection(asyncio.Protocol):
         counters = self.counters
         counters.reads += 1
         counters.bytes_in += len(data)
+        pause_s = self._gathering.pause_s(self.received_at, len(data))
+        if pause_s:
+            self._pause_briefly(pause_s)
         found, offsets = self.splitter.feed(data)
         try:
             if offsets:
@@ -120,6 +125,16 @@ class Connection(asyncio.Protocol):
                 raise self.splitter.refusal
         except Refusal as refusal:
             self.refuse(refusal)
+
+    def _pause_briefly(self, pause_s: float) -> None:
+        """Let the kernel gather what comes within the next moment, and take it in one read (see `gathering`)."""
+        assert self._transport is not None, "data came over it"
+        self._transport.pause_reading()
+        self._loop.call_later(pause_s, self._read_on)
+
+    def _read_on(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def eof_received(self) -> bool:
         """A half-open connection is of no use here."""

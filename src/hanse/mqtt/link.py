@@ -196,6 +196,11 @@ class Link:
             asyncio.get_running_loop().call_soon(self._pump)
         return number
 
+    def flush(self) -> None:
+        """Write now what was sent in this turn: for who has handled a whole read, and has no more to add."""
+        if self._is_pumping:
+            self._pump()
+
     def ack(self, receipts: Iterable[int]) -> None:
         """Acknowledge frames, in any order; the peer then forgets them."""
         if self._connection is None:

@@ -21,6 +21,7 @@ class MemoryTransport(asyncio.Transport):
         self._is_lost = False
         # A test's hand on the wire: while held, nothing arrives.
         self.is_held = False
+        self.is_paused = False
         self.written = bytearray()
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
@@ -41,9 +42,22 @@ class MemoryTransport(asyncio.Transport):
         for at in range(0, len(data), self._chunk_bytes):
             if other is None or other._is_lost:  # noqa: SLF001 - the other half of the same thing
                 return
+            if other.is_paused:
+                self._waiting.append(data[at:])
+                return
             other._protocol.data_received(data[at : at + self._chunk_bytes])  # noqa: SLF001
         if self._is_closing:
             self._lose(None)
+
+    def pause_reading(self) -> None:
+        """What comes waits at the other end."""
+        self.is_paused = True
+
+    def resume_reading(self) -> None:
+        """What waited comes now."""
+        self.is_paused = False
+        if self._other is not None:
+            self._loop.call_soon(self._other.deliver)
 
     def get_write_buffer_size(self) -> int:
         """Bytes that the other end has not got."""
