@@ -1,6 +1,7 @@
 """`hanse up`: a federation on one machine."""
 
 import asyncio
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +16,8 @@ from hanse.local import state as state_file
 from hanse.local.agents import LINKS, agent_command, is_converged
 from hanse.local.http import get_json
 from hanse.local.managed import LocalManager
-from hanse.local.supervise import Federation, FederationSettings
+from hanse.local.ports import LOOPBACK
+from hanse.local.supervise import Federation, FederationSettings, Service
 from hanse.settings import parse_duration_s
 
 _REFRESH_S = 1.0
@@ -49,6 +51,9 @@ def up(
         str | None, typer.Option(help="Between two health rounds of the manager; 5s if not given.")
     ] = None,
     link: Annotated[str, typer.Option(help="direct, or broker: the papers' way.")] = "direct",
+    collect: Annotated[
+        bool, typer.Option("--collect", help="Collect the federation's telemetry into a spool, for `hanse pipeline`.")
+    ] = False,
     restart: Annotated[bool, typer.Option(help="Start again what dies.")] = True,
 ) -> None:
     """Run brokers, federators and their topology manager on this machine until Ctrl-C."""
@@ -64,7 +69,8 @@ def up(
         restarts=restart,
     )
     managed = _manager(settings, health_interval) if manager else None
-    federation = _federation(settings, managed, link)
+    services = [_collector(settings, base_port)] if collect else []
+    federation = _federation(settings, managed, link, services)
     console = Console()
     console.print(f"starting {len(federation.sites)} federators and what they need below {directory} …")
 
@@ -75,6 +81,8 @@ def up(
         console.print(f"  mosquitto_pub -p {first.broker_port} -t hello/world -m hi")
         if managed is not None:
             console.print(f"the manager is at {managed.url}/api/v1/topology")
+        if collect:
+            console.print(f"telemetry goes to {_spool(settings)}: hanse pipeline once --spool {_spool(settings)}")
         if not console.is_terminal:
             return
         with Live(console=console, auto_refresh=False) as live:
@@ -94,14 +102,27 @@ def _manager(settings: FederationSettings, health_interval: str | None) -> Local
     return LocalManager(settings.directory, settings.overlay, health_interval)
 
 
-def _federation(settings: FederationSettings, managed: LocalManager | None, link: str) -> Federation:
+def _spool(settings: FederationSettings) -> Path:
+    return settings.directory / "spool"
+
+
+def _collector(settings: FederationSettings, base_port: int) -> Service:
+    """A collector at the first broker: what all federators measure reaches it over the federation."""
+    url = f"mqtt://{LOOPBACK}:{base_port}" if settings.brokers else settings.broker_urls[0]
+    words = [sys.executable, "-m", "hanse", "collect", "--url", url, "--topics", "$hanse/telemetry/#"]
+    return Service("collector", None, [*words, "--spool", str(_spool(settings))])
+
+
+def _federation(
+    settings: FederationSettings, managed: LocalManager | None, link: str, services: list[Service]
+) -> Federation:
     if managed is None:
-        return Federation(settings, lambda site: agent_command(site, link), is_converged)
+        return Federation(settings, lambda site: agent_command(site, link), is_converged, services)
     federation = Federation(
         settings,
         lambda site: agent_command(site, link, managed.url),
         managed.is_converged,
-        [managed.service()],
+        [managed.service(), *services],
         managed.prepare,
     )
     managed.clear(federation.sites)

@@ -27,7 +27,7 @@ from hanse.mqtt import urls
 
 _POLL_S = 0.05
 _WATCH_S = 0.2
-SERVICES = ("manager", "dashboard", "gateway")
+SERVICES = ("manager", "dashboard", "gateway", "collector")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +108,10 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A process beside the sites: `manager`, `dashboard` or `gateway`, which the state file names with its URL."""
+    """A process beside the sites; the state file names a manager's, dashboard's or gateway's URL."""
 
     name: str
-    url: str
+    url: str | None
     command: Sequence[str]
 
 
