@@ -104,7 +104,28 @@ def test_a_part_of_an_older_set_than_ours_ends_the_fetch_and_changes_nothing() -
     desk.say(1, claim_parts=(ClaimPart(9, 1_000, 1, 0, 1, (ClaimChange("x", 1),)),))
     assert desk.machine.core_of("x") is None
     assert desk.machine.core_of("h") == 9
-    desk.say(1, claim_parts=(ClaimPart(9, 1_000, 9, 0, 1, (ClaimChange("x", 1),)),))
+    desk.say(1, claim_parts=(ClaimPart(9, 1_000, 9, 0, 2, (ClaimChange("x", 1),)),))
+    assert desk.machine.counters["ignored_claim_part"] == 1
+
+
+def test_a_whole_set_that_comes_unasked_counts_if_it_is_newer_and_is_passed_on_unasked() -> None:
+    desk = Desk(peers=(1, 2))
+    whole = ClaimPart(9, 1_000, 9, 0, 1, (ClaimChange("x", 1),))
+    desk.say(1, announcements=(Announcement(9, 1_000, 1, 1, 9),), claim_parts=(whole,))
+    assert desk.machine.core_of("x") == 9
+    assert desk.last_to(2).claim_parts == (whole,)
+    desk.say(2, claim_parts=(ClaimPart(9, 1_000, 8, 0, 1, (ClaimChange("y", 1),)),))
+    assert desk.machine.core_of("y") is None
+    desk.say(2, claim_parts=(ClaimPart(desk.machine.identity, 1_000, 99, 0, 1, (ClaimChange("z", 1),)),))
+    assert desk.machine.counters["ignored_claim_part"] == 1
+
+
+def test_whole_sets_of_more_cores_than_allowed_are_refused() -> None:
+    desk = Desk(peers=(1,), cores_max=1)
+    desk.say(1, claim_parts=(ClaimPart(8, 1_000, 1, 0, 1, (ClaimChange("x", 1),)),))
+    desk.say(1, claim_parts=(ClaimPart(9, 1_000, 1, 0, 1, (ClaimChange("y", 1),)),))
+    assert desk.machine.is_known("x")
+    assert not desk.machine.is_known("y")
     assert desk.machine.counters["ignored_claim_part"] == 1
 
 

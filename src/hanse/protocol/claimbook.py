@@ -151,23 +151,33 @@ class ClaimBook:
         neighbour.claim_parts.append(claims.part(request.snapshot_version, request.offset, limit))
 
     def on_part(self, now: float, neighbour: Neighbour, part: ClaimPart) -> None:
-        """A part of a whole set that we asked for; the old set holds until the new one is whole."""
+        """A part of a whole set that we asked for, or a whole set unasked; the old one holds until it is whole."""
         fetch = self._fetches.get(part.core)
-        if fetch is None or fetch.neighbour != neighbour.identity or part.total > self._settings.groups_max:
+        is_asked = fetch is not None and fetch.neighbour == neighbour.identity
+        is_whole = part.offset == 0 and len(part.claims) == part.total and part.core != self._identity
+        if not (is_asked or is_whole) or part.total > self._settings.groups_max:
             self._changes.counters["ignored_claim_part"] += 1
             return
-        if not fetch.accept(part):
-            fetch.asked_at = now
-            request = ClaimRequest(part.core, *self._standing(part.core), fetch.version, len(fetch.claims))
-            neighbour.claim_requests.append(request)
-            return
+        neighbour.note_told(part.core, part.epoch, part.version)
+        whole = part.claims
+        if fetch is not None and is_asked:
+            if not fetch.accept(part):
+                fetch.asked_at = now
+                request = ClaimRequest(part.core, *self._standing(part.core), fetch.version, len(fetch.claims))
+                neighbour.claim_requests.append(request)
+                return
+            whole = tuple(fetch.claims)
         claims = self.sets.get(part.core)
         if claims is None:
+            if len(self.sets) > self._settings.cores_max:
+                self._changes.counters["ignored_claim_part"] += 1
+                return
             claims = self.sets[part.core] = ClaimSet(part.core, part.epoch, self._settings.claim_log_max)
         elif (part.epoch, part.version) <= (claims.epoch, claims.version):
-            self._end_fetch(part.core)
+            if is_asked:
+                self._end_fetch(part.core)
             return
-        for group in sorted(claims.replace(part.epoch, fetch.version, tuple(fetch.claims))):
+        for group in sorted(claims.replace(part.epoch, part.version, whole)):
             if not self._record(part.core, group, is_claimed=group in claims.groups):
                 del claims.groups[group]
         if not claims.groups:
@@ -177,7 +187,11 @@ class ClaimBook:
         self._end_fetch(part.core)
 
     def deltas_for(self, neighbour: Neighbour, cores: Iterable[int]) -> tuple[ClaimDelta, ...]:
-        """The claim changes that the neighbour has not been told, as far as they are remembered."""
+        """The claim changes that the neighbour has not been told, as far as they are remembered.
+
+        Where they are not, because we fetched the whole set ourselves, the whole set goes to it unasked if it fits one
+        frame (R12): in a cold start that saves two of three frames.
+        """
         deltas = []
         limit = self._settings.items_per_frame_max
         for core in sorted(neighbour.claim_resends.keys() | set(cores)):
@@ -189,6 +203,9 @@ class ClaimBook:
             if delta is not None:
                 deltas.append(delta)
                 neighbour.note_told(core, claims.epoch, version + len(delta.changes))
+            elif version < claims.version and len(claims.groups) <= limit:
+                neighbour.claim_parts.append(claims.part(-1, 0, limit))
+                neighbour.note_told(core, claims.epoch, claims.version)
         neighbour.claim_resends.clear()
         return tuple(deltas)
 
