@@ -282,3 +282,13 @@ def test_a_child_that_leaves_takes_its_membership_with_it() -> None:
     desk.say(1, is_leaving=True)
     assert desk.machine.mesh_neighbours("g") == (2,)
     assert [emit.neighbour for emit in desk.emitted("neighbour_left")] == [1]
+
+
+def test_the_way_to_a_core_that_restarted_is_chosen_anew_from_the_new_epochs_words() -> None:
+    desk = Desk(peers=(1, 2))
+    desk.say(1, announcements=(Announcement(9, 1_000, 1, 1, 0),))
+    assert desk.machine.parents_of(9) == (1,)
+    desk.say(2, announcements=(Announcement(9, 2_000, 1, 5, 0),))
+    assert (desk.machine.parents_of(9), desk.machine.distance_to(9)) == ((2,), 6)
+    desk.say(1, announcements=(Announcement(9, 2_000, 2, 1, 0),))
+    assert (desk.machine.parents_of(9), desk.machine.distance_to(9)) == ((1,), 2)

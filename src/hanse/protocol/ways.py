@@ -140,6 +140,8 @@ class Ways:
             if route is not None and route.distance == UNREACHABLE and route.lost_at is not None:
                 counters["cores_returned"] += 1
             route = self._routes[core] = self._renew(route, core, epoch)
+            # What was carried over may lead through a neighbour that is gone: the new epoch's words decide.
+            self._changes.routes.add(core)
         entry = route.entries.get(neighbour.identity)
         if entry is None:
             entry = route.entries[neighbour.identity] = [sequence, distance, now, -1]
