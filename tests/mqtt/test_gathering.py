@@ -1,4 +1,13 @@
-from hanse.mqtt.gathering import LARGE_BYTES, LONG_S, READS_A_WINDOW, SHORT_S, SMALL_BYTES, WINDOW_S, Gathering
+from hanse.mqtt.gathering import (
+    ENOUGH_BYTES,
+    LARGE_BYTES,
+    LONG_S,
+    READS_A_WINDOW,
+    SHORT_S,
+    SMALL_BYTES,
+    WINDOW_S,
+    Gathering,
+)
 
 
 def read_at(gathering: Gathering, rate_per_s: float, count: int, size: int = 70) -> list[float]:
@@ -26,3 +35,7 @@ def test_a_stream_that_ebbs_is_read_at_once_again() -> None:
     assert read_at(gathering, 100_000, 2 * READS_A_WINDOW, SMALL_BYTES)[-1]
     assert not gathering.pause_s(200.0, SMALL_BYTES - 1)
     assert not gathering.pause_s(200.1, SMALL_BYTES)
+
+
+def test_reads_that_are_large_already_are_never_made_to_wait() -> None:
+    assert not any(read_at(Gathering(), 100_000, 100, ENOUGH_BYTES))

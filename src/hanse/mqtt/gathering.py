@@ -21,6 +21,8 @@ WINDOW_S = 0.01
 READS_A_WINDOW = 20
 SMALL_BYTES = 1_024
 LARGE_BYTES = 2_048
+# A read of this size is a batch already: waiting would only hold a stream of large messages to a buffer a pause.
+ENOUGH_BYTES = 49_152
 
 
 class Gathering:
@@ -37,6 +39,8 @@ class Gathering:
 
     def pause_s(self, now: float, size: int) -> float:
         """A read of `size` bytes came: how long to pause before the next one, 0 for not at all."""
+        if size >= ENOUGH_BYTES:
+            return 0.0
         if self._pause_s:
             if size < SMALL_BYTES:
                 self._pause_s = 0.0
