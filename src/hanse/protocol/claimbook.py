@@ -20,6 +20,9 @@ from hanse.protocol.neighbour import Neighbour
 from hanse.protocol.settings import MANAGEMENT_GROUP, Settings
 from hanse.protocol.trie import FilterIndex, MatchCache
 
+# In the place of a core: somebody claimed the group before this federator restarted. It is never live.
+REMEMBERED = -1
+
 
 @dataclass(frozen=True, slots=True)
 class ClaimWatchers:
@@ -104,6 +107,18 @@ class ClaimBook:
         """Our own claims, as they are, under a new epoch of ours (R1)."""
         self.own.reset_epoch(epoch)
         self._changes.cores.add(self._identity)
+
+    # --- what was claimed before a restart ----------------------------------------------------------------------------
+
+    def remember(self, group: str) -> None:
+        """Somebody else claimed the group before we restarted, whoever it was (R36)."""
+        if group != MANAGEMENT_GROUP:
+            self._record(REMEMBERED, group, is_claimed=True)
+
+    def forget_remembered(self) -> None:
+        """Who has not claimed again by now has had time to."""
+        for group in sorted(group for group, cores in self._claimants.items() if REMEMBERED in cores):
+            self._record(REMEMBERED, group, is_claimed=False)
 
     # --- the claims of others -----------------------------------------------------------------------------------------
 
@@ -265,7 +280,8 @@ class ClaimBook:
                     self._changes.effects.append(Emit("limit_reached", group=group, detail="groups_max"))
                     return False
                 self._index.add(group)
-            self._claimants[group] = tuple(sorted((*cores, core)))
+            others = [other for other in cores if other != REMEMBERED or core == self._identity]
+            self._claimants[group] = tuple(sorted((*others, core)))
         elif not is_claimed and core in cores:
             rest = tuple(other for other in cores if other != core)
             if rest:

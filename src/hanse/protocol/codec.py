@@ -25,6 +25,7 @@ from hanse.protocol.messages import (
     SetDelta,
     SetStep,
     Solicit,
+    Summary,
 )
 from hanse.protocol.packets import check_body
 from hanse.protocol.settings import EPOCH_MAX, FEDERATOR_ID_MAX, RANK_MAX, SEQUENCE_MAX
@@ -32,7 +33,10 @@ from hanse.protocol.settings import EPOCH_MAX, FEDERATOR_ID_MAX, RANK_MAX, SEQUE
 VERSION = 1
 CONTROL = 1
 DATA = 2
+SUMMARIES = 6
 RUNS_MAX = 65_535
+# A day: nobody retains publications for longer.
+AGE_MS_MAX = 86_400_000
 
 _FULL, _LEAVING = 1, 2
 _FOLLOWS = 4  # a run that begins where the one before it ended, of the same origin and epoch
@@ -138,14 +142,16 @@ class _Reader:
 
 
 def kind_of(data: bytes) -> int:
-    """CONTROL or DATA; RemoteError for anything else."""
+    """CONTROL, DATA or SUMMARIES; RemoteError for anything else."""
     reader = _Reader(data)
     version = reader.byte()
     if version != VERSION:
         raise RemoteError(f"The frame has version {version}; this federator speaks version {VERSION}.")
     kind = reader.byte()
-    if kind not in (CONTROL, DATA):
-        raise RemoteError(f"The frame has type {kind}; known are {CONTROL} (control) and {DATA} (data).")
+    if kind not in (CONTROL, DATA, SUMMARIES):
+        raise RemoteError(
+            f"The frame has type {kind}; known are {CONTROL} (control), {DATA} (data) and {SUMMARIES} (summaries)."
+        )
     return kind
 
 
@@ -365,8 +371,11 @@ def encode_data(runs: Sequence[Run]) -> bytes:
     return head + b"".join(out)
 
 
-def decode_data(data: bytes) -> list[Run]:
-    """The runs of a data frame; RemoteError for anything that no encoder makes."""
+def decode_data(data: bytes, *, is_record: bool = False) -> list[Run]:
+    """The runs of a data frame; RemoteError for anything that no encoder makes.
+
+    In a record of the outbox a run may name no group: it waits to be matched.
+    """
     reader = _body_of(data, DATA)
     table = reader.many("groups", _Reader.group)
     runs: list[Run] = []
@@ -382,7 +391,7 @@ def decode_data(data: bytes) -> list[Run]:
             raise RemoteError("The first run of a data frame says that it follows another; there is none.")
         count = reader.sequence("number of publications")
         references = reader.many("groups", lambda reader: reader.varint(FEDERATOR_ID_MAX, "group reference"))
-        if not references or max(references) >= len(table):
+        if max(references, default=-1 if is_record else len(table)) >= len(table):
             raise RemoteError(f"A run names group {max(references, default=-1)}, but the frame lists {len(table)}.")
         body = reader.raw(reader.varint(reader.left, "length of a run"), "run")
         if not 0 < count <= len(body):
@@ -393,3 +402,45 @@ def decode_data(data: bytes) -> list[Run]:
         first += count
     reader.finish()
     return runs
+
+
+# --- summaries -----------------------------------------------------------------------------------------------------
+
+
+def encode_summaries(summaries: Sequence[Summary]) -> bytes:
+    """The bytes of a summaries frame."""
+    out = [bytes((VERSION, SUMMARIES)), _varint(len(summaries))]
+    for group, age_ms, have in summaries:
+        out += (_text(group), _varint(age_ms), _varint(len(have)))
+        for origin, epoch, ranges in have:
+            out += (_varint(origin), _varint(epoch), _varint(len(ranges)))
+            end = 0
+            for first, count in ranges:
+                out += (_varint(first - end), _varint(count))
+                end = first + count
+    return b"".join(out)
+
+
+def decode_summaries(data: bytes) -> tuple[Summary, ...]:
+    """The summaries of a frame; RemoteError for anything that no encoder makes."""
+    reader = _body_of(data, SUMMARIES)
+    summaries = reader.many("summaries", _get_summary)
+    reader.finish()
+    return summaries
+
+
+def _get_summary(reader: _Reader) -> Summary:
+    return Summary(reader.group(), reader.varint(AGE_MS_MAX, "age"), reader.many("origins", _get_have))
+
+
+def _get_have(reader: _Reader) -> tuple[int, int, tuple[tuple[int, int], ...]]:
+    origin, epoch = reader.federator(), reader.epoch()
+    ranges: list[tuple[int, int]] = []
+    end = 0
+    for gap, count in reader.many("ranges", lambda reader: (reader.sequence(), reader.sequence("number of ids"))):
+        first = end + gap
+        end = first + count
+        if not count or end > SEQUENCE_MAX or (ranges and not gap):
+            raise RemoteError(f"A summary has a range of {count} ids after a gap of {gap}; both must be above 0.")
+        ranges.append((first, count))
+    return origin, epoch, tuple(ranges)

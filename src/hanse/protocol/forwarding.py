@@ -4,22 +4,26 @@ The control side owns who is a neighbour in which mesh; this side reads it throu
 topic to plan for what the host broker hands in, groups to plan for what a link hands in. `invalidate` empties the
 caches whenever the control side changed anything that a plan depends on.
 
-The rules (docs/protocol.md R25 to R31):
+The rules (docs/protocol.md R25 to R38):
 
 - No event, effect or log line per message; a transit hop passes bytes on.
 - Never back to the sender; a later copy only for groups that are new to it; delivered locally once.
-- A publication that has no way now is parked, within limits, and every drop is counted.
+- QoS 1 and 2 are in custody (`custody`) from here until every way has taken them, and retained for a while after.
+- What has no way now waits: QoS 0 within limits, every drop counted; QoS 1 and 2 as long as it takes.
 
 Plain tuples, dictionaries and local variables throughout: bench/bench_route.py measures it.
 """
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from hanse.errors import RemoteError
-from hanse.protocol.messages import Publication, Run
+from hanse.protocol.custody import DISK, NOBODY, Custody, Duty, Entry
+from hanse.protocol.effects import Acknowledge, Deliver, Effect, SendRuns
+from hanse.protocol.messages import BLOCKED, HOST, Publication, Run, Summary
 from hanse.protocol.packets import split, topic_of
+from hanse.protocol.retention import Retention
 from hanse.protocol.seen import Done, SeenIds
 from hanse.protocol.settings import Settings
 from hanse.protocol.topics import check_name, may_cross
@@ -52,12 +56,26 @@ class Table(Protocol):
     def hop_limit(self) -> int:
         """The number of hops beyond which a publication is dropped (R29)."""
 
+    @property
+    def is_synchronised(self) -> bool:
+        """Whether a neighbour has told all the claims that it knows of."""
+
+    def is_kept_for(self, neighbour: int, group: str) -> bool:
+        """Whether a neighbour that is away belonged to the group's mesh over its link to us (R38)."""
+
 
 class Routed(NamedTuple):
-    """What one batch became."""
+    """What one batch became.
+
+    `tokens` names, for each neighbour and for the host broker (`HOST`), the token that its acknowledgement of the
+    frame, or of the deliveries, is to bring to `acknowledged`; none where only QoS 0 goes there. `effects` are to be
+    carried out after frames and deliveries.
+    """
 
     frames: dict[int, list[Run]]
     deliveries: list[Run]
+    tokens: dict[int, int] = {}  # noqa: RUF012 - nobody writes to the default
+    effects: Sequence[Effect] = ()
 
 
 class Plan(NamedTuple):
@@ -71,6 +89,8 @@ class Plan(NamedTuple):
     has_unknown: bool
     # The neighbours of `hops` where each gets all groups and nothing waits: the common case.
     uniform: tuple[int, ...]
+    # Claims are not known yet, so there may be more groups: QoS 1 and 2 wait (R36).
+    is_unsure: bool = False
 
 
 class _Parked(NamedTuple):
@@ -79,7 +99,8 @@ class _Parked(NamedTuple):
     run: Run
 
 
-HOST = -1
+# The groups of a run that waits to be matched.
+UNMATCHED: tuple[str, ...] = ()
 
 
 class Forwarding:
@@ -99,6 +120,10 @@ class Forwarding:
         self._parked_bytes = 0
         # 0 where it has to be asked for anew.
         self._hop_limit = 0
+        self.custody = Custody(settings, counters)
+        self.retention = Retention(settings.retention_s, settings.retention_bytes_max, counters)
+        # Runs of QoS 1 and 2 of the batch at hand that have no way.
+        self._blocked_runs: list[Run] = []
         # (measure, origin, groups) to [publications, bytes of packets]: what the federation's accounts are made of.
         self.flows: dict[tuple[str, int, tuple[str, ...]], list[int]] = {}
 
@@ -118,6 +143,7 @@ class Forwarding:
     def forget(self, now: float) -> None:
         """Once a round: drop what is too old to be remembered or to wait."""
         self._seen.forget(now)
+        self.retention.age(now)
         while self._parked and self._parked[0].expires_at <= now:
             self._drop_parked("parked_expired")
 
@@ -150,9 +176,25 @@ class Forwarding:
 
     # --- publications from the host broker ----------------------------------------------------------------------
 
-    def publish(self, now: float, publications: Sequence[Publication]) -> Routed:
-        """Route what clients published at the host broker: match, number, and spread (R25, R26)."""
+    def publish(
+        self,
+        now: float,
+        publications: Sequence[Publication],
+        receipt: int = 0,
+        again: tuple[int, int] | None = None,
+    ) -> Routed:
+        """Route what clients published at the host broker: match, number, and spread (R25, R26).
+
+        Publication k of the batch has the id `next_id + k` of this epoch; or, where the host broker hands in again
+        what a former process has numbered, `again` as `(epoch, number)` and on (R34). With a receipt the host broker
+        is to hear, by `Acknowledge`, when all of it has arrived (R33).
+        """
         frames: defaultdict[int, list[Run]] = defaultdict(list)
+        if again is None:
+            epoch, first = self.epoch, self.next_id
+            self.next_id = first + len(publications)
+        else:
+            epoch, first = again
         plans = self._topic_plans
         plan: Plan | None = None
         qos = -1
@@ -164,39 +206,54 @@ class Forwarding:
             if new_plan is plan and packet_qos == qos:
                 packets.append(packet)
                 continue
-            if packets and plan is not None:
-                self._number(now, plan, qos, packets, frames)
+            if plan is not None:
+                self._number(now, plan, qos, epoch, first, packets, frames)
+                first += len(packets)
             plan, qos, packets = new_plan, packet_qos, [packet]
-        if packets and plan is not None:
-            self._number(now, plan, qos, packets, frames)
+        if plan is not None:
+            self._number(now, plan, qos, epoch, first, packets, frames)
         self._counters["published"] += len(publications)
-        return Routed(dict(frames), [])
+        return self._hand_out(now, self.custody.open(HOST, receipt), frames, [], HOST)
 
     def publish_to(self, now: float, group: str, qos: int, packets: list[bytes]) -> Routed:
         """Send packets to one group whatever their topics: for what one federator tells others."""
         frames: defaultdict[int, list[Run]] = defaultdict(list)
-        self._number(now, self._plan((group,), HOST), qos, packets, frames)
-        return Routed(dict(frames), [])
+        first = self.next_id
+        self.next_id = first + len(packets)
+        self._number(now, self._plan((group,), HOST), qos, self.epoch, first, packets, frames)
+        return self._hand_out(now, self.custody.open(NOBODY, 0), frames, [], HOST)
 
     def _number(
-        self, now: float, plan: Plan, qos: int, packets: list[bytes], frames: defaultdict[int, list[Run]]
+        self,
+        now: float,
+        plan: Plan,
+        qos: int,
+        epoch: int,
+        first: int,
+        packets: list[bytes],
+        frames: defaultdict[int, list[Run]],
     ) -> None:
         count = len(packets)
-        if not plan.hops and not plan.blocked:
+        is_waiting = plan.is_unsure and qos > 0
+        if not plan.hops and not plan.blocked and not is_waiting:
             self._counters["not_wanted"] += count
             return
         body = packets[0] if count == 1 else b"".join(packets)
         if len(body) > self._settings.message_bytes_max:
-            packets = [packet for packet in packets if len(packet) <= self._settings.message_bytes_max]
-            self._counters["dropped_too_large"] += count - len(packets)
-            count, body = len(packets), b"".join(packets)
-            if not count:
+            if count == 1:
+                self._counters["dropped_too_large"] += 1
                 return
-        first = self.next_id
-        self.next_id = first + count
+            for offset, packet in enumerate(packets):
+                self._number(now, plan, qos, epoch, first + offset, [packet], frames)
+            return
         self.count_flow("published", self.identity, plan.groups, count, len(body))
         # A named tuple's own constructor costs as much as the rest of this function.
-        run = _new_tuple(Run, (self.identity, self.epoch, first, count, qos, 1, plan.groups, body))
+        run = _new_tuple(Run, (self.identity, epoch, first, count, qos, 1, plan.groups, body))
+        if is_waiting:
+            self._blocked_runs.append(run._replace(groups=UNMATCHED))
+            return
+        if qos:
+            self.retention.add(now, run)
         if plan.uniform:
             for neighbour in plan.uniform:
                 frames[neighbour].append(run)
@@ -204,11 +261,14 @@ class Forwarding:
         for neighbour, groups in plan.hops:
             frames[neighbour].append(run if groups is plan.groups else run._replace(groups=groups))
         if plan.blocked:
-            self._park(now, HOST, run._replace(groups=plan.blocked))
+            self._wait(now, HOST, run._replace(groups=plan.blocked))
 
     def _plan_topic(self, topic: str) -> Plan:
         # A wide filter such as # brings in topics that never cross (R32).
-        plan = self._plan(self._table.match(topic) if may_cross(topic) else (), HOST)
+        crosses = may_cross(topic)
+        plan = self._plan(self._table.match(topic) if crosses else (), HOST)
+        if crosses and not self._table.is_synchronised:
+            plan = plan._replace(is_unsure=True)
         if len(self._topic_plans) >= PLANS_MAX:
             self._topic_plans.clear()
         self._topic_plans[topic] = plan
@@ -216,8 +276,14 @@ class Forwarding:
 
     # --- runs from a neighbour ----------------------------------------------------------------------------------
 
-    def forward(self, now: float, neighbour: int, runs: Sequence[Run]) -> Routed:
-        """Route what a link handed in: suppress what was here before, deliver, and pass on (R26 to R29)."""
+    def forward(
+        self, now: float, neighbour: int, runs: Sequence[Run], receipt: int = 0, sender_epoch: int = 0
+    ) -> Routed:
+        """Route what a link handed in: suppress what was here before, deliver, and pass on (R26 to R29).
+
+        With a receipt the neighbour is to hear, by `Acknowledge`, when all of it has arrived (R33).
+        """
+        entry = self.custody.open(neighbour, receipt)
         frames: dict[int, list[Run]] = {}
         deliveries: list[Run] = []
         counters = self._counters
@@ -225,7 +291,7 @@ class Forwarding:
         if not hop_limit:
             hop_limit = self._hop_limit = self._table.hop_limit()
         for run in runs:
-            origin, epoch, first, count, _, hops, groups, _ = run
+            origin, epoch, first, count, qos, hops, groups, _ = run
             counters["received"] += count
             if origin == self.identity:
                 counters["duplicates"] += count
@@ -241,14 +307,20 @@ class Forwarding:
             if plan is None:
                 plan = self._plan_link(neighbour, groups)
             if plan.has_unknown:
+                if qos:
+                    self.custody.follow(entry, sender_epoch, run)
                 self._forward_by_topic(now, neighbour, run, frames, deliveries)
             elif window.record_if_new(now, first, count, plan.done):
                 self._pass_on(now, neighbour, plan, run, frames)
                 if plan.is_local:
                     deliveries.append(run)
             else:
+                if qos:
+                    self.custody.follow(entry, sender_epoch, run)
                 self._forward_pieces(now, neighbour, groups, run, frames, deliveries)
-        return Routed(frames, deliveries)
+            if qos:
+                self.custody.note(entry, sender_epoch, run)
+        return self._hand_out(now, entry, frames, deliveries, neighbour)
 
     def _forward_by_topic(
         self, now: float, neighbour: int, run: Run, frames: dict[int, list[Run]], deliveries: list[Run]
@@ -265,10 +337,13 @@ class Forwarding:
                 continue
             found = self._table.match(topic) if may_cross(topic) else ()  # R32
             matched = tuple([group for group in found if group not in named])
-            if not named and not matched:
-                self._counters["dropped_unknown_group"] += 1
-                continue
             single = run._replace(first=run.first + offset, length=1, body=packet)
+            if not named and not matched:
+                if run.qos and not self._table.is_synchronised:
+                    self._blocked_runs.append(single._replace(groups=UNMATCHED))  # R36
+                else:
+                    self._counters["dropped_unknown_group"] += 1
+                continue
             if named:
                 self._forward_pieces(now, neighbour, named, single, frames, deliveries)
             if matched:
@@ -306,14 +381,151 @@ class Forwarding:
             window.record(now, first, count, (served | plan.done[0], was_delivered or plan.is_local))
 
     def _pass_on(self, now: float, neighbour: int, plan: Plan, run: Run, frames: dict[int, list[Run]]) -> None:
+        onward = run._replace(hops=run.hops + 1)
+        if run.qos:
+            self.retention.add(now, onward)
         if plan.hops:
-            self._spread(plan, run._replace(hops=run.hops + 1), frames)
+            self._spread(plan, onward, frames)
         if plan.blocked:
-            self._park(now, neighbour, run._replace(hops=run.hops + 1, groups=plan.blocked))
+            self._wait(now, neighbour, onward._replace(groups=plan.blocked))
 
     def _spread(self, plan: Plan, run: Run, frames: dict[int, list[Run]]) -> None:
         for neighbour, groups in plan.hops:
             frames.setdefault(neighbour, []).append(run if groups == run.groups else run._replace(groups=groups))
+
+    # --- custody ----------------------------------------------------------------------------------------------------
+
+    def _hand_out(
+        self, now: float, entry: Entry, frames: dict[int, list[Run]], deliveries: list[Run], source: int
+    ) -> Routed:
+        """Put what of a batch is of QoS 1 or 2 into custody; what has to wait its turn leaves the batch (R33, R35)."""
+        custody = self.custody
+        tokens: dict[int, int] = {}
+        for neighbour, runs in list(frames.items()):
+            owed = [run for run in runs if run[4]]
+            token = custody.send(now, entry, neighbour, owed, source) if owed else 0
+            if token:
+                tokens[neighbour] = token
+            elif len(owed) == len(runs) or not custody.is_open(neighbour):
+                # They wait; and QoS 0 is not kept for a neighbour that is away.
+                del frames[neighbour]
+                self._counters["dropped_link_down"] += sum(run[3] for run in runs if not run[4])
+            elif owed:
+                frames[neighbour] = [run for run in runs if not run[4]]
+        owed = [run for run in deliveries if run[4]]
+        if owed:
+            token = custody.send(now, entry, HOST, owed, source)
+            if token:
+                tokens[HOST] = token
+            else:
+                deliveries = [run for run in deliveries if not run[4]]
+        if self._blocked_runs:
+            for run in self._blocked_runs:
+                custody.block(now, entry, run, source)
+            self._blocked_runs.clear()
+        custody.close(entry)
+        return Routed(frames, deliveries, tokens, custody.take_effects() if custody.effects else ())
+
+    def acknowledged(self, now: float, way: int, tokens: Sequence[int]) -> list[Effect]:
+        """A neighbour, or the host broker, has taken what bears these tokens (R33)."""
+        self.custody.acknowledge(now, way, tokens)
+        return self.custody.take_effects()
+
+    def lose_way(self, now: float, neighbour: int) -> None:
+        """A neighbour is gone: the other ways take over at once; what is its own is kept for it (R35, R38)."""
+        for duty in self.custody.close_way(neighbour):
+            held = []
+            for run in duty.runs:
+                kept = tuple([group for group in run.groups if self._table.is_kept_for(neighbour, group)])
+                if kept:
+                    held.append(run if len(kept) == len(run.groups) else run._replace(groups=kept))
+                others = tuple([group for group in run.groups if group not in kept])
+                if others:
+                    self._route_again(now, duty.entry, run._replace(groups=others), duty.source)
+            if held:
+                self.custody.hold(neighbour, duty, held)
+            self.custody.release(neighbour, duty)
+
+    def retry_blocked(self, now: float) -> None:
+        """What waits for a way, and has one now, goes (R36)."""
+        custody = self.custody
+        if self._table.is_synchronised:
+            custody.fetch_unsorted()
+        for groups in custody.blocked_groups():
+            if self._has_way(groups):
+                for duty in custody.take_blocked(groups):
+                    self._unblock(now, duty)
+                    custody.release(BLOCKED, duty)
+
+    def _has_way(self, groups: tuple[str, ...]) -> bool:
+        """Whether publications of these groups, or at least of one of them, need not wait."""
+        if groups == UNMATCHED:
+            return self._table.is_synchronised
+        return self._plan(groups, HOST).blocked != groups
+
+    def fetched_blocked(self, now: float, records: Sequence[tuple[int, Sequence[Run]]]) -> None:
+        """Records of the outbox that had no way (R36)."""
+        for position, runs in records:
+            if all(not self._has_way(run.groups) for run in runs):
+                self.custody.keep_blocked(runs[0].groups, position)
+                continue
+            duty = Duty(Entry(DISK, record=(BLOCKED, position)), runs, now, HOST)
+            self._unblock(now, duty)
+            self.custody.close(duty.entry)
+
+    def _unblock(self, now: float, duty: Duty) -> None:
+        for run in duty.runs:
+            if run.groups != UNMATCHED:
+                self._route_again(now, duty.entry, run, duty.source)
+                continue
+            matched = self._table.match(topic_of(run.body))
+            if not matched:
+                self._counters["not_wanted"] += run.length
+                continue
+            known = run._replace(groups=matched)
+            self.retention.add(now, known)
+            self._route_again(now, duty.entry, known, duty.source)
+            if run.origin != self.identity and any(map(self._table.is_local, matched)):
+                self._deliver(now, duty.entry, known)
+
+    def _route_again(self, now: float, entry: Entry, run: Run, source: int) -> None:
+        plan = self._plan(run.groups, source)
+        for neighbour, groups in plan.hops:
+            onward = run._replace(groups=groups)
+            token = self.custody.send(now, entry, neighbour, (onward,), source)
+            self._counters["rerouted"] += run.length
+            if token:
+                self.custody.effects.append(SendRuns(neighbour, (onward,), token))
+        if plan.blocked:
+            self.custody.block(now, entry, run._replace(groups=plan.blocked), source)
+
+    def _deliver(self, now: float, entry: Entry, run: Run) -> None:
+        """Deliver a run that had to wait until its groups were known, as far as it has not been delivered."""
+        window = self._seen.window(run.origin, run.epoch)
+        if window is not None and window.record_if_new(now, run.first, run.length, (frozenset(run.groups), True)):
+            token = self.custody.send(now, entry, HOST, (run,), HOST)
+            if token:
+                self.custody.effects.append(Deliver((run,), token))
+
+    # --- what neighbours lack ---------------------------------------------------------------------------------------
+
+    def supply(self, now: float, neighbour: int, summaries: Sequence[Summary], receipt: int) -> None:
+        """A neighbour says what it has: send it what it lacks, in order (R37)."""
+        entry = self.custody.open(NOBODY, 0)
+        for run in self.retention.missing(now, summaries):
+            self._counters["supplied"] += run.length
+            token = self.custody.send(now, entry, neighbour, (run,), neighbour)
+            if token:
+                self.custody.effects.append(SendRuns(neighbour, (run,), token))
+        self.custody.close(entry)
+        self.custody.effects.append(Acknowledge(neighbour, (receipt,)))
+
+    def restore_delivered(self, now: float, ranges: Iterable[tuple[int, int, int, int]]) -> None:
+        """What an earlier process delivered to the host broker, as `(origin, epoch, first, count)` (R34)."""
+        for origin, epoch, first, count in ranges:
+            window = self._seen.window(origin, epoch)
+            if window is not None:
+                window.record(now, first, count, (frozenset(), True))
 
     def _plan_link(self, neighbour: int, groups: tuple[str, ...]) -> Plan:
         key = (neighbour, groups)
@@ -347,6 +559,13 @@ class Forwarding:
         is_local = any(map(table.is_local, groups))
         has_unknown = not all(map(table.is_known, groups))
         return Plan(groups, tuple(hops), is_local, tuple(blocked), (frozenset(groups), is_local), has_unknown, uniform)
+
+    def _wait(self, now: float, source: int, run: Run) -> None:
+        """A run has no way now: QoS 1 and 2 stay in custody, QoS 0 is parked (R30, R36)."""
+        if run.qos:
+            self._blocked_runs.append(run)
+        else:
+            self._park(now, source, run)
 
     def _park(self, now: float, source: int, run: Run) -> None:
         """Keep a run until there is a way, within the limits; the oldest goes first (R30)."""

@@ -18,6 +18,10 @@ HOPS_LIMIT_MIN = 64
 # (core, group): what a membership is about.
 Key = tuple[int, str]
 
+# Ways that are no neighbour: the host broker, and none at all for now.
+HOST = -1
+BLOCKED = -2
+
 
 class Announcement(NamedTuple):
     """The way to one core, as the sender has it: one hop further away for whoever hears it."""
@@ -151,6 +155,18 @@ class ControlFrame:
             or self.connections
             or self.is_leaving
         )
+
+
+class Summary(NamedTuple):
+    """What the sender has of one group, for whoever may have more of it.
+
+    `age_ms` says for how long the sender has wanted the group, or somebody behind it: what is older is not for it.
+    `have` is origin, epoch and ranges `(first, count)` of ids.
+    """
+
+    group: str
+    age_ms: int
+    have: tuple[tuple[int, int, tuple[tuple[int, int], ...]], ...] = ()
 
 
 class Publication(NamedTuple):
