@@ -39,6 +39,7 @@ RUNS_MAX = 65_535
 AGE_MS_MAX = 86_400_000
 
 _FULL, _LEAVING = 1, 2
+_RETURNED = 8  # a run that goes back to the neighbour that it came from
 _FOLLOWS = 4  # a run that begins where the one before it ended, of the same origin and epoch
 
 _Item = TypeVar("_Item")
@@ -354,9 +355,11 @@ def encode_data(runs: Sequence[Run]) -> bytes:
     out: list[bytes] = []
     append = out.append
     follows_origin, follows_epoch, follows_first = -1, -1, -1
-    for origin, epoch, first, count, qos, hops, groups, body in runs:
+    for origin, epoch, first, count, qos, hops, groups, body, is_returned in runs:
         references = [table.setdefault(group, len(table)) for group in groups]
         size = len(body)
+        if is_returned:
+            qos |= _RETURNED  # noqa: PLW2901 - the flags of the run
         if origin == follows_origin and first == follows_first and epoch == follows_epoch:
             append(bytes((qos | _FOLLOWS, hops)))
         else:
@@ -383,8 +386,8 @@ def decode_data(data: bytes, *, is_record: bool = False) -> list[Run]:
     for _ in range(reader.varint(RUNS_MAX, "number of runs")):
         flags, hops = reader.byte(), reader.byte()
         qos = flags & 3
-        if flags > 7 or qos == 3:
-            raise RemoteError(f"A run has flags {flags:#x}; the QoS must be 0 to 2, and nothing but 0x4 beside it.")
+        if flags > 15 or qos == 3:
+            raise RemoteError(f"A run has flags {flags:#x}; the QoS must be 0 to 2, and nothing but 0xc beside it.")
         if not flags & _FOLLOWS:
             origin, epoch, first = reader.federator(), reader.epoch(), reader.sequence()
         elif origin < 0:
@@ -398,7 +401,7 @@ def decode_data(data: bytes, *, is_record: bool = False) -> list[Run]:
             raise RemoteError(f"A run says it holds {count} publications in {len(body)} bytes.")
         check_body(body, count, qos)
         groups = tuple([table[reference] for reference in references])
-        runs.append(Run(origin, epoch, first, count, qos, hops, groups, body))
+        runs.append(Run(origin, epoch, first, count, qos, hops, groups, body, flags & _RETURNED != 0))
         first += count
     reader.finish()
     return runs

@@ -31,6 +31,7 @@ CHECK_EVERY_S = 0.1
 FETCH_BYTES = 1 << 20
 
 Key = tuple[int, int, int, int, int]
+_Wait = tuple[int, tuple[str, ...]]
 
 
 class Entry:
@@ -125,9 +126,11 @@ class Custody:
         self._ends: dict[int, int] = {}
         self._next_token = 1
         self._in_progress: dict[Key, Entry] = {}
-        # Groups to what has no way now, in memory; and to positions of what is on disk for want of a way.
-        self._blocked: dict[tuple[str, ...], list[Duty]] = {}
-        self._blocked_on_disk: dict[tuple[str, ...], list[list[int]]] = {}
+        # Where it came from, and its groups, to what has no way now: in memory, and as positions of what is on disk.
+        self._blocked: dict[_Wait, list[Duty]] = {}
+        self._blocked_on_disk: dict[_Wait, list[list[int]]] = {}
+        # Positions that are being fetched, to where the record came from.
+        self._sources: dict[int, int] = {}
         self._unsorted_on_disk: deque[list[int]] = deque()
         self.check_at = float("inf")
         self.effects: list[Effect] = []
@@ -247,7 +250,7 @@ class Custody:
         """A run has no way now: it waits, and its giver with it (R36)."""
         entry.owed += 1
         self._counters["blocked"] += run[3]
-        self._blocked.setdefault(run[6], []).append(Duty(entry, (run,), now, source))
+        self._blocked.setdefault((source, run[6]), []).append(Duty(entry, (run,), now, source))
         self.check_at = min(self.check_at, now + CHECK_EVERY_S)
 
     def acknowledge(self, now: float, identity: int, tokens: Iterable[int]) -> None:
@@ -358,15 +361,20 @@ class Custody:
 
     # --- what has no way ----------------------------------------------------------------------------------------------
 
-    def blocked_groups(self) -> list[tuple[str, ...]]:
-        """The groups for which something waits, in order of their names."""
+    def blocked_keys(self) -> list[tuple[int, tuple[str, ...]]]:
+        """Where it came from, and its groups, of all that waits."""
         return sorted({*self._blocked, *self._blocked_on_disk})
 
-    def take_blocked(self, groups: tuple[str, ...]) -> list[Duty]:
-        """What waits for these groups in memory; hand each on and `release` it. What is on disk is fetched."""
-        for start, end in self._blocked_on_disk.pop(groups, ()):
+    def take_blocked(self, source: int, groups: tuple[str, ...]) -> list[Duty]:
+        """What waits of this in memory; hand each on and `release` it. What is on disk is fetched."""
+        for start, end in self._blocked_on_disk.pop((source, groups), ()):
+            self._sources.update(dict.fromkeys(range(start, end), source))
             self.effects.append(Fetch(BLOCKED, start, end))
-        return self._blocked.pop(groups, [])
+        return self._blocked.pop((source, groups), [])
+
+    def source_of(self, position: int) -> int:
+        """Where a record that was fetched came from, as far as this process knows."""
+        return self._sources.pop(position, NOBODY)
 
     def fetch_unsorted(self) -> None:
         """Fetch what an earlier process left for want of a way."""
@@ -374,9 +382,9 @@ class Custody:
             start, end = self._unsorted_on_disk.popleft()
             self.effects.append(Fetch(BLOCKED, start, end))
 
-    def keep_blocked(self, groups: tuple[str, ...], position: int) -> None:
-        """A record that was fetched still has no way."""
-        _add_position(self._blocked_on_disk.setdefault(groups, []), position)
+    def keep_blocked(self, source: int, groups: tuple[str, ...], position: int) -> None:
+        """A record waits on disk for a way."""
+        _add_position(self._blocked_on_disk.setdefault((source, groups), []), position)
 
     # --- the disk -----------------------------------------------------------------------------------------------------
 
@@ -418,7 +426,7 @@ class Custody:
         self.check_at = now + CHECK_EVERY_S if is_busy or self._blocked else float("inf")
 
     def _store(self, way: Way, duties: list[Duty]) -> None:
-        records = []
+        records: list[tuple[Run, ...]] = []
         for duty in duties:
             if duty.entry.record is not None:
                 continue  # it is on disk already, perhaps as the record of another way
@@ -461,18 +469,18 @@ class Custody:
         way.backlog = kept
 
     def _blocked_stored(self, end: int) -> None:
-        for groups, duties in list(self._blocked.items()):
+        for wait, duties in list(self._blocked.items()):
             kept = []
             for duty in duties:
                 if 0 <= duty.position < end:
                     self._hand_to_disk(BLOCKED, duty)
-                    self.keep_blocked(groups, duty.position)
+                    self.keep_blocked(*wait, duty.position)
                 else:
                     kept.append(duty)
             if kept:
-                self._blocked[groups] = kept
+                self._blocked[wait] = kept
             else:
-                del self._blocked[groups]
+                del self._blocked[wait]
 
     def _hand_to_disk(self, identity: int, duty: Duty) -> None:
         if duty.entry.record is None:

@@ -99,6 +99,8 @@ class _Parked(NamedTuple):
     run: Run
 
 
+# Before a group in what was done with a publication: it passed here on its way to the mesh, not along the mesh.
+OUTSIDER = "\0"
 # The groups of a run that waits to be matched.
 UNMATCHED: tuple[str, ...] = ()
 
@@ -248,7 +250,7 @@ class Forwarding:
             return
         self.count_flow("published", self.identity, plan.groups, count, len(body))
         # A named tuple's own constructor costs as much as the rest of this function.
-        run = _new_tuple(Run, (self.identity, epoch, first, count, qos, 1, plan.groups, body))
+        run = _new_tuple(Run, (self.identity, epoch, first, count, qos, 1, plan.groups, body, False))
         if is_waiting:
             self._blocked_runs.append(run._replace(groups=UNMATCHED))
             return
@@ -291,8 +293,11 @@ class Forwarding:
         if not hop_limit:
             hop_limit = self._hop_limit = self._table.hop_limit()
         for run in runs:
-            origin, epoch, first, count, qos, hops, groups, _ = run
+            origin, epoch, first, count, qos, hops, groups, _, is_returned = run
             counters["received"] += count
+            if is_returned:
+                self._turn(now, entry, neighbour, run)
+                continue
             if origin == self.identity:
                 counters["duplicates"] += count
                 continue
@@ -321,6 +326,33 @@ class Forwarding:
             if qos:
                 self.custody.note(entry, sender_epoch, run)
         return self._hand_out(now, entry, frames, deliveries, neighbour)
+
+    def _turn(self, now: float, entry: Entry, neighbour: int, run: Run) -> None:
+        """A run came back because its way was lost: having passed here as by an outsider does not count (R36)."""
+        window = self._seen.window(run.origin, run.epoch)
+        if run.hops > self._table.hop_limit() or window is None:
+            self._counters["dropped_hops"] += run.length
+            return
+        self._counters["turned"] += run.length
+        onward = run._replace(hops=run.hops + 1)
+        if run.origin == self.identity:
+            for group in run.groups:
+                self._route_again(now, entry, onward._replace(groups=(group,)), neighbour, now)
+            return
+        spans = split(run.body)
+        for first, count, done in list(window.pieces(run.first, run.length)):
+            served, was_delivered = done or (frozenset(run.groups), True)
+            low, high = first - run.first, first - run.first + count - 1
+            piece = onward._replace(first=first, length=count, body=run.body[spans[low][0] : spans[high][1]])
+            groups = tuple([group for group in run.groups if group not in served])
+            for group in groups:
+                self._route_again(now, entry, piece._replace(groups=(group,)), neighbour, now)
+            is_local = any(map(self._table.is_local, groups))
+            if groups:
+                marks = self._plan(groups, neighbour).done[0]
+                window.record(now, first, count, (served | marks, was_delivered or is_local))
+                if is_local and not was_delivered:
+                    self._send_to_host(now, entry, piece._replace(groups=groups, is_returned=False))
 
     def _forward_by_topic(
         self, now: float, neighbour: int, run: Run, frames: dict[int, list[Run]], deliveries: list[Run]
@@ -368,7 +400,7 @@ class Forwarding:
                 self._counters["refused_old"] += count
                 continue
             served, was_delivered = done
-            fresh = tuple([group for group in groups if group not in served])
+            fresh = tuple([group for group in groups if group not in served and OUTSIDER + group not in served])
             if not fresh:
                 self._counters["duplicates"] += count
                 continue
@@ -441,7 +473,7 @@ class Forwarding:
                     held.append(run if len(kept) == len(run.groups) else run._replace(groups=kept))
                 others = tuple([group for group in run.groups if group not in kept])
                 if others:
-                    self._route_again(now, duty.entry, run._replace(groups=others), duty.source)
+                    self._route_again(now, duty.entry, run._replace(groups=others), duty.source, now)
             if held:
                 self.custody.hold(neighbour, duty, held)
             self.custody.release(neighbour, duty)
@@ -451,32 +483,38 @@ class Forwarding:
         custody = self.custody
         if self._table.is_synchronised:
             custody.fetch_unsorted()
-        for groups in custody.blocked_groups():
-            if self._has_way(groups):
-                for duty in custody.take_blocked(groups):
+        for source, groups in custody.blocked_keys():
+            if self._has_way(groups, source):
+                for duty in custody.take_blocked(source, groups):
                     self._unblock(now, duty)
                     custody.release(BLOCKED, duty)
 
-    def _has_way(self, groups: tuple[str, ...]) -> bool:
+    def _has_way(self, groups: tuple[str, ...], source: int) -> bool:
         """Whether publications of these groups, or at least of one of them, need not wait."""
         if groups == UNMATCHED:
             return self._table.is_synchronised
-        return self._plan(groups, HOST).blocked != groups
+        plan = self._plan(groups, source)
+        return plan.blocked != groups or any(self._leads_back(group, source) for group in groups)
+
+    def _leads_back(self, group: str, source: int) -> bool:
+        """Whether the only way of a group leads to where its publication came from."""
+        return source >= 0 and self._table.hops(group) == ((source,), False)
 
     def fetched_blocked(self, now: float, records: Sequence[tuple[int, Sequence[Run]]]) -> None:
         """Records of the outbox that had no way (R36)."""
         for position, runs in records:
-            if all(not self._has_way(run.groups) for run in runs):
-                self.custody.keep_blocked(runs[0].groups, position)
+            source = self.custody.source_of(position)
+            if all(not self._has_way(run.groups, source) for run in runs):
+                self.custody.keep_blocked(source, runs[0].groups, position)
                 continue
-            duty = Duty(Entry(DISK, record=(BLOCKED, position)), runs, now, HOST)
+            duty = Duty(Entry(DISK, record=(BLOCKED, position)), runs, now, source)
             self._unblock(now, duty)
             self.custody.close(duty.entry)
 
     def _unblock(self, now: float, duty: Duty) -> None:
         for run in duty.runs:
             if run.groups != UNMATCHED:
-                self._route_again(now, duty.entry, run, duty.source)
+                self._route_again(now, duty.entry, run, duty.source, duty.since)
                 continue
             matched = self._table.match(topic_of(run.body))
             if not matched:
@@ -484,28 +522,41 @@ class Forwarding:
                 continue
             known = run._replace(groups=matched)
             self.retention.add(now, known)
-            self._route_again(now, duty.entry, known, duty.source)
+            self._route_again(now, duty.entry, known, duty.source, duty.since)
             if run.origin != self.identity and any(map(self._table.is_local, matched)):
                 self._deliver(now, duty.entry, known)
 
-    def _route_again(self, now: float, entry: Entry, run: Run, source: int) -> None:
+    def _route_again(self, now: float, entry: Entry, run: Run, source: int, since: float) -> None:
+        """Another way for a run, or back to where it came from, or it waits (R35, R36)."""
         plan = self._plan(run.groups, source)
         for neighbour, groups in plan.hops:
-            onward = run._replace(groups=groups)
-            token = self.custody.send(now, entry, neighbour, (onward,), source)
-            self._counters["rerouted"] += run.length
-            if token:
-                self.custody.effects.append(SendRuns(neighbour, (onward,), token))
-        if plan.blocked:
-            self.custody.block(now, entry, run._replace(groups=plan.blocked), source)
+            is_returned = run.is_returned and not self._table.is_member(groups[0])
+            self._send_again(now, entry, neighbour, run._replace(groups=groups, is_returned=is_returned), source)
+        back = tuple([group for group in plan.blocked if self._leads_back(group, source)])
+        if back and now > since:
+            self._send_again(now, entry, source, run._replace(groups=back, hops=run.hops + 1, is_returned=True), NOBODY)
+        else:
+            back = ()
+        blocked = tuple([group for group in plan.blocked if group not in back])
+        if blocked:
+            self.custody.block(now, entry, run._replace(groups=blocked), source)
+
+    def _send_again(self, now: float, entry: Entry, neighbour: int, run: Run, source: int) -> None:
+        self._counters["rerouted"] += run.length
+        token = self.custody.send(now, entry, neighbour, (run,), source)
+        if token:
+            self.custody.effects.append(SendRuns(neighbour, (run,), token))
 
     def _deliver(self, now: float, entry: Entry, run: Run) -> None:
         """Deliver a run that had to wait until its groups were known, as far as it has not been delivered."""
         window = self._seen.window(run.origin, run.epoch)
         if window is not None and window.record_if_new(now, run.first, run.length, (frozenset(run.groups), True)):
-            token = self.custody.send(now, entry, HOST, (run,), HOST)
-            if token:
-                self.custody.effects.append(Deliver((run,), token))
+            self._send_to_host(now, entry, run)
+
+    def _send_to_host(self, now: float, entry: Entry, run: Run) -> None:
+        token = self.custody.send(now, entry, HOST, (run,), HOST)
+        if token:
+            self.custody.effects.append(Deliver((run,), token))
 
     # --- what neighbours lack ---------------------------------------------------------------------------------------
 
@@ -558,7 +609,8 @@ class Forwarding:
         uniform = tuple(neighbour for neighbour, _ in hops) if is_uniform else ()
         is_local = any(map(table.is_local, groups))
         has_unknown = not all(map(table.is_known, groups))
-        return Plan(groups, tuple(hops), is_local, tuple(blocked), (frozenset(groups), is_local), has_unknown, uniform)
+        marks = frozenset([group if table.is_member(group) else OUTSIDER + group for group in groups])
+        return Plan(groups, tuple(hops), is_local, tuple(blocked), (marks, is_local), has_unknown, uniform)
 
     def _wait(self, now: float, source: int, run: Run) -> None:
         """A run has no way now: QoS 1 and 2 stay in custody, QoS 0 is parked (R30, R36)."""

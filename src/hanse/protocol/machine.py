@@ -184,6 +184,8 @@ class Machine:
         if known is None or not known.is_up:
             self.counters["rejected_stranger"] += 1
             return Routed({}, [])
+        if self.is_stopped:
+            return Routed({}, [])  # unacknowledged: the neighbour hands it to others (R22, R35)
         routed = self._forwarding.forward(now, neighbour, runs, receipt, known.epoch)
         self.deadline = min(self.deadline, self._custody.check_at)
         return routed
@@ -633,6 +635,8 @@ class Machine:
         if now >= self._alarms.next_round_at:
             self._on_round(now)
         if now >= self._custody.check_at:
+            if self._custody.has_blocked:
+                self._forwarding.retry_blocked(now)
             self._custody.check(now)
 
     def _on_alarms(self, now: float) -> None:

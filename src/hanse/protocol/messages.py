@@ -195,3 +195,5 @@ class Run(NamedTuple):
     hops: int
     groups: tuple[str, ...]
     body: bytes
+    # The receiver sent it here, and from here there is no way but back (R36).
+    is_returned: bool = False

@@ -401,7 +401,7 @@ class Checkers(Monitor):
                     node.identity,
                     message,
                     node.host.receivers(message.topic),
-                    may_repeat=node.starts > first_start or node.identity in self._diskless,
+                    may_repeat=(message.qos == 1 and node.starts > first_start) or node.identity in self._diskless,
                 )
 
     def lost_in_flight(self, runs: Sequence[Run]) -> None:
