@@ -93,6 +93,7 @@ class Machine:
                 claimed=mesh.end_fading,
                 ended=mesh.begin_fading,
                 withdrawn=self._election.on_withdrawn,
+                left=lambda now, group: self._alarms.set(now + settings.expiry_s, Due.FORGET, 0, group),
                 emptied=ways.forget_core,
                 fetched=self._election.on_synchronised,
             )
@@ -216,7 +217,7 @@ class Machine:
         self._forwarding.restore_delivered(now, delivered)
         for group in sorted(wanted):
             self._claims.remember(group)
-        self._alarms.set(now + REMEMBERED_FACTOR * self.settings.expiry_s, Due.FORGET, 0)
+            self._alarms.set(now + REMEMBERED_FACTOR * self.settings.expiry_s, Due.FORGET, 0, group)
         self._settle(now)
         self._custody.restore(dict(outbox or {}))
         return effects + self._custody.take_effects()
@@ -617,13 +618,13 @@ class Machine:
             since = now - min(summary.age_ms / 1000, self.settings.retention_s)
             if since < self._since.get(summary.group, now) - SINCE_SLACK_S and self.is_known(summary.group):
                 self._since[summary.group] = since
-                edges = self._mesh.edges(summary.group)
-                self._changes.edges.update((edge, summary.group) for edge in edges if edge != identity)
+                # Also the one that asked: who waits on our other side may lack what it has.
+                self._changes.edges.update((edge, summary.group) for edge in self._mesh.edges(summary.group))
 
     def _on_leave(self) -> None:
         """Say goodbye: claims are withdrawn and memberships end with the same frame (R22)."""
         for group in sorted(self._claims.own.groups):
-            self._claims.change_own(group, None)
+            self._claims.change_own(group, None, has_members=self._mesh.has_members(group))
         self._speaker.say_goodbye()
         self.is_stopped = True
         self.deadline = math.inf
@@ -649,7 +650,7 @@ class Machine:
                 case Due.FADED:
                     self._mesh.on_faded(now, core, group)
                 case Due.FORGET:
-                    self._claims.forget_remembered()
+                    self._claims.forget_remembered(group)
                 case _:
                     assert_never(due)
 
