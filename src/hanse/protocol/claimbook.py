@@ -109,6 +109,12 @@ class ClaimBook:
         name = "core_elected" if rank is not None else "core_withdrawn"
         changes.effects.append(Emit(name, group=group, core=self._identity))
 
+    def declare_empty(self) -> None:
+        """We were here before, and claim nothing now: whoever remembers a claim of ours is to forget it (R12)."""
+        if not self.own.version:
+            self.own.change(ClaimChange(MANAGEMENT_GROUP, None))
+            self._changes.claims.add(self._identity)
+
     def begin_epoch(self, epoch: int) -> None:
         """Our own claims, as they are, under a new epoch of ours (R1)."""
         self.own.reset_epoch(epoch)

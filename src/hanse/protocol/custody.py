@@ -461,8 +461,10 @@ class Custody:
                 self._hand_to_disk(identity, duty)
         kept: deque[Duty] = deque()
         for duty in way.backlog:
-            if 0 <= duty.position < end and not kept:
+            is_stored = 0 <= duty.position < end
+            if is_stored:
                 self._hand_to_disk(identity, duty)
+            if is_stored and not kept:
                 way.keep_on_disk(duty.position)
             else:
                 kept.append(duty)

@@ -108,6 +108,8 @@ class Machine:
         # Since when a group has been wanted here or behind us; what is older is not asked for (R37).
         self._since: dict[str, float] = {}
         self._had_link = False
+        # Others may remember claims of an earlier life that we do not have any longer.
+        self._had_life = stored_epoch > 0
         self.is_synchronised = False
 
     # --- the way in -----------------------------------------------------------------------------------------------
@@ -379,7 +381,7 @@ class Machine:
             self._forget_ways(neighbour)
             self._changes.is_table_changed = True
         if is_removed:
-            self._forget_neighbour(now, neighbour)
+            self._forget_neighbour(neighbour)
 
     def _lose_way(self, neighbour: Neighbour) -> None:
         """Nothing can be sent to a neighbour for now: what its meshes get is kept for it (R35, R38)."""
@@ -404,13 +406,11 @@ class Machine:
         self._claims.forget_neighbour(neighbour.identity)
         self._mesh.disconnect(neighbour)
 
-    def _forget_neighbour(self, now: float, neighbour: Neighbour) -> None:
+    def _forget_neighbour(self, neighbour: Neighbour) -> None:
         """The neighbour is gone for good: it left, was removed, or stayed away too long (R22)."""
         self._mesh.forget_neighbour(neighbour)
         self._absent.pop(neighbour.identity, None)
-        self._forwarding.lose_way(now, neighbour.identity)
-        self.counters["records_given_up"] += self._custody.forget_way(neighbour.identity)
-        self._lost_ways.discard(neighbour.identity)
+        self._lost_ways.add(neighbour.identity)
         del self._neighbours[neighbour.identity]
         self._generation = max(self._generation, neighbour.joining.generation + 1, neighbour.connecting.generation + 1)
         self._changes.is_table_changed = True
@@ -434,7 +434,7 @@ class Machine:
             self.counters["ignored_stale_frame"] += 1  # R2
             return
         if frame.epoch > neighbour.epoch and neighbour.epoch:
-            self._on_neighbour_restarted(now, neighbour)
+            self._on_neighbour_restarted(neighbour)
         neighbour.epoch, neighbour.number = frame.epoch, frame.number
         neighbour.heard_at = now
         self._take_echo(now, neighbour, frame)
@@ -490,6 +490,7 @@ class Machine:
             return
         self.epoch = epoch
         self.counters["epochs_raised"] += 1
+        self._had_life = True
         self._emit(StoreEpoch(self.epoch))
         self._emit(Emit("epoch_raised", detail=str(self.epoch)))
         self._claims.begin_epoch(self.epoch)
@@ -500,11 +501,9 @@ class Machine:
             neighbour.echoed_number = 0
             neighbour.needs_full = neighbour.is_up
 
-    def _on_neighbour_restarted(self, now: float, neighbour: Neighbour) -> None:
+    def _on_neighbour_restarted(self, neighbour: Neighbour) -> None:
         """A new epoch: the neighbour has forgotten what we told it, and what it told us counts no more (R22)."""
         self._lose_way(neighbour)
-        self._forwarding.lose_way(now, neighbour.identity)
-        self._lost_ways.discard(neighbour.identity)
         self._forget_ways(neighbour)
         neighbour.joined.await_owner()
         neighbour.joining.restart()
@@ -520,7 +519,7 @@ class Machine:
             self._claims.on_delta(now, neighbour, delta)
         neighbour.go_down(now)
         self._forget_ways(neighbour)
-        self._forget_neighbour(now, neighbour)
+        self._forget_neighbour(neighbour)
 
     # --- conclusions --------------------------------------------------------------------------------------------------
 
@@ -546,6 +545,8 @@ class Machine:
             self._forwarding.invalidate()
             for neighbour in sorted(self._lost_ways):
                 self._forwarding.lose_way(now, neighbour)
+                if neighbour not in self._neighbours:
+                    self.counters["records_given_up"] += self._custody.forget_way(neighbour)
             self._lost_ways.clear()
             if self._custody.has_blocked:
                 self._forwarding.retry_blocked(now)
@@ -683,10 +684,12 @@ class Machine:
                 # else it keeps what we had with it before a restart (R22).
                 neighbour.joining.introduce()
                 neighbour.connecting.introduce()
+                if self._had_life:
+                    self._claims.declare_empty()
             has_steps = neighbour.joining.has_unacknowledged or neighbour.connecting.has_unacknowledged
             if has_steps and neighbour.has_stale_steps:
                 neighbour.joining.rewind()
                 neighbour.connecting.rewind()
             neighbour.has_stale_steps = has_steps
         elif neighbour.absent_since is not None and now - neighbour.absent_since > self.settings.absence_s:
-            self._forget_neighbour(now, neighbour)
+            self._forget_neighbour(neighbour)

@@ -25,7 +25,7 @@ from hanse.protocol.machine import Machine
 from hanse.protocol.messages import UNREACHABLE, ControlFrame, Publication, Run
 from hanse.sim.convergence import why_not_converged
 from hanse.sim.federation import Federation, Node
-from hanse.sim.host import Client
+from hanse.sim.host import Client, matches
 from hanse.sim.ledger import ENTITLED_AFTER_A, Ledger, Message
 from hanse.sim.monitor import Monitor
 from hanse.sim.packets import read_packets
@@ -196,6 +196,8 @@ class Checkers(Monitor):
             return "not started"
         if message.qos and message.is_told:
             # In custody from here on: only what no federator can help is an excuse.
+            if client.name in message.unheard and not message.is_calm:
+                return "its interest had not reached the origin"
             return message.excuse or None
         published_s = message.published_s
         k = bisect_right(self._edges, published_s)
@@ -324,7 +326,16 @@ class Checkers(Monitor):
         now = self._federation.engine.now
         message = Message(number, node.identity, topic, qos, packet, now, is_told, self.is_calm)
         message.arrived_s[node.identity] = now
-        self.ledger.publish(message, self._entitled(node, topic, now))
+        entitled = self._entitled(node, topic, now)
+        if qos and not message.is_calm:
+            message.unheard = frozenset(client.name for client in entitled if not self._has_heard(node, client, topic))
+        self.ledger.publish(message, entitled)
+
+    def _has_heard(self, node: Node, client: Client, topic: str) -> bool:
+        """Whether the origin knows of a group that leads to the client: before it does, nothing can be kept for it."""
+        group_of = self._settings.grouping.group_of
+        groups = [group_of(topic_filter) for topic_filter in client.since_s if matches(topic_filter, topic)]
+        return node.machine is not None and any(map(node.machine.is_known, groups))
 
     def _entitled(self, node: Node, topic: str, now: float) -> list[Client]:
         parts = self._components()

@@ -43,6 +43,8 @@ class Message:
     is_calm: bool
     # Entitled subscribers that have not got it, and how many have.
     pending: dict[str, Client] = field(default_factory=dict)
+    # Those of whose interest the origin had not heard.
+    unheard: frozenset[str] = frozenset()
     delivered_at: set[int] = field(default_factory=set)
     is_lost_in_flight: bool = False
     # Why nobody can be asked for it: the broker that had it died, or the disk that had it is gone.
