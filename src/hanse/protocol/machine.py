@@ -392,11 +392,11 @@ class Machine:
     def _open_way(self, now: float, neighbour: Neighbour) -> None:
         """A neighbour can be sent to: first what was kept for it, and word of what we have (R37, R38)."""
         identity = neighbour.identity
-        if self._absent.pop(identity, None) is not None:
-            self._changes.is_table_changed = True
         if identity in self._lost_ways:
             self._lost_ways.discard(identity)
             self._forwarding.lose_way(now, identity)
+        if self._absent.pop(identity, None) is not None:
+            self._changes.is_table_changed = True
         self._changes.edges.update((identity, group) for group in self._mesh.groups_with(neighbour))
         self._custody.open_way(now, identity)
 
@@ -542,19 +542,23 @@ class Machine:
             changes.is_table_changed = changes.is_table_changed or self.is_synchronised
         if changes.is_table_changed:
             changes.is_table_changed = False
-            self._forwarding.invalidate()
-            for neighbour in sorted(self._lost_ways):
-                self._forwarding.lose_way(now, neighbour)
-                if neighbour not in self._neighbours:
-                    self.counters["records_given_up"] += self._custody.forget_way(neighbour)
-            self._lost_ways.clear()
-            if self._custody.has_blocked:
-                self._forwarding.retry_blocked(now)
-            if self._forwarding.parked_bytes:
-                for neighbour, runs in sorted(self._forwarding.retry_parked().items()):
-                    self._emit(SendRuns(neighbour, tuple(runs)))
+            self._change_table(now)
         if changes.edges:
             self._ask_for_missing(now, changes.take_edges())
+
+    def _change_table(self, now: float) -> None:
+        """The data path learns of changes: what was with lost neighbours, or had no way, may have one now."""
+        self._forwarding.invalidate()
+        for neighbour in sorted(self._lost_ways):
+            self._forwarding.lose_way(now, neighbour)
+            if neighbour not in self._neighbours:
+                self.counters["records_given_up"] += self._custody.forget_way(neighbour)
+        self._lost_ways.clear()
+        if self._custody.has_blocked:
+            self._forwarding.retry_blocked(now)
+        if self._forwarding.parked_bytes:
+            for neighbour, runs in sorted(self._forwarding.retry_parked().items()):
+                self._emit(SendRuns(neighbour, tuple(runs)))
 
     # --- what clients, operators and the manager want -----------------------------------------------------------------
 
