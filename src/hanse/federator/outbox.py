@@ -15,7 +15,8 @@ Rules:
 1. Nothing is acknowledged by this module before it is on disk: a record is durable when a `commit` that began after
    its `append` has returned.
 2. Positions of a way only grow, over restarts too. The last segment of a way therefore stays, or an empty one with the
-   next position in its name; and what a `.done` file names counts as used.
+   next position in its name; and what a `.done` file names counts as used. (A position may come again whose record
+   never reached the disk: nobody can remember it.)
 3. A disk that refuses (full, broken) loses nothing that is in memory: `commit` says so, and the next one writes the
    same again, from the same place; after a failed sync, too, since what the kernel then calls clean may not be on disk.
 4. A start never fails for what it finds in the files: a torn end (a power cut) is cut off, a damaged record is
@@ -383,8 +384,9 @@ class Outbox:
                 state = self._ways[way]
                 state.flight, state.pending = state.pending, []
         failures: list[LocalError] = []
-        # What is done with goes first: a full disk has room again for what follows.
-        steps = (self._reap, self._write, self._note_done, self._retire, self._compact)
+        # What is done with goes first: a full disk has room again for what follows. A segment that `_write` has followed
+        # up with a new one may be done with, too.
+        steps = (self._reap, self._write, self._reap, self._note_done, self._retire, self._compact)
         for step in steps:
             for way in touched:
                 try:
@@ -583,9 +585,11 @@ class Outbox:
             path = self._directory / f"{way}_{first}.log"
             segment = self._recover_segment(path, way, first, is_last=first == max(firsts))
             if segment is None:
-                # As many positions as it can have held stay unused.
-                state.next = max(state.next, first + path.stat().st_size // RECORD_BYTES)
-                is_damaged = self._set_aside(path) or is_damaged
+                size = path.stat().st_size
+                if self._set_aside(path):
+                    # As many positions as it can have held stay unused.
+                    state.next = max(state.next, first + size // RECORD_BYTES)
+                    is_damaged = True
                 done_path.unlink(missing_ok=True)
                 continue
             used = segment.scan_done(done_path.read_bytes()) if "done" in firsts[first] else first
