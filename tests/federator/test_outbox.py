@@ -295,21 +295,23 @@ def test_a_log_cut_at_any_byte_gives_the_records_before_it(in_memory: Path) -> N
         shutil.rmtree(path)
 
 
-@given(data=st.data())
+@given(seed=st.integers(0, 1 << 32))
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_flipped_bit_costs_what_it_hits_and_nothing_else(in_memory: Path, data: st.DataObject) -> None:
+def test_a_flipped_bit_costs_what_it_hits_and_nothing_else(in_memory: Path, seed: int) -> None:
     path = Path(tempfile.mkdtemp(dir=in_memory))
     outbox = make(path, segment_bytes=400)
-    payloads = [os.urandom(data.draw(st.integers(0, 60))) for _ in range(30)]
+    rng = random.Random(seed)
+    length_max = rng.choice((0, 20, 60))
+    payloads = [rng.randbytes(rng.randint(0, length_max)) for _ in range(30)]
     outbox.append(1, payloads)
     outbox.commit()
     outbox.discard(1, range(3))
     outbox.commit()
     expected = dict(list(enumerate(payloads))[3:])
-    file = data.draw(st.sampled_from(sorted(path.iterdir())))
+    file = rng.choice(sorted(path.iterdir()))
     raw = bytearray(file.read_bytes())
-    at = data.draw(st.integers(0, len(raw) - 1))
-    raw[at] ^= 1 << data.draw(st.integers(0, 7))
+    at = rng.randrange(len(raw))
+    raw[at] ^= 1 << rng.randrange(8)
     file.write_bytes(raw)
     after = make(path, segment_bytes=400)
     found = contents(after, 1)
@@ -326,7 +328,7 @@ def test_a_flipped_bit_costs_what_it_hits_and_nothing_else(in_memory: Path, data
         lost = expected.keys() - found.keys()
         assert found.items() <= expected.items()
         assert len(lost) <= 1
-        assert (counters.damaged + counters.torn == 1) == bool(lost) or not lost
+        assert counters.damaged + counters.torn == 1 or not lost
     # What was skipped is not met again, and what follows still works.
     position = after.append(1, [b"after"])
     after.commit()
@@ -602,7 +604,7 @@ def check_memory(path: Path, records: int) -> None:
 
 
 def test_a_record_on_disk_costs_little_memory(in_memory: Path) -> None:
-    check_memory(in_memory, 50_000)
+    check_memory(in_memory, 20_000)
 
 
 @pytest.mark.slow
@@ -660,14 +662,13 @@ def test_what_was_committed_survives_a_kill_at_any_moment(in_memory: Path) -> No
                 continue
             if line == "done\n":
                 for word in attempt:
-                    kind, way, first, count = word.split()
-                    state = committed.setdefault(int(way), {})
-                    for position in range(int(first), int(first) + int(count)):
-                        state[position] = kind == "a"
+                    words = word.split()
+                    for number in range(int(words[3])):
+                        committed.setdefault(int(words[1]), {})[int(words[2]) + number] = words[0] == "a"
                 attempt = []
         for word in attempt:  # the kill came during this commit
-            _, way, first, count = word.split()
-            unsure.update((int(way), position) for position in range(int(first), int(first) + int(count)))
+            words = word.split()
+            unsure.update((int(words[1]), int(words[2]) + number) for number in range(int(words[3])))
         outbox = make(in_memory, segment_bytes=3_000)
         assert outbox.counters.damaged == outbox.counters.put_aside == 0
         for way, state in committed.items():

@@ -384,8 +384,8 @@ class Outbox:
                 state = self._ways[way]
                 state.flight, state.pending = state.pending, []
         failures: list[LocalError] = []
-        # What is done with goes first: a full disk has room again for what follows. A segment that `_write` has followed
-        # up with a new one may be done with, too.
+        # What is done with goes first: a full disk has room again for what follows. A segment that `_write` has
+        # followed up with a new one may be done with, too.
         steps = (self._reap, self._write, self._reap, self._note_done, self._retire, self._compact)
         for step in steps:
             for way in touched:

@@ -194,11 +194,19 @@ class Segment:
         relative, offsets = self._relative, self.offsets
         offsets.pop()
         damaged = 0
+        is_unsure = False  # whether the record before was taken at its word
         while at <= last:
             marker, length, position, _ = unpack(data, at)
             end = at + RECORD_BYTES + length
             is_plain = marker == salt and position == expected and end <= len(data)
-            if not (is_plain and not verify) and not self._is_record(data, at, expected):
+            if not is_plain and is_unsure and not self._is_record(data, offsets[-1], first + relative[-1]):
+                # The one before named a wrong length.
+                at = offsets.pop()
+                expected = first + relative.pop()
+                is_unsure = False
+                continue
+            is_unsure = is_plain and not verify
+            if not is_unsure and not self._is_record(data, at, expected):
                 found = self._find_record(data, at + 1, expected)
                 if found < 0:
                     break

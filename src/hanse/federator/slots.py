@@ -9,8 +9,8 @@ A slot is three words:
 
 - `note` makes the slot free, writes the first two words, then the last. Killed in between, the slot is free: nothing
   of that message had left yet, and as a new one it is right.
-- `clear` frees a slot with one write: at QoS 1 just before PUBACK leaves, at QoS 2 when PUBREL has come, after which the
-  host sends no PUBLISH again. Killed between `clear` and PUBACK, the message comes again and gets a new id: a
+- `clear` frees a slot with one write: at QoS 1 just before PUBACK leaves, at QoS 2 when PUBREL has come, after which
+  the host sends no PUBLISH again. Killed between `clear` and PUBACK, the message comes again and gets a new id: a
   repeat, which QoS 1 allows. In the other order a slot would be left over, and the identifier's next message, if
   it is equal and comes with DUP, would be taken for the old one and be lost.
 - For the same reason `clear_all` belongs to a host that has lost the session: its identifiers begin anew.
