@@ -227,23 +227,19 @@ class Outbox:
             left = bytes_max
             for segment in state.segments[_segment_at(state.segments, position) :]:
                 if segment.live and segment.end > position:
-                    for at, payload in self._read_segment(segment, position, count_max - len(found), left):
-                        if found and len(payload) > left:
-                            return found
-                        found.append((at, payload))
-                        left -= len(payload)
-                        if len(found) == count_max:
-                            return found
+                    left = self._read_segment(segment, position, found, count_max, left)
+                    if left < 0:
+                        return found
             first = state.flight_first
             for kept in (state.flight, state.pending):
                 for index in range(max(0, position - first), len(kept)):
-                    payload_or_none = kept[index]
-                    if payload_or_none is None:
+                    payload = kept[index]
+                    if payload is None:
                         continue
-                    if len(found) == count_max or (found and len(payload_or_none) > left):
+                    if len(found) == count_max or (found and len(payload) > left):
                         return found
-                    found.append((first + index, payload_or_none))
-                    left -= len(payload_or_none)
+                    found.append((first + index, payload))
+                    left = max(0, left - len(payload))
                 first += len(kept)
         return found
 
@@ -337,16 +333,17 @@ class Outbox:
         return count
 
     def _read_segment(
-        self, segment: Segment, position: int, count_max: int, bytes_max: int
-    ) -> Iterator[tuple[int, bytes]]:
+        self, segment: Segment, position: int, found: list[tuple[int, bytes]], count_max: int, left: int
+    ) -> int:
+        """Add its records to those found: what is left of the limit in bytes, -1 where a limit is reached."""
         index = segment.index(position)
         offsets = segment.offsets
         with _opened(segment.path, os.O_RDONLY) as log:
             while (index := segment.done.find(LIVE, index)) >= 0:
                 # Some of what lies between may be done with, or damaged: the loop goes on for the rest.
-                reach = offsets[index] + min(max(bytes_max, 0) + RECORD_BYTES * count_max, _READ_BYTES)
-                stop = max(bisect_right(offsets, reach, index + 1) - 1, index + 1)
-                stop = min(stop, index + count_max)
+                count = count_max - len(found)
+                reach = offsets[index] + min(left + RECORD_BYTES * count, _READ_BYTES)
+                stop = min(max(bisect_right(offsets, reach, index + 1) - 1, index + 1), index + count)
                 try:
                     data = os.pread(log, offsets[stop] - offsets[index], offsets[index])
                 except OSError as error:
@@ -355,18 +352,20 @@ class Outbox:
                     # A bad place on the disk costs the one record that lies on it.
                     stop = index + 1
                     data = self._read_one(log, segment, index)
-                for number, payload in segment.payloads(data, index, stop):
-                    at = segment.position(number)
-                    if payload is None:
-                        self.counters.damaged += 1
-                        self._discard(segment.way, self._ways[segment.way], at, at + 1)
-                    else:
-                        yield at, payload
-                        count_max -= 1
-                        bytes_max -= len(payload)
-                if count_max <= 0:
-                    return
+                records, damaged = segment.records(data, index, stop)
+                for at in damaged:
+                    self.counters.damaged += 1
+                    self._discard(segment.way, self._ways[segment.way], at, at + 1)
+                for record in records:
+                    length = len(record[1])
+                    if length > left and found:
+                        return -1
+                    found.append(record)
+                    left = left - length if left > length else 0
+                if len(found) == count_max:
+                    return -1
                 index = stop
+        return left
 
     @staticmethod
     def _read_one(log: int, segment: Segment, index: int) -> bytes:

@@ -21,7 +21,7 @@ import re
 import struct
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from zlib import crc32
 
@@ -120,13 +120,13 @@ class Segment:
         salt, first, size = self.salt, self.first, self.size
         pack = _RECORD.pack
         used = 0
-        # `_seed` in place, here and in `payloads`: a tenth of the time of a commit.
+        # `_seed` in place, here and in `records`: a tenth of the time of a commit.
         for payload in payloads:
             if payload is not None:
                 if (size >= bytes_max and size > HEADER_BYTES) or position - first > _U32:
                     break
                 length = len(payload)
-                seed = (salt ^ length * 0x9E3779B1 ^ position ^ position >> 32) & 0xFFFFFFFF
+                seed = (salt ^ length * 0x9E3779B1 ^ position) & 0xFFFFFFFF
                 parts.append(pack(salt, length, position, crc32(payload, seed)))
                 parts.append(payload)
                 relative.append(position - first)
@@ -195,28 +195,28 @@ class Segment:
         offsets.pop()
         damaged = 0
         is_unsure = False  # whether the record before was taken at its word
-        while at <= last:
-            marker, length, position, _ = unpack(data, at)
-            end = at + RECORD_BYTES + length
-            is_plain = marker == salt and position == expected and end <= len(data)
-            if not is_plain and is_unsure and not self._is_record(data, offsets[-1], first + relative[-1]):
-                # The one before named a wrong length.
-                at = offsets.pop()
-                expected = first + relative.pop()
-                is_unsure = False
+        while True:
+            is_plain = is_record = False
+            if at <= last:
+                marker, length, position, _ = unpack(data, at)
+                is_plain = marker == salt and position == expected and at + RECORD_BYTES + length <= len(data)
+                is_record = (is_plain and not verify) or self._is_record(data, at, expected)
+            if is_unsure and not is_plain and not self._is_record(data, offsets[-1], expected - 1):
+                # It named a wrong length, and what follows it was skipped.
+                at, expected, is_record = offsets.pop(), first + relative.pop(), False
+            if is_record:
+                relative.append(position - first)
+                offsets.append(at)
+                expected = position + 1
+                at += RECORD_BYTES + length
+                is_unsure = is_plain and not verify
                 continue
-            is_unsure = is_plain and not verify
-            if not is_unsure and not self._is_record(data, at, expected):
-                found = self._find_record(data, at + 1, expected)
-                if found < 0:
-                    break
-                damaged += 1
-                at = found
-                continue
-            relative.append(position - first)
-            offsets.append(at)
-            expected = position + 1
-            at = end
+            is_unsure = False
+            found = self._find_record(data, at + 1, expected)
+            if found < 0:
+                break
+            damaged += 1
+            at = found
         offsets.append(at)
         self.size = at
         self.done = bytearray(len(relative))
@@ -224,23 +224,33 @@ class Segment:
         self.live_bytes = at - offsets[0]
         return damaged, len(data) - at
 
-    def payloads(self, data: bytes, low: int, high: int) -> Iterator[tuple[int, bytes | None]]:
-        """(record number, payload) of the live records in `data`, which begins at record `low`; None for damage."""
+    def records(self, data: bytes, low: int, high: int) -> tuple[list[tuple[int, bytes]], list[int]]:
+        """The live ones in `data`, which begins with record `low`: (position, payload), and which are damaged."""
         unpack = _RECORD.unpack_from
-        salt, first, relative, offsets, done = self.salt, self.first, self._relative, self.offsets, self.done
+        salt, offsets = self.salt, self.offsets
+        done = self.done[low:high]
+        found: list[tuple[int, bytes]] = []
+        damaged: list[int] = []
         base = offsets[low]
-        for index in range(low, high):
-            if done[index]:
+        last = len(data) - RECORD_BYTES
+        for state, start, expected in zip(done, offsets[low:high], self._relative[low:high], strict=True):
+            if state:
                 continue
-            at = offsets[index] - base
-            if at + RECORD_BYTES > len(data):
-                yield index, None
-                continue
-            marker, length, position, checksum = unpack(data, at)
-            payload = data[at + RECORD_BYTES : at + RECORD_BYTES + length]
-            seed = (salt ^ length * 0x9E3779B1 ^ position ^ position >> 32) & 0xFFFFFFFF
-            is_good = crc32(payload, seed) == checksum and marker == salt and position == first + relative[index]
-            yield index, payload if is_good and len(payload) == length else None
+            at = start - base
+            if at <= last:
+                marker, length, position, checksum = unpack(data, at)
+                at += RECORD_BYTES
+                payload = data[at : at + length]
+                if (
+                    crc32(payload, (salt ^ length * 0x9E3779B1 ^ position) & 0xFFFFFFFF) == checksum
+                    and len(payload) == length
+                    and marker == salt
+                    and position == self.first + expected
+                ):
+                    found.append((position, payload))
+                    continue
+            damaged.append(self.first + expected)
+        return found, damaged
 
     def _is_record(self, data: bytes, at: int, position_min: int) -> bool:
         marker, length, position, checksum = _RECORD.unpack_from(data, at)
@@ -341,5 +351,8 @@ def new_salt() -> int:
 
 
 def _seed(salt: int, length: int, position: int) -> int:
-    """What the checksum of a payload starts from, so that it covers the rest of the record too."""
-    return (salt ^ length * 0x9E3779B1 ^ position ^ position >> 32) & _U32
+    """What the checksum of a payload starts from, so that it covers the rest of the record too.
+
+    The upper half of a position needs none: positions lie close to the one that names the file.
+    """
+    return (salt ^ length * 0x9E3779B1 ^ position) & _U32
