@@ -403,6 +403,44 @@ def test_what_the_done_file_names_is_used_though_the_log_lost_it(tmp_path: Path)
     assert list(contents(make(tmp_path), 1)) == [0, 1, 2, 3, 9]
 
 
+def test_a_commit_returns_when_records_and_names_are_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "outbox"
+    outbox = make(path, segment_bytes=200)
+    order: list[str] = []
+
+    def seen(name: str, call: Callable[..., None]) -> Callable[..., None]:
+        def record(target: int | Path, **options: bool) -> None:
+            file = target if isinstance(target, Path) else Path(f"/proc/self/fd/{target}").readlink()
+            order.append(f"{name} {file.name}")
+            call(target, **options)
+
+        return record
+
+    monkeypatch.setattr(os, "fsync", seen("sync", os.fsync))
+    monkeypatch.setattr(os, "fdatasync", seen("sync", os.fdatasync))
+    monkeypatch.setattr(Path, "unlink", seen("unlink", Path.unlink))
+
+    def commit() -> list[str]:
+        order.clear()
+        outbox.commit()
+        return list(order)
+
+    outbox.append(1, [bytes(100)])
+    assert commit() == ["sync 1_0.log", "sync outbox"]
+    outbox.append(1, [bytes(100)])
+    assert commit() == ["sync 1_0.log"]
+    outbox.append(1, [bytes(200)])
+    assert commit() == ["sync 1_2.log", "sync outbox"]
+    outbox.discard(1, [0])
+    assert commit() == []  # a discard needs no sync
+    outbox.discard(1, [1, 2])
+    # The file that keeps the next position is there before the last one goes.
+    assert commit() == [
+        *("unlink 1_0.log", "unlink 1_0.done", "sync outbox"),
+        *("sync 1_3.log", "sync outbox", "unlink 1_2.log", "unlink 1_2.done", "sync outbox"),
+    ]
+
+
 # A disk that refuses.
 
 
@@ -506,6 +544,48 @@ outbox = Outbox(path, bytes_max=1 << 30)
 assert positions() == list(range(first, appended))
 print("ok")
 """
+
+
+WITHOUT_DESCRIPTORS = """
+import resource, sys
+from pathlib import Path
+from hanse.errors import LocalError
+from hanse.federator.outbox import Outbox
+
+outbox = Outbox(Path(sys.argv[1]), bytes_max=1 << 30)
+outbox.append(1, [b"a", b"b"])
+outbox.commit()
+outbox.append(1, [b"c"])
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+for call in (outbox.commit, lambda: outbox.read(1, 0, 9, 9)):
+    try:
+        call()
+    except LocalError as error:
+        assert "Too many open files" in str(error), error
+    else:
+        raise AssertionError("a descriptor was found")
+assert outbox.read(1, 2, 9, 9) == [(2, b"c")]
+resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+assert outbox.read(1, 0, 9, 9) == [(0, b"a"), (1, b"b"), (2, b"c")]
+outbox.commit()
+assert outbox.counters.damaged == 0
+assert Outbox(Path(sys.argv[1]), bytes_max=1 << 30).records == 3
+print("ok")
+"""
+
+
+@pytest.mark.processes
+def test_a_process_without_descriptors_loses_nothing(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_DESCRIPTORS, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout == "ok\n", done.stderr
 
 
 def run_filling(prefix: list[str], path: Path, limit: int) -> subprocess.CompletedProcess[str]:

@@ -7,7 +7,7 @@ no harm. Two facts are what its users build on:
 1. A word of 8 bytes is written whole or not at all, and a kill cannot undo what was written before. So an entry becomes
    valid, changes its state, or becomes free with the write of *one* word, and that word is written last.
 2. The whole file has its place on disk before it is mapped (`posix_fallocate`): writing to it cannot fail for want of
-   space, which would end the process by a signal.
+   space, which would end the process by a signal. (A file system that copies on write may still want space then.)
 
 The header holds kind, version and size, with a checksum. A file that is something else is put aside and begun anew.
 """

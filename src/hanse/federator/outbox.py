@@ -85,7 +85,7 @@ class OutboxCounters:
 
 
 class _Way:
-    """The segments of a way, then what `commit` has in hand, then what waits for the next one; positions go on."""
+    """The segments of a way, then what `commit` has in hand or could not write, then what waits for the next one."""
 
     __slots__ = ("flight", "next", "pending", "segments")
 
@@ -348,7 +348,7 @@ class Outbox:
                     data = os.pread(log, offsets[stop] - offsets[index], offsets[index])
                 except OSError as error:
                     if error.errno != errno.EIO:
-                        raise _refused(segment.path, error) from error
+                        raise
                     # A bad place on the disk costs the one record that lies on it.
                     stop = index + 1
                     data = self._read_one(log, segment, index)
@@ -381,7 +381,9 @@ class Outbox:
             touched, self._touched = sorted(self._touched), set()
             for way in touched:
                 state = self._ways[way]
-                state.flight, state.pending = state.pending, []
+                # What an earlier commit could not write is still there, and goes first.
+                state.flight += state.pending
+                state.pending = []
         failures: list[LocalError] = []
         # What is done with goes first: a full disk has room again for what follows. A segment that `_write` has
         # followed up with a new one may be done with, too.
@@ -393,12 +395,9 @@ class Outbox:
                 except LocalError as error:
                     failures.append(error)
                     self._touched.add(way)
-        with self._lock:
-            for way in touched:
-                state = self._ways[way]
-                if state.flight:
-                    state.pending[:0] = state.flight
-                    state.flight = []
+                except BaseException:
+                    self._touched.update(touched)
+                    raise
         if failures:
             self.counters.commits_failed += 1
             raise failures[0]
@@ -446,13 +445,10 @@ class Outbox:
     def _append_log(self, segment: Segment, data: bytes) -> None:
         was_torn, segment.is_torn = segment.is_torn, True
         with _opened(segment.path, os.O_WRONLY) as log:
-            try:
-                if was_torn:
-                    os.ftruncate(log, segment.size)
-                _write_all(log, data, segment.size)
-                os.fdatasync(log)
-            except OSError as error:
-                raise _refused(segment.path, error) from error
+            if was_torn:
+                os.ftruncate(log, segment.size)
+            _write_all(log, data, segment.size)
+            os.fdatasync(log)
         segment.is_torn = False
 
     def _create(self, segment: Segment, data: bytes) -> None:
@@ -475,10 +471,10 @@ class Outbox:
             try:
                 with _opened(segment.done_path, os.O_WRONLY | os.O_CREAT) as file:
                     _write_all(file, data, at)
-            except (OSError, LocalError) as error:
+            except LocalError:
                 with self._lock:
                     segment.untake_done(runs)
-                raise error if isinstance(error, LocalError) else _refused(segment.done_path, error) from error
+                raise
             with self._lock:
                 segment.note_done(runs)
 
@@ -542,18 +538,12 @@ class Outbox:
 
     def _write_file(self, path: Path, data: bytes) -> None:
         with _opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as file:
-            try:
-                _write_all(file, data, 0)
-                os.fsync(file)
-            except OSError as error:
-                raise _refused(path, error) from error
+            _write_all(file, data, 0)
+            os.fsync(file)
 
     def _sync_directory(self) -> None:
         with _opened(self._directory, os.O_RDONLY | os.O_DIRECTORY) as directory:
-            try:
-                os.fsync(directory)
-            except OSError as error:
-                raise _refused(self._directory, error) from error
+            os.fsync(directory)
 
     # The start.
 
@@ -657,14 +647,15 @@ def _runs(positions: Iterable[int]) -> Iterator[tuple[int, int]]:
 
 @contextlib.contextmanager
 def _opened(path: Path, flags: int) -> Iterator[int]:
+    """A descriptor; what the system refuses while it is open is a `LocalError` with the file's name."""
     try:
         file = os.open(path, flags | os.O_CLOEXEC, 0o600)
+        try:
+            yield file
+        finally:
+            os.close(file)
     except OSError as error:
         raise _refused(path, error) from error
-    try:
-        yield file
-    finally:
-        os.close(file)
 
 
 def _write_all(file: int, data: bytes, at: int) -> None:
