@@ -26,6 +26,7 @@ BENCHMARKS: dict[str, tuple[str, list[str]]] = {
     "groups": ("100,000 groups at one federator", ["bench/bench_groups.py"]),
     "sim": ("The simulator, and announcements per core against per group", ["bench/bench_sim.py"]),
     "mqtt": ("MQTT in and out on one core", ["bench/bench_mqtt.py"]),
+    "outbox": ("The outbox beside SQLite", ["bench/bench_outbox.py"]),
     "manager": ("The topology manager", ["bench/bench_manager.py"]),
     "join": ("Joining, and the time to heal", ["bench/bench_join.py"]),
     "spool": ("The spool", ["bench/bench_spool.py"]),

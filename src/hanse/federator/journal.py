@@ -1,0 +1,144 @@
+"""Deliveries to the host at QoS 2 that are under way: message id to packet identifier, and whether PUBREL may be sent.
+
+A process that is killed in the middle of the handshake must go on with it, not begin it anew: with another packet
+identifier the host would take the message for another one. A slot is four words:
+
+    number | order of assignment | origin, check of the slot | epoch, state
+
+The state is in the last word, which changes in one write; so a slot is in one of these states, whenever the kill
+comes:
+
+- *free*. Before `assign` has returned nothing of the packet was written to the connection. After a restart the message
+  comes again from upstream, or from the outbox, and is sent as new. `assign` frees the slot, writes the first three
+  words, then the last.
+- *assigned*. PUBLISH may have left or not. It is sent (again) with the same identifier and DUP: a host that has it
+  answers PUBREC and does not deliver it twice.
+- *released*. PUBREC came; it is written before PUBREL leaves, so the host still holds the identifier while the state
+  is *assigned*, and PUBLISH is never sent again after the host may have forgotten it. After a restart only PUBREL is
+  sent. Was PUBCOMP under way, the host answers that it does not know the identifier, which ends it as well.
+- *free* again, by `complete`, after PUBCOMP. The id must be in the `DeliveredRing` before: a kill between the two in
+  the other order would leave a delivery that nobody remembers, and a second one when it comes again from upstream.
+
+Where the host has lost the session, what was assigned goes out under new identifiers: `assign` frees the former slot of
+a message first, so that a message never has two. A power cut may bring older states back: a handshake that the host has
+finished is then begun again, which may double the message; it is never lost, since upstream was not told.
+"""
+
+from pathlib import Path
+
+from hanse.errors import LocalError
+from hanse.federator.mapped import MappedTable
+
+_KIND = b"HANSEJN1"
+_SLOT_WORDS = 4
+_SLOTS = 1 << 16
+_ASSIGNED = 1
+_RELEASED = 2
+
+# Message id: origin, epoch, number.
+MessageId = tuple[int, int, int]
+
+
+class DeliveryJournal:
+    """The table in a file, by packet identifier.
+
+    Args:
+        path: made if it is missing; put aside and begun anew if it is damaged.
+
+    Raises:
+        LocalError: The file cannot be made or mapped.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._table = MappedTable(path, _KIND, _SLOT_WORDS, _SLOTS)
+        self._words = self._table.words
+        self._packet_ids: dict[MessageId, int] = {}
+        self._messages: dict[int, MessageId] = {}
+        self._order = 0
+        self._recover()
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def assign(self, packet_id: int, origin: int, epoch: int, number: int) -> None:
+        """Before PUBLISH is written: this message goes out under this identifier.
+
+        Raises:
+            LocalError: There is no such packet identifier.
+        """
+        if not 1 <= packet_id < _SLOTS:
+            raise LocalError(f"{packet_id} is no packet identifier; 1 to {_SLOTS - 1} are.")
+        message = (origin, epoch, number)
+        former = self._packet_ids.get(message)
+        if former is not None:
+            self.complete(former)
+        if packet_id in self._messages:
+            self.complete(packet_id)
+        words = self._words
+        slot = packet_id * _SLOT_WORDS
+        self._order += 1
+        words[slot + 3] = 0
+        words[slot] = number
+        words[slot + 1] = self._order
+        words[slot + 2] = origin << 32 | _check(packet_id, origin, epoch, number, self._order)
+        words[slot + 3] = epoch << 16 | _ASSIGNED
+        self._packet_ids[message] = packet_id
+        self._messages[packet_id] = message
+
+    def release(self, packet_id: int) -> None:
+        """PUBREC came; before PUBREL is written. An identifier that is free is ignored."""
+        message = self._messages.get(packet_id)
+        if message is not None:
+            self._words[packet_id * _SLOT_WORDS + 3] = message[1] << 16 | _RELEASED
+
+    def complete(self, packet_id: int) -> None:
+        """PUBCOMP came, or the host refused; after the id is in the ring. An identifier that is free is ignored."""
+        message = self._messages.pop(packet_id, None)
+        if message is not None:
+            self._words[packet_id * _SLOT_WORDS + 3] = 0
+            del self._packet_ids[message]
+
+    def open(self) -> list[tuple[int, MessageId, bool]]:
+        """Packet identifier, message id and whether it is released, in the order in which they were assigned."""
+        words = self._words
+        found = [
+            (words[packet_id * _SLOT_WORDS + 1], packet_id, message) for packet_id, message in self._messages.items()
+        ]
+        return [
+            (packet_id, message, words[packet_id * _SLOT_WORDS + 3] & 0xFFFF == _RELEASED)
+            for _, packet_id, message in sorted(found)
+        ]
+
+    def packet_id_of(self, origin: int, epoch: int, number: int) -> int | None:
+        """The identifier under which a message is under way."""
+        return self._packet_ids.get((origin, epoch, number))
+
+    def close(self) -> None:
+        """Let go of it; the file stays."""
+        self._words.release()
+        self._table.close()
+
+    def _recover(self) -> None:
+        words = self._words
+        for packet_id in range(1, _SLOTS):
+            slot = packet_id * _SLOT_WORDS
+            last = words[slot + 3]
+            if not last:
+                continue
+            number, order, third = words[slot], words[slot + 1], words[slot + 2]
+            origin, epoch = third >> 32, last >> 16
+            message = (origin, epoch, number)
+            is_whole = third & 0xFFFFFFFF == _check(packet_id, origin, epoch, number, order)
+            if not is_whole or last & 0xFFFF not in (_ASSIGNED, _RELEASED) or message in self._packet_ids:
+                words[slot + 3] = 0
+                continue
+            self._packet_ids[message] = packet_id
+            self._messages[packet_id] = message
+            self._order = max(self._order, order)
+
+
+def _check(packet_id: int, origin: int, epoch: int, number: int, order: int) -> int:
+    """A slot that does not hold what was written together is told by this."""
+    mixed = ((packet_id * 31 + origin) * 1_000_003 + epoch) * 1_000_003 + number
+    mixed = mixed * 1_000_003 + order
+    return (mixed ^ mixed >> 32 ^ mixed >> 64) & 0xFFFFFFFF

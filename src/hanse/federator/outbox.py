@@ -1,0 +1,670 @@
+"""The outbox: what could not yet be handed on waits here, on disk, first in, first out, one log per *way*.
+
+A way is a neighbour's id, or a negative number for the host and the like. Theory of operation:
+
+- `append` puts records into memory and gives them positions; `commit` writes them at the end of the way's last
+  segment and returns when they would survive a power cut. Whoever acknowledges upstream does so after that.
+- `read` gives the records that are not done with, from a position on, whether they are on disk yet or not. `discard`
+  says that some are; that goes to disk with the next `commit`, without a sync, as a discard that is lost only means
+  that a record is sent again.
+- A segment that has nothing live is deleted; one that has little (a few records stuck among many that went) is
+  rewritten without the rest, so that the disk holds at most some four times what is live.
+
+Rules:
+
+1. Nothing is acknowledged by this module before it is on disk: a record is durable when a `commit` that began after
+   its `append` has returned.
+2. Positions of a way only grow, over restarts too. The last segment of a way therefore stays, or an empty one with the
+   next position in its name; and what a `.done` file names counts as used. (A position may come again whose record
+   never reached the disk: nobody can remember it.)
+3. A disk that refuses (full, broken) loses nothing that is in memory: `commit` says so, and the next one writes the
+   same again, from the same place; after a failed sync, too, since what the kernel then calls clean may not be on disk.
+4. A start never fails for what it finds in the files: a torn end (a power cut) is cut off, a damaged record is
+   skipped, a file without a header is put aside; each is counted.
+5. Bounded: `bytes_max` for all that is live, `pending_bytes_max` for what is not on disk yet, 9 bytes of memory for
+   each record on disk. What does not fit is refused; what is dropped to make room is the caller's word, and counted.
+
+`commit` may run in a thread of its own while all else is called from the loop: the lock is never held over a write or
+a sync, only over `read`'s own reading. Calls of `commit` wait for one another. The directory belongs to one process
+(`StateDirectory` sees to that).
+"""
+
+import contextlib
+import errno
+import os
+import re
+import threading
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hanse.errors import LocalError, Unavailable
+from hanse.federator.damaged import put_aside
+from hanse.federator.segment import (
+    HEADER_BYTES,
+    LIVE,
+    PAYLOAD_BYTES_MAX,
+    RECORD_BYTES,
+    SEGMENT_BYTES_MAX,
+    Segment,
+    new_salt,
+)
+
+# What waits for `commit`, in memory. Larger rides out a longer stall of the disk; 30,000 messages/s of 1 KiB fill this
+# in two seconds. (The retention of the protocol has the same limit.)
+PENDING_BYTES_MAX = 64 << 20
+
+# One read from the disk. Larger saves calls; smaller wastes less where few of the records are still live.
+_READ_BYTES = 256 << 10
+
+# A segment that has this share of its bytes live, or less, is rewritten without the rest.
+_COMPACT_SHARE = 4
+
+# Below this share of `segment_bytes` a file is left as it is until it has nothing live, the last of a way even then:
+# a new file costs more than some kilobytes that wait.
+_SMALL_SHARE = 8
+
+_NAME = re.compile(r"(-?\d{1,20})_(\d{1,20})\.(log|done|log\.new)")
+_POSITION_MAX = 2**63
+
+
+@dataclass(slots=True)
+class OutboxCounters:
+    """They only grow, from the start of the process on."""
+
+    appended: int = 0
+    discarded: int = 0
+    dropped: int = 0  # by `drop_oldest`
+    damaged: int = 0  # records, or stretches of a file, whose checksum was wrong
+    torn: int = 0  # ends of a file that were cut off at the start
+    put_aside: int = 0  # files without a header that can be understood
+    commits: int = 0
+    commits_failed: int = 0
+    compactions: int = 0
+
+
+class _Way:
+    """The segments of a way, then what `commit` has in hand or could not write, then what waits for the next one."""
+
+    __slots__ = ("flight", "next", "pending", "segments")
+
+    def __init__(self) -> None:
+        self.segments: list[Segment] = []
+        self.flight: list[bytes | None] = []  # None: discarded before it was written
+        self.pending: list[bytes | None] = []
+        self.next = 0
+
+    @property
+    def flight_first(self) -> int:
+        return self.next - len(self.pending) - len(self.flight)
+
+    def first(self) -> int:
+        for segment in self.segments:
+            if segment.live:
+                return segment.position(segment.done.find(LIVE))
+        for kept, first in ((self.flight, self.flight_first), (self.pending, self.next - len(self.pending))):
+            for index, payload in enumerate(kept):
+                if payload is not None:
+                    return first + index
+        return self.next
+
+
+class Outbox:
+    """The outbox in a directory; see the module for the rules.
+
+    Args:
+        directory: made if it is missing.
+        bytes_max: what all live records may take, `RECORD_BYTES` each and their payloads.
+        segment_bytes: from this size on a file is followed by a new one.
+        pending_bytes_max: what may wait in memory for `commit`.
+
+    Attributes:
+        bytes: what the live records take.
+        records: how many they are.
+        pending_bytes: what of it is not on disk yet.
+        counters: what happened.
+
+    Raises:
+        LocalError: The directory cannot be made or read.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        bytes_max: int,
+        segment_bytes: int = 8 << 20,
+        pending_bytes_max: int = PENDING_BYTES_MAX,
+    ) -> None:
+        if not HEADER_BYTES < segment_bytes <= SEGMENT_BYTES_MAX:
+            raise LocalError(f"segment_bytes is {segment_bytes}; give {HEADER_BYTES + 1} to {SEGMENT_BYTES_MAX}.")
+        self.bytes = 0
+        self.records = 0
+        self.pending_bytes = 0
+        self.counters = OutboxCounters()
+        self._directory = directory
+        self._bytes_max = bytes_max
+        self._segment_bytes = segment_bytes
+        self._pending_bytes_max = pending_bytes_max
+        self._ways: dict[int, _Way] = {}
+        self._touched: set[int] = set()  # ways that `commit` has something to do for
+        self._lock = threading.Lock()
+        self._commit_lock = threading.Lock()
+        self._is_closed = False
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._recover()
+        except OSError as error:
+            raise LocalError(
+                f"The outbox in {directory} cannot be read: {error.strerror}; check the disk and its rights."
+            ) from error
+
+    @staticmethod
+    def bytes_of(payloads: Sequence[bytes]) -> int:
+        """What these would take, in the measure of `bytes_max`; what `drop_oldest` wants to know."""
+        return sum(map(len, payloads)) + RECORD_BYTES * len(payloads)
+
+    def ways(self) -> dict[int, tuple[int, int]]:
+        """For each way the first position that is not done with, and the next that will be given."""
+        with self._lock:
+            return {way: (state.first(), state.next) for way, state in sorted(self._ways.items())}
+
+    def append(self, way: int, payloads: Sequence[bytes]) -> int:
+        """Put records at the end, all or none, in memory until `commit`: the position of the first.
+
+        Raises:
+            Unavailable: `bytes_max` would be passed (drop something, or wait), or more would wait in memory than
+                may (the disk does not keep up: wait). Nothing was taken.
+            LocalError: A payload is larger than any outbox takes, or the outbox is closed.
+        """
+        self._check_open()
+        needed = self.bytes_of(payloads)
+        if self.bytes + needed > self._bytes_max:
+            raise Unavailable(
+                f"The outbox is full: {self.bytes} bytes of {self._bytes_max}, {needed} more for {way}; "
+                "drop the oldest, or hold back."
+            )
+        if self.pending_bytes + needed > self._pending_bytes_max and self.pending_bytes:
+            raise Unavailable(
+                f"The disk of the outbox does not keep up: {self.pending_bytes} bytes of {self._pending_bytes_max} "
+                f"wait for it, {needed} more for {way}; hold back until a commit succeeds."
+            )
+        if needed > PAYLOAD_BYTES_MAX and max(map(len, payloads)) > PAYLOAD_BYTES_MAX:
+            raise LocalError(f"A record of more than {PAYLOAD_BYTES_MAX} bytes was given for {way}; refuse it before.")
+        with self._lock:
+            state = self._ways.get(way)
+            if state is None:
+                state = self._ways[way] = _Way()
+            first = state.next
+            state.pending.extend(payloads)
+            state.next = first + len(payloads)
+            self._touched.add(way)
+            self.bytes += needed
+            self.pending_bytes += needed
+            self.records += len(payloads)
+        self.counters.appended += len(payloads)
+        return first
+
+    def read(self, way: int, position: int, count_max: int, bytes_max: int) -> list[tuple[int, bytes]]:
+        """(position, payload) of live records from `position` on, in order; one at least, where there is one.
+
+        Args:
+            way: whose.
+            position: the first that is wanted.
+            count_max: records at most.
+            bytes_max: payload bytes at most, the first record excepted.
+
+        Raises:
+            LocalError: A file cannot be opened. (A record that cannot be read is damaged: skipped and counted.)
+        """
+        self._check_open()
+        found: list[tuple[int, bytes]] = []
+        with self._lock:
+            state = self._ways.get(way)
+            if state is None or count_max <= 0:
+                return found
+            left = bytes_max
+            for segment in state.segments[_segment_at(state.segments, position) :]:
+                if segment.live and segment.end > position:
+                    left = self._read_segment(segment, position, found, count_max, left)
+                    if left < 0:
+                        return found
+            first = state.flight_first
+            for kept in (state.flight, state.pending):
+                for index in range(max(0, position - first), len(kept)):
+                    payload = kept[index]
+                    if payload is None:
+                        continue
+                    if len(found) == count_max or (found and len(payload) > left):
+                        return found
+                    found.append((first + index, payload))
+                    left = max(0, left - len(payload))
+                first += len(kept)
+        return found
+
+    def discard(self, way: int, positions: Iterable[int]) -> None:
+        """These are done with; those that already were, or never existed, are ignored."""
+        self._check_open()
+        with self._lock:
+            state = self._ways.get(way)
+            if state is None:
+                return
+            for start, end in _runs(positions):
+                self.counters.discarded += self._discard(way, state, start, end)
+
+    def drop_oldest(self, way: int, bytes_needed: int) -> int:
+        """Make room for that much by discarding from the front of a way: how many records, each a counted loss.
+
+        Where even an empty outbox would not hold that much, nothing is dropped.
+        """
+        self._check_open()
+        dropped = 0
+        with self._lock:
+            state = self._ways.get(way)
+            if state is None or bytes_needed > self._bytes_max:
+                return 0
+            for segment in state.segments:
+                while segment.live and (excess := self.bytes + bytes_needed - self._bytes_max) > 0:
+                    low = segment.done.find(LIVE)
+                    offsets = segment.offsets
+                    high = bisect_left(offsets, offsets[low] + excess, low + 1, len(offsets) - 1)
+                    dropped += self._discard(way, state, segment.position(low), segment.position(high - 1) + 1)
+            position = state.flight_first
+            while position < state.next and self.bytes + bytes_needed > self._bytes_max:
+                dropped += self._discard(way, state, position, position + 1)
+                position += 1
+        self.counters.dropped += dropped
+        return dropped
+
+    def commit(self) -> None:
+        """Write and sync all that was appended before; may run in a thread. What needs nothing written costs nothing.
+
+        Raises:
+            LocalError: The disk refuses. What was not written is still pending, and the next call tries again.
+        """
+        with self._commit_lock:
+            self._check_open()
+            self._commit()
+
+    def close(self) -> None:
+        """Commit, and refuse what comes after; harmless when it is closed.
+
+        Raises:
+            LocalError: The disk refuses that last commit; the outbox is closed all the same.
+        """
+        with self._commit_lock:
+            if self._is_closed:
+                return
+            try:
+                self._commit()
+            finally:
+                self._is_closed = True
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise LocalError(f"The outbox in {self._directory} is closed; nothing can be done with it any more.")
+
+    def _discard(self, way: int, state: _Way, start: int, end: int) -> int:
+        count = freed = 0
+        segments = state.segments
+        for number in range(_segment_at(segments, start), len(segments)):
+            segment = segments[number]
+            if segment.first >= end:
+                break
+            gone, gone_bytes = segment.discard(start, end)
+            count += gone
+            freed += gone_bytes
+        first = state.flight_first
+        if end > first:
+            for kept in (state.flight, state.pending):
+                for index in range(max(0, start - first), min(end - first, len(kept))):
+                    payload = kept[index]
+                    if payload is not None:
+                        kept[index] = None
+                        count += 1
+                        freed += RECORD_BYTES + len(payload)
+                        self.pending_bytes -= RECORD_BYTES + len(payload)
+                first += len(kept)
+        if count:
+            self.records -= count
+            self.bytes -= freed
+            self._touched.add(way)
+        return count
+
+    def _read_segment(
+        self, segment: Segment, position: int, found: list[tuple[int, bytes]], count_max: int, left: int
+    ) -> int:
+        """Add its records to those found: what is left of the limit in bytes, -1 where a limit is reached."""
+        index = segment.index(position)
+        offsets = segment.offsets
+        with _opened(segment.path, os.O_RDONLY) as log:
+            while (index := segment.done.find(LIVE, index)) >= 0:
+                # Some of what lies between may be done with, or damaged: the loop goes on for the rest.
+                count = count_max - len(found)
+                reach = offsets[index] + min(left + RECORD_BYTES * count, _READ_BYTES)
+                stop = min(max(bisect_right(offsets, reach, index + 1) - 1, index + 1), index + count)
+                try:
+                    data = os.pread(log, offsets[stop] - offsets[index], offsets[index])
+                except OSError as error:
+                    if error.errno != errno.EIO:
+                        raise
+                    # A bad place on the disk costs the one record that lies on it.
+                    stop = index + 1
+                    data = self._read_one(log, segment, index)
+                records, damaged = segment.records(data, index, stop)
+                for at in damaged:
+                    self.counters.damaged += 1
+                    self._discard(segment.way, self._ways[segment.way], at, at + 1)
+                for record in records:
+                    length = len(record[1])
+                    if length > left and found:
+                        return -1
+                    found.append(record)
+                    left = left - length if left > length else 0
+                if len(found) == count_max:
+                    return -1
+                index = stop
+        return left
+
+    @staticmethod
+    def _read_one(log: int, segment: Segment, index: int) -> bytes:
+        start, end = segment.offsets[index], segment.offsets[index + 1]
+        with contextlib.suppress(OSError):
+            return os.pread(log, end - start, start)
+        return b""
+
+    # Commit. Only what changes what others see is done under the lock.
+
+    def _commit(self) -> None:
+        with self._lock:
+            touched, self._touched = sorted(self._touched), set()
+            for way in touched:
+                state = self._ways[way]
+                # What an earlier commit could not write is still there, and goes first.
+                state.flight += state.pending
+                state.pending = []
+        failures: list[LocalError] = []
+        # What is done with goes first: a full disk has room again for what follows. A segment that `_write` has
+        # followed up with a new one may be done with, too.
+        steps = (self._reap, self._write, self._reap, self._note_done, self._retire, self._compact)
+        for step in steps:
+            for way in touched:
+                try:
+                    step(way, self._ways[way])
+                except LocalError as error:
+                    failures.append(error)
+                    self._touched.add(way)
+                except BaseException:
+                    self._touched.update(touched)
+                    raise
+        if failures:
+            self.counters.commits_failed += 1
+            raise failures[0]
+        if touched:
+            self.counters.commits += 1
+
+    def _write(self, way: int, state: _Way) -> None:
+        while True:
+            with self._lock:
+                position, payloads = state.flight_first, list(state.flight)
+            if not payloads:
+                return
+            if all(payload is None for payload in payloads):
+                with self._lock:
+                    state.flight.clear()
+                return
+            last = state.segments[-1] if state.segments else None
+            is_new = last is None or last.size >= self._segment_bytes
+            segment = Segment(self._directory, way, position, new_salt()) if last is None or is_new else last
+            data, relative, used = segment.encode(position, payloads, self._segment_bytes)
+            if not used:
+                # Only where positions outrun what a file can name, which takes four billion discarded in memory.
+                segment, is_new = Segment(self._directory, way, position, new_salt()), True
+                data, relative, used = segment.encode(position, payloads, self._segment_bytes)
+            if is_new:
+                self._create(segment, data)
+            else:
+                self._append_log(segment, data)
+            lengths = [len(payload) for payload in payloads[:used] if payload is not None]
+            with self._lock:
+                segment.extend(relative, lengths)
+                if is_new:
+                    state.segments.append(segment)
+                for index in range(used):
+                    payload = payloads[index]
+                    if payload is None:
+                        continue
+                    if state.flight[index] is None:
+                        segment.discard(position + index, position + index + 1)
+                        self._touched.add(way)
+                    else:
+                        self.pending_bytes -= RECORD_BYTES + len(payload)
+                del state.flight[:used]
+
+    def _append_log(self, segment: Segment, data: bytes) -> None:
+        was_torn, segment.is_torn = segment.is_torn, True
+        with _opened(segment.path, os.O_WRONLY) as log:
+            if was_torn:
+                os.ftruncate(log, segment.size)
+            _write_all(log, data, segment.size)
+            os.fdatasync(log)
+        segment.is_torn = False
+
+    def _create(self, segment: Segment, data: bytes) -> None:
+        """A new file with its first records; its name is on disk, too, when this returns."""
+        try:
+            self._write_file(segment.path, segment.header() + data)
+            self._sync_directory()
+        except LocalError:
+            with contextlib.suppress(OSError):
+                segment.path.unlink(missing_ok=True)
+            raise
+
+    def _note_done(self, _: int, state: _Way) -> None:
+        for segment in list(state.segments):
+            # What has nothing live is deleted soon, and needs no notes; the last of a way may stay.
+            if not segment.is_dirty or not (segment.live or segment is state.segments[-1]):
+                continue
+            with self._lock:
+                at, data, runs = segment.take_done()
+            try:
+                with _opened(segment.done_path, os.O_WRONLY | os.O_CREAT) as file:
+                    _write_all(file, data, at)
+            except LocalError:
+                with self._lock:
+                    segment.untake_done(runs)
+                raise
+            with self._lock:
+                segment.note_done(runs)
+
+    def _reap(self, _: int, state: _Way) -> None:
+        """Delete what has nothing live, the last of a way excepted."""
+        gone = [segment for segment in state.segments[:-1] if not segment.live]
+        if not gone:
+            return
+        with self._lock:
+            state.segments = [segment for segment in state.segments if segment not in gone]
+        for segment in gone:
+            try:
+                segment.path.unlink(missing_ok=True)
+                segment.done_path.unlink(missing_ok=True)
+            except OSError as error:
+                raise _refused(segment.path, error) from error
+        self._sync_directory()
+
+    def _retire(self, way: int, state: _Way) -> None:
+        """Rule 2: a last segment that is done with is deleted when an empty one keeps the next position."""
+        if not state.segments:
+            return
+        last = state.segments[-1]
+        if not last.live and self._is_worth_a_file(last):
+            self._succeed(way, state)
+            self._reap(way, state)
+
+    def _is_worth_a_file(self, segment: Segment) -> bool:
+        return segment.size >= HEADER_BYTES + self._segment_bytes // _SMALL_SHARE
+
+    def _succeed(self, way: int, state: _Way) -> None:
+        """An empty segment at the end of a way, whose name keeps the next position."""
+        with self._lock:
+            position = state.flight_first
+        successor = Segment(self._directory, way, position, new_salt())
+        self._create(successor, b"")
+        with self._lock:
+            state.segments.append(successor)
+
+    def _compact(self, _: int, state: _Way) -> None:
+        for segment in state.segments[:-1]:
+            is_sparse = segment.live_bytes * _COMPACT_SHARE <= segment.size
+            if not segment.live or not is_sparse or not self._is_worth_a_file(segment):
+                continue
+            try:
+                old = segment.path.read_bytes()
+            except OSError as error:
+                raise _refused(segment.path, error) from error
+            with self._lock:
+                data, kept = segment.compacted(old)
+            beside = segment.path.with_name(segment.path.name + ".new")
+            self._write_file(beside, data)
+            with self._lock:
+                try:
+                    beside.replace(segment.path)
+                except OSError as error:
+                    raise _refused(segment.path, error) from error
+                segment.replace(kept)
+            self._sync_directory()
+            self.counters.compactions += 1
+
+    def _write_file(self, path: Path, data: bytes) -> None:
+        with _opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as file:
+            _write_all(file, data, 0)
+            os.fsync(file)
+
+    def _sync_directory(self) -> None:
+        with _opened(self._directory, os.O_RDONLY | os.O_DIRECTORY) as directory:
+            os.fsync(directory)
+
+    # The start.
+
+    def _recover(self) -> None:
+        files: dict[int, dict[int, set[str]]] = {}
+        for path in self._directory.iterdir():
+            match = _NAME.fullmatch(path.name)
+            if match is None:
+                continue
+            way, first, kind = int(match[1]), int(match[2]), match[3]
+            if kind == "log.new":
+                path.unlink()  # a compaction that was cut off: the log is whole
+            elif first < _POSITION_MAX and path.name == f"{way}_{first}.{kind}":
+                files.setdefault(way, {}).setdefault(first, set()).add(kind)
+        for way, firsts in sorted(files.items()):
+            self._ways[way] = self._recover_way(way, firsts)
+            self._touched.add(way)
+
+    def _recover_way(self, way: int, firsts: dict[int, set[str]]) -> _Way:
+        state = _Way()
+        is_damaged = False
+        for first in sorted(firsts):
+            state.next = max(state.next, first)
+            done_path = self._directory / f"{way}_{first}.done"
+            if "log" not in firsts[first]:
+                done_path.unlink()  # its log was deleted first
+                continue
+            path = self._directory / f"{way}_{first}.log"
+            segment = self._recover_segment(path, way, first, is_last=first == max(firsts))
+            if segment is None:
+                size = path.stat().st_size
+                if self._set_aside(path):
+                    # As many positions as it can have held stay unused.
+                    state.next = max(state.next, first + size // RECORD_BYTES)
+                    is_damaged = True
+                done_path.unlink(missing_ok=True)
+                continue
+            used = segment.scan_done(done_path.read_bytes()) if "done" in firsts[first] else first
+            state.segments.append(segment)
+            state.next = max(state.next, segment.end, used)
+            self.records += segment.live
+            self.bytes += segment.live_bytes
+        if is_damaged:
+            # Rule 2, now that the name is gone that kept the position; a disk that refuses will say so at `commit`.
+            with contextlib.suppress(LocalError):
+                self._succeed(way, state)
+        return state
+
+    def _recover_segment(self, path: Path, way: int, first: int, *, is_last: bool) -> Segment | None:
+        data = path.read_bytes()
+        segment = Segment.read(self._directory, way, first, data)
+        if segment is None:
+            return None
+        damaged, torn_bytes = segment.scan(data, verify=is_last)
+        self.counters.damaged += damaged
+        if torn_bytes and is_last:
+            self.counters.torn += 1
+            os.truncate(path, segment.size)
+        elif torn_bytes:
+            self.counters.damaged += 1
+        return segment
+
+    def _set_aside(self, path: Path) -> bool:
+        """Whether it was damaged; else it was made, and cut off before its header was on disk."""
+        data = path.read_bytes()
+        if len(data) < HEADER_BYTES or not data.strip(b"\0"):
+            path.unlink()
+            self.counters.torn += 1
+            return False
+        self.counters.put_aside += 1
+        put_aside(path, f"expected the header of the segment {path.name}")
+        return True
+
+
+def _segment_at(segments: list[Segment], position: int) -> int:
+    """The number of the segment that would hold a position; 0 if all are beyond it."""
+    return max(0, bisect_right(segments, position, key=_first) - 1)
+
+
+def _first(segment: Segment) -> int:
+    return segment.first
+
+
+def _runs(positions: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Positions as ranges; those that follow one another, which is the rule, become one."""
+    if isinstance(positions, range) and positions.step == 1:
+        if positions:
+            yield positions.start, positions.stop
+        return
+    start = end = -1
+    for position in positions:
+        if position == end:
+            end += 1
+            continue
+        if end >= 0:
+            yield start, end
+        start, end = position, position + 1
+    if end >= 0:
+        yield start, end
+
+
+@contextlib.contextmanager
+def _opened(path: Path, flags: int) -> Iterator[int]:
+    """A descriptor; what the system refuses while it is open is a `LocalError` with the file's name."""
+    try:
+        file = os.open(path, flags | os.O_CLOEXEC, 0o600)
+        try:
+            yield file
+        finally:
+            os.close(file)
+    except OSError as error:
+        raise _refused(path, error) from error
+
+
+def _write_all(file: int, data: bytes, at: int) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(file, view, at)
+        view = view[written:]
+        at += written
+
+
+def _refused(path: Path, error: OSError) -> LocalError:
+    return LocalError(f"The outbox's {path} cannot be used: {error.strerror}; check the disk, its space and rights.")
