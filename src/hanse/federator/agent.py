@@ -25,6 +25,7 @@ from hanse.federator import entering, logs
 from hanse.federator.bridges import BridgeBook
 from hanse.federator.copies import CopyMerger
 from hanse.federator.crossing import Crossing, FilterCounts
+from hanse.federator.custodian import Custodian
 from hanse.federator.dialling import Dialling
 from hanse.federator.echoes import EchoMemory
 from hanse.federator.entering import Entrance, ReadAgain
@@ -49,11 +50,17 @@ from hanse.mqtt.publication import Publication as HostPublication
 from hanse.mqtt.publication import encode, payload_of
 from hanse.protocol import codec, events
 from hanse.protocol.effects import (
+    Acknowledge,
     CloseLink,
+    Deliver,
+    Discard,
     Effect,
     Emit,
+    Fetch,
     Send,
     SendRuns,
+    SendSummaries,
+    Store,
     StoreEpoch,
     SubscribeHost,
     UnsubscribeHost,
@@ -61,7 +68,7 @@ from hanse.protocol.effects import (
 from hanse.protocol.forwarding import Routed
 from hanse.protocol.identity import private_group
 from hanse.protocol.machine import Machine
-from hanse.protocol.messages import Publication, Run
+from hanse.protocol.messages import HOST, Publication, Run
 from hanse.protocol.packets import split, topic_of
 from hanse.protocol.settings import MANAGEMENT_GROUP
 from hanse.telemetry import prometheus
@@ -77,6 +84,7 @@ TELL_EVERY_S = 3.0
 SHARE_NAMES_MAX = 1_000
 FOLLOW_EVERY_S = 0.1
 SELF_PROBE_TOPIC = "hanse/probe/self"
+_SUMMARIES = bytes((codec.SUMMARIES,))
 
 
 class Agent:
@@ -110,6 +118,20 @@ class Agent:
         self._joined: frozenset[int] = frozenset()
         self._shares_warned: set[tuple[str, int]] = set()
         self._undelivered: deque[tuple[Run, Obligation]] = deque()
+        self.custodian = Custodian(
+            state.path,
+            bytes_max=settings.outbox_bytes_max,
+            overflow=settings.outbox_overflow,
+            step=self._step,
+            counters=self.counters,
+        )
+        # Batches of the host's that it waits to hear of: what says so, and its packet identifiers.
+        self._batches: dict[int, tuple[Callable[[], None], list[int]]] = {}
+        self._next_batch = 1
+        # While true the host may hand in again what a former process has numbered.
+        self._may_come_again = True
+        self._armed_at = 0.0
+        self._is_wanted_dirty = False
         self._tasks: list[asyncio.Task[None]] = []
 
         client_settings = self._client_settings()
@@ -119,6 +141,8 @@ class Agent:
             on_internal=self._on_internal,
             on_state=self._on_host_state,
             on_credit=self._on_host_credit,
+            journal=self.custodian.journal,
+            ring=self.custodian.ring,
         )
         self._acks = AckOrder(self.host.client.ack)
         self.links = self._make_links(client_settings)
@@ -195,7 +219,14 @@ class Agent:
                     lambda: host.refused_subscriptions,
                 ),
                 "host_unacknowledged": ("Deliveries that the host has not taken.", lambda: host.client.unacknowledged),
-                "parked_bytes": ("Publications that wait for a way.", lambda: machine.parked_bytes),
+                "parked_bytes": ("Publications of QoS 0 that wait for a way.", lambda: machine.parked_bytes),
+                "in_custody": (
+                    "Publications of QoS 1 and 2 that some way has yet to take.",
+                    lambda: machine.in_custody,
+                ),
+                "retained_bytes": ("Publications kept for a while after.", lambda: machine.retained_bytes),
+                "outbox_bytes": ("What waits on disk.", lambda: self.custodian.outbox.bytes),
+                "outbox_records": ("Batches that wait on disk.", lambda: self.custodian.outbox.records),
                 "epoch": ("The boot epoch.", lambda: machine.epoch),
                 "manager_away": (
                     "1 while no manager answers.",
@@ -229,6 +260,7 @@ class Agent:
                 on_up=up,
                 on_down=down,
                 on_frames=self._on_link_frames,
+                on_taken=self._on_taken,
             )
         return LinkBook(
             self.identity,
@@ -237,6 +269,7 @@ class Agent:
             on_up=up,
             on_down=down,
             on_frames=self._on_link_frames,
+            on_taken=self._on_taken,
             tls=self.settings.link_tls(),
         )
 
@@ -279,7 +312,7 @@ class Agent:
             username=settings.username,
             password=settings.password,
             tls=settings.host_tls(),
-            clean_start=True,
+            clean_start=False,
             session_expiry_s=3600,
         )
 
@@ -288,6 +321,13 @@ class Agent:
     async def start(self) -> None:
         """Begin: epoch on disk, interest of before, host, links, the page for the operator."""
         self._carry_out(self.machine.start(self._loop.time()))
+        left = self.machine.restore(
+            self._loop.time(),
+            delivered=self.custodian.ring.entries(),
+            outbox=self.custodian.outbox.ways(),
+            wanted=self.custodian.read_wanted(),
+        )
+        self._carry_out(left)
         # Before the first link: the claims that neighbours hear first should be whole.
         document = self._state.read_interest()
         if document is not None:
@@ -328,6 +368,8 @@ class Agent:
         await self.links.stop()
         await self.host.client.stop()
         await self.http.stop()
+        self.custodian.write_wanted(self.machine.host_subscriptions())
+        self.custodian.stop()
         self._state.write_interest(self.interest.dump(self._loop.time(), time.time()))
 
     # --- the machine --------------------------------------------------------------------------------------------------
@@ -340,21 +382,26 @@ class Agent:
         if self._timer is not None:
             self._timer.cancel()
         if not self.machine.is_stopped:
-            self._timer = self._loop.call_at(self.machine.deadline, self._step, events.Tick())
+            self._armed_at = self.machine.deadline
+            self._timer = self._loop.call_at(self._armed_at, self._step, events.Tick())
 
-    def _carry_out(self, effects: list[Effect]) -> None:
+    def _carry_out(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             match effect:
                 case Send(neighbour, frame):
                     traffic = self.metrics.link(neighbour, "out")
                     traffic.control_frames += 1
                     traffic.control_bytes += self.links.send_control(neighbour, frame)
-                case SendRuns(neighbour, runs):
-                    self._send_runs(neighbour, runs, None)
+                case SendRuns(neighbour, runs, token):
+                    self._send_runs(neighbour, runs, token)
+                case SendSummaries() | Deliver() | Acknowledge() | Store() | Fetch() | Discard():
+                    self._carry_out_custody(effect)
                 case SubscribeHost(group):
                     self._ask_host([(group, 2)], [])
+                    self._is_wanted_dirty = True
                 case UnsubscribeHost(group):
                     self._ask_host([], [group])
+                    self._is_wanted_dirty = True
                 case StoreEpoch(epoch):
                     self._state.write_epoch(epoch)
                 case CloseLink(neighbour, reason):
@@ -362,6 +409,25 @@ class Agent:
                     self.links.close(neighbour, reason)
                 case Emit():
                     self._emit(effect)
+
+    def _carry_out_custody(self, effect: SendSummaries | Deliver | Acknowledge | Store | Fetch | Discard) -> None:
+        match effect:
+            case Acknowledge(giver, receipts):
+                for receipt in receipts:
+                    if giver == HOST:
+                        self._finish_batch(receipt)
+                    else:
+                        self.links.ack(giver, receipt)
+            case SendSummaries(neighbour, summaries, token):
+                self.links.send_data(neighbour, codec.encode_summaries(summaries), 0, token)
+            case Deliver(runs, token):
+                self._deliver(list(runs), token)
+            case Store():
+                self.custodian.store(effect)
+            case Fetch():
+                self.custodian.fetch(effect)
+            case Discard():
+                self.custodian.discard(effect)
 
     def _ask_host(self, wanted: list[tuple[str, int]], ended: list[str]) -> None:
         asked, released = self._asked.apply(wanted, ended)
@@ -390,6 +456,8 @@ class Agent:
 
     def _on_host_publications(self, publications: list[HostPublication]) -> None:
         now = self._loop.time()
+        if self._may_come_again:
+            publications = self._take_again(now, publications)
         receipts = [publication[5] for publication in publications if publication[5]]
         host = self.host
         batch = self._copies.merge(publications, host.newest_identifier) if host.has_overlaps else publications
@@ -405,55 +473,111 @@ class Agent:
                 self._deliver_own(packet, packet[0] >> 1 & 3)
             outgoing = exported(self._crossing, batch)
         self.counters["host_publications"] += len(batch)
-        routed = self.machine.publish(now, cast("Sequence[Publication]", outgoing))
+        if not receipts:
+            routed = self.machine.publish(now, cast("Sequence[Publication]", outgoing))
+        else:
+            first = self.machine.next_id
+            number = self._begin_batch(receipts)
+            self._note_packets(publications, batch, len(outgoing) == len(batch), first)
+            routed = self.machine.publish(now, cast("Sequence[Publication]", outgoing), number)
         if self.reporter.is_active:
             self.reporter.trace(_distinct(routed), routed, None)
-        if not receipts:
-            self._hand_on(routed, None)
-            return
-        obligation = Obligation(self._acks.begin(receipts))
-        self._hand_on(routed, obligation)
-        obligation.settle()
+        self._hand_on(routed)
+
+    def _begin_batch(self, receipts: list[int]) -> int:
+        number = self._next_batch
+        self._next_batch = number + 1
+        self._batches[number] = (self._acks.begin(receipts), receipts)
+        return number
+
+    def _finish_batch(self, number: int) -> None:
+        """All of a batch of the host's has arrived, or is on disk: the host may forget it (R33)."""
+        finish, receipts = self._batches.pop(number)
+        self.custodian.slots.clear([receipt & 0xFFFF for receipt in receipts])
+        finish()
+
+    def _note_packets(
+        self, publications: list[HostPublication], batch: list[HostPublication], is_aligned: bool, first: int
+    ) -> None:
+        """Keep which id each packet of the host's gets, for the process after this one (R34)."""
+        if not is_aligned:
+            return  # some may not leave this broker: which ids the others get is not worth the search
+        slots, epoch = self.custodian.slots, self.machine.epoch
+        if batch is publications:
+            owed = [publication for publication in batch if publication[5]]
+            if len(owed) == len(batch):
+                slots.note([p[5] & 0xFFFF for p in batch], epoch, first, [p[0] for p in batch])
+                return
+        at = -1
+        for publication in publications:
+            if at + 1 < len(batch) and publication is batch[at + 1]:
+                at += 1
+            if publication[5] and at >= 0:  # a copy is of the one before it
+                slots.note([publication[5] & 0xFFFF], epoch, first + at, [publication[0]])
+
+    def _take_again(self, now: float, publications: list[HostPublication]) -> list[HostPublication]:
+        """What a former process has numbered keeps its id, so that nobody takes it for another (R34)."""
+        fresh = []
+        for publication in publications:
+            known = self.custodian.slots.find(publication.packet_id, publication[0]) if publication[4] else None
+            if known is None:
+                fresh.append(publication)
+                continue
+            self.counters["came_again"] += 1
+            exported_ones = (
+                [(publication[1], publication[2], publication[0])]
+                if self._crossing.is_trivial
+                else exported(self._crossing, [publication])
+            )
+            outgoing = cast("Sequence[Publication]", exported_ones)
+            self._hand_on(self.machine.publish(now, outgoing, self._begin_batch([publication[5]]), known))
+        return fresh
 
     def _publish_to(self, group: str, packets: list[bytes]) -> None:
         """Send packets of our own to a group, one QoS at a time, in order."""
         for packet in packets:
             qos = packet[0] >> 1 & 3
-            self._hand_on(self.machine.publish_to(self._loop.time(), group, qos, [packet]), None)
+            self._hand_on(self.machine.publish_to(self._loop.time(), group, qos, [packet]))
 
     def _publish_telemetry(self, topic: str, packet: bytes) -> None:
         """To whoever collects it, here or elsewhere."""
-        self._hand_on(self.machine.publish(self._loop.time(), [Publication(topic, 1, packet)]), None)
+        self._hand_on(self.machine.publish(self._loop.time(), [Publication(topic, 1, packet)]))
         if any(map(self.machine.is_local, self.machine.match(topic))):
             self._deliver_own(packet, 1)
 
-    def _hand_on(self, routed: Routed, obligation: Obligation | None) -> None:
+    def _hand_on(self, routed: Routed) -> None:
         # A batch is a whole read: writing it at once saves a turn of the loop, 0.03 ms a hop on an idle machine.
-        for neighbour, runs in routed.frames.items():
-            self._send_runs(neighbour, runs, obligation)
+        frames, deliveries, tokens, effects = routed
+        for neighbour, runs in frames.items():
+            self._send_runs(neighbour, runs, tokens.get(neighbour, 0))
             self.links.flush(neighbour)
-        if routed.deliveries:
-            self._deliver(routed.deliveries, obligation)
+        if deliveries:
+            self._deliver(deliveries, tokens.get(HOST, 0))
             self.host.client.flush()
+        if effects:
+            self._carry_out(effects)
+        if self.machine.deadline < self._armed_at:
+            self._arm()
 
-    def _send_runs(self, neighbour: int, runs: Sequence[Run], obligation: Obligation | None) -> None:
+    def _send_runs(self, neighbour: int, runs: Sequence[Run], token: int) -> None:
         count = 0
-        is_owed = False
         traffic = self.metrics.link(neighbour, "out")
         for run in runs:
             count += run[3]
             traffic.messages[run[4]] += run[3]
-            if run[4]:
-                is_owed = True
-        if is_owed and obligation is None:
-            obligation = Obligation(_nothing)
         payload = codec.encode_data(runs)
         traffic.frames += 1
         traffic.bytes += len(payload)
-        if self.links.send_data(neighbour, payload, count, obligation if is_owed else None):
+        if self.links.send_data(neighbour, payload, count, token):
             self.counters["forwarded"] += count
         else:
             traffic.dropped_frames += 1
+
+    def _on_taken(self, neighbour: int, tokens: list[int]) -> None:
+        """A neighbour has acknowledged frames."""
+        self._carry_out(self.machine.acknowledged(self._loop.time(), neighbour, tokens))
+        if self.machine.deadline < self._armed_at:
+            self._arm()
 
     # --- frames from neighbours ---------------------------------------------------------------------------------------
 
@@ -470,6 +594,9 @@ class Agent:
                         self.links.note_epoch(neighbour, control.epoch)
                     self._step(events.Received(neighbour, control))
                     continue
+                if payload[1:2] == _SUMMARIES:
+                    self._step(events.Summarised(neighbour, codec.decode_summaries(payload), receipt))
+                    continue
                 runs = codec.decode_data(payload)
             except RemoteError as error:
                 self.counters["frames_refused"] += 1
@@ -480,21 +607,17 @@ class Agent:
             traffic.bytes += len(payload)
             for run in runs:
                 traffic.messages[run[4]] += run[3]
-            routed = self.machine.forward(started, neighbour, runs)
+            routed = self.machine.forward(started, neighbour, runs, receipt)
             if self.reporter.is_active:
                 self.reporter.trace(runs, routed, neighbour)
-            if not receipt:
-                self._hand_on(routed, None)
-                continue
-            obligation = Obligation(lambda receipt=receipt: self.links.ack(neighbour, receipt))  # type: ignore[misc]
-            self._hand_on(routed, obligation)
-            obligation.settle()
+            self._hand_on(routed)
         self.metrics.hop.observe(self._loop.time() - started)
 
     # --- deliveries to the host broker --------------------------------------------------------------------------------
 
-    def _deliver(self, runs: list[Run], obligation: Obligation | None) -> None:
+    def _deliver(self, runs: list[Run], token: int) -> None:
         """Publish runs at the host; those of QoS 0 leave as one piece."""
+        obligation = Obligation(lambda: self._host_took(runs, token) if token else None)
         bodies: list[bytes] = []
         count = 0
         for run in runs:
@@ -514,12 +637,20 @@ class Agent:
                     continue
             self.machine.count_delivered(run)
             if run[4]:
-                self._deliver_owed(run, obligation or Obligation(_nothing))
+                self._deliver_owed(run, obligation)
             else:
                 bodies.append(run[7])
                 count += run[3]
         if bodies:
             self._deliver_bodies(b"".join(bodies), 0, count, None)
+        obligation.settle()
+
+    def _host_took(self, runs: list[Run], token: int) -> None:
+        """The host broker has acknowledged all of a batch: it is delivered, whatever happens to us now (R34)."""
+        for run in runs:
+            if run[4] == 1:
+                self.custodian.ring.add(run[0], run[1], run[2], run[3])
+        self._carry_out(self.machine.acknowledged(self._loop.time(), HOST, (token,)))
 
     def _deliver_bodies(self, body: bytes, qos: int, count: int, obligation: Obligation | None) -> None:
         self.host.deliver(body, qos, count, obligation)
@@ -533,11 +664,20 @@ class Agent:
             self._undelivered.append((run, obligation))
             return
         try:
-            self._deliver_bodies(run.body, run.qos, run.length, obligation)
+            self._deliver_exactly(run, obligation)
         except Unavailable:
             self._undelivered.append((run, obligation))
             return
         obligation.settle()
+
+    def _deliver_exactly(self, run: Run, obligation: Obligation) -> None:
+        if run.groups:
+            self.host.deliver_run(run, obligation)
+        else:
+            self.host.deliver(run.body, run.qos, run.length, obligation)
+        if self._echoes.is_active:
+            self._echoes.remember(self._loop.time(), run.body)
+        self.counters["delivered"] += run.length
 
     def _deliver_own(self, packet: bytes, qos: int) -> None:
         """Publish one packet that no neighbour and no client is owed an acknowledgement for."""
@@ -552,7 +692,7 @@ class Agent:
         while self._undelivered:
             run, obligation = self._undelivered[0]
             try:
-                self._deliver_bodies(run.body, run.qos, run.length, obligation)
+                self._deliver_exactly(run, obligation)
             except Unavailable:
                 return
             self._undelivered.popleft()
@@ -702,6 +842,10 @@ class Agent:
             if self._is_interest_dirty:
                 self._is_interest_dirty = False
                 self._state.write_interest(self.interest.dump(self._loop.time(), time.time()))
+            if self._is_wanted_dirty:
+                self._is_wanted_dirty = False
+                self.custodian.write_wanted(self.machine.host_subscriptions())
+            self._may_come_again = False
 
     def _on_host_state(self, is_connected: bool, error: HanseError | None) -> None:
         if is_connected:

@@ -5,15 +5,22 @@ Rules:
 - It subscribes to a group only while the protocol says that someone elsewhere wants it, each with an identifier of its
   own, No Local, Retain As Published and Retain Handling 2: a covering subscription never replays.
 - What came for identifier 1 is for the agent itself (interest, probes); the rest is for the federation.
+- The session outlives the process. QoS 2 is journaled: under which packet identifier a message went out, before it
+  does; that it is released, and delivered, before PUBREL. The process after this one sends only PUBREL for what was
+  released, and the same packet identifier for what was not and comes again (R34).
 """
 
 from collections.abc import Callable, Iterable
 
-from hanse.errors import HanseError
+from hanse.errors import HanseError, Unavailable
+from hanse.federator.journal import DeliveryJournal, MessageId
 from hanse.federator.obligations import DeliveryBook, Obligation
+from hanse.federator.ring import DeliveredRing
 from hanse.mqtt.client import Client, ClientHandler, ClientSettings
 from hanse.mqtt.publication import Publication
 from hanse.mqtt.subscriptions import Subscription
+from hanse.protocol.messages import Run
+from hanse.protocol.packets import split
 
 INTERNAL_IDENTIFIER = 1
 
@@ -29,8 +36,16 @@ class HostSession(ClientHandler):
         on_internal: Callable[[list[Publication]], None],
         on_state: Callable[[bool, HanseError | None], None],
         on_credit: Callable[[], None],
+        journal: DeliveryJournal,
+        ring: DeliveredRing,
     ) -> None:
         self.client = Client(settings, self)
+        self._journal = journal
+        self._ring = ring
+        # Number of a publication of QoS 2 that the host has not completed, to its id and packet identifier.
+        self._exact: dict[int, tuple[MessageId, int]] = {}
+        self._reserved: set[int] = set()
+        self._resume()
         self._take_publications = on_publications
         self._take_internal = on_internal
         self._tell_state = on_state
@@ -73,6 +88,60 @@ class HostSession(ClientHandler):
         if number and obligation is not None:
             self._deliveries.add(number, count, obligation)
 
+    def deliver_run(self, run: Run, obligation: Obligation) -> None:
+        """Publish a run of QoS 1 or 2 of the federation's.
+
+        Raises:
+            Unavailable: The host has no room for it now.
+        """
+        if run.qos == 1:
+            self.deliver(run.body, 1, run.length, obligation)
+            return
+        if self.client.credit < run.length:
+            raise Unavailable(f"The host broker has room for {self.client.credit} publications; {run.length} came.")
+        for number, (start, end) in enumerate(split(run.body), run.first):
+            message = (run.origin, run.epoch, number)
+            former = self._journal.packet_id_of(*message) if self._reserved else None
+            self._exact[self.client.next_number] = (message, 0)
+            if former in self._reserved and former is not None:
+                self._reserved.discard(former)
+                self._deliveries.add(self.client.publish_again(run.body[start:end], former), 1, obligation)
+            else:
+                self.deliver(run.body[start:end], 2, 1, obligation)
+
+    def _resume(self) -> None:
+        """Take up what the process before this one left of QoS 2."""
+        left = self._journal.open()
+        released = [(packet_id, message) for packet_id, message, is_released in left if is_released]
+        numbers = self.client.resume([(packet_id, None) for packet_id, _ in released])
+        for number, (packet_id, message) in zip(numbers, released, strict=True):
+            self._exact[number] = (message, packet_id)
+        self._reserved = {packet_id for packet_id, _, is_released in left if not is_released}
+        self.client.reserve(self._reserved)
+
+    def on_assigned(self, first_number: int, first_packet_id: int, count: int) -> None:
+        """Publications of QoS 2 are about to be written."""
+        for offset in range(count):
+            known = self._exact.get(first_number + offset)
+            if known is not None:
+                message = known[0]
+                self._exact[first_number + offset] = (message, first_packet_id + offset)
+                self._journal.assign(first_packet_id + offset, *message)
+
+    def on_received(self, pairs: list[tuple[int, int]]) -> None:
+        """The host has them, and PUBREL is about to be written: from here on they are delivered."""
+        for number, packet_id in pairs:
+            known = self._exact.get(number)
+            if known is not None:
+                self._ring.add(*known[0], 1)
+                self._journal.release(packet_id)
+
+    def _complete(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            known = self._exact.pop(number, None)
+            if known is not None and known[1]:
+                self._journal.complete(known[1])
+
     # --- what the client tells --------------------------------------------------------------------------------------
 
     def on_publications(self, publications: list[Publication]) -> None:
@@ -88,10 +157,13 @@ class HostSession(ClientHandler):
 
     def on_acknowledged(self, numbers: list[int]) -> None:
         """The host has taken publications over."""
+        if self._exact:
+            self._complete(numbers)
         self._deliveries.settle(numbers)
 
     def on_refused(self, refused: list[tuple[int, int]]) -> None:
         """The host will not take these, now or ever: nothing is owed for them any longer (the client counted them)."""
+        self._complete([number for number, _ in refused])
         self._deliveries.settle([number for number, _ in refused])
 
     def on_credit(self) -> None:

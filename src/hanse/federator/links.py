@@ -4,8 +4,10 @@ Rules:
 
 - Either side may dial. When both do, the link that the smaller id dialled stays; the other is refused or closed.
 - Control frames go at QoS 0 of the link and before all data: the protocol sends again what matters. Data frames that
-  hold QoS 1 or 2 go at QoS 1 of the link; they wait, in order, while the link has no room, because their giver has
-  not been acknowledged. Data frames of QoS 0 alone are dropped and counted then.
+  hold QoS 1 or 2 bear a *token* and go at QoS 1 of the link; they wait, in order, while the link has no room. What a
+  link that ends has not acknowledged is the protocol's: it has it in custody. Data frames of QoS 0 alone are dropped
+  and counted when there is no room.
+- A receipt that the protocol gets is good for one link: an answer that comes when another has replaced it is dropped.
 """
 
 import logging
@@ -13,7 +15,6 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from hanse.errors import HanseError, Unavailable
-from hanse.federator.obligations import Obligation
 from hanse.mqtt.endpoints import LinkDialler, LinkGreeting, LinkListener, LinkListenerHandler
 from hanse.mqtt.link import Frame, Link
 from hanse.mqtt.tls import TlsSettings
@@ -31,14 +32,16 @@ _log = logging.getLogger(__name__)
 class _Peer:
     """One neighbour's link, and what waits for it."""
 
-    __slots__ = ("identity", "link", "owed", "waiting")
+    __slots__ = ("identity", "link", "owed", "receipts", "waiting")
 
     def __init__(self, identity: int, link: Link) -> None:
         self.identity = identity
         self.link = link
-        # Number of a frame under way to the obligation that waits for it.
-        self.owed: dict[int, Obligation] = {}
-        self.waiting: deque[tuple[bytes, Obligation]] = deque()
+        # Number of a frame under way to its token.
+        self.owed: dict[int, int] = {}
+        self.waiting: deque[tuple[bytes, int]] = deque()
+        # Receipts as the protocol knows them, over all links, to those of this link.
+        self.receipts: dict[int, int] = {}
 
 
 class LinkBook(LinkListenerHandler):
@@ -58,6 +61,7 @@ class LinkBook(LinkListenerHandler):
         on_up: Callable[[int], None],
         on_down: Callable[[int], None],
         on_frames: Callable[[int, list[Frame]], None],
+        on_taken: Callable[[int, list[int]], None],
         tls: TlsSettings | None = None,
     ) -> None:
         self._identity = identity
@@ -66,6 +70,8 @@ class LinkBook(LinkListenerHandler):
         self._tell_up = on_up
         self._tell_down = on_down
         self._take_frames = on_frames
+        self._tell_taken = on_taken
+        self._next_receipt = 1
         self._tls = tls
         self._peers: dict[int, _Peer] = {}
         self._by_link: dict[Link, _Peer] = {}
@@ -145,22 +151,21 @@ class LinkBook(LinkListenerHandler):
             return 0
         return len(payload)
 
-    def send_data(self, identity: int, payload: bytes, count: int, obligation: Obligation | None) -> bool:
-        """Send a data frame; with an obligation it is kept until the neighbour acknowledges it."""
+    def send_data(self, identity: int, payload: bytes, count: int, token: int) -> bool:
+        """Send a data frame; with a token `on_taken` tells when the neighbour has acknowledged it."""
         peer = self._peers.get(identity)
         if peer is None:
             self._drop("link_down", count)
             return False
-        if obligation is None:
+        if not token:
             try:
                 peer.link.send(DATA_TOPIC, payload, qos=0)
             except Unavailable:
                 self._drop("link_full", count)
                 return False
             return True
-        obligation.owe()
-        if peer.waiting or not self._send_owed(peer, payload, obligation):
-            peer.waiting.append((payload, obligation))
+        if peer.waiting or not self._send_owed(peer, payload, token):
+            peer.waiting.append((payload, token))
         return True
 
     def flush(self, identity: int) -> None:
@@ -173,11 +178,13 @@ class LinkBook(LinkListenerHandler):
         """Acknowledge a frame of a neighbour's, if its link still stands."""
         peer = self._peers.get(identity)
         if peer is not None and peer.link.is_open:
-            peer.link.ack((receipt,))
+            known = peer.receipts.pop(receipt, 0)
+            if known:
+                peer.link.ack((known,))
 
-    def _send_owed(self, peer: _Peer, payload: bytes, obligation: Obligation) -> bool:
+    def _send_owed(self, peer: _Peer, payload: bytes, token: int) -> bool:
         try:
-            peer.owed[peer.link.send(DATA_TOPIC, payload)] = obligation
+            peer.owed[peer.link.send(DATA_TOPIC, payload)] = token
         except Unavailable:
             return False
         return True
@@ -229,26 +236,31 @@ class LinkBook(LinkListenerHandler):
     def on_frames(self, link: Link, frames: list[Frame]) -> None:
         """One read of one link."""
         peer = self._by_link.get(link)
-        if peer is not None:
-            self._take_frames(peer.identity, frames)
+        if peer is None:
+            return
+        for position, frame in enumerate(frames):
+            if frame[2]:
+                receipt = self._next_receipt
+                self._next_receipt = receipt + 1
+                peer.receipts[receipt] = frame[2]
+                frames[position] = frame._replace(receipt=receipt)
+        self._take_frames(peer.identity, frames)
 
     def on_acknowledged(self, link: Link, numbers: list[int]) -> None:
         """The neighbour has taken frames over."""
         peer = self._by_link.get(link)
         if peer is None:
             return
-        for number in numbers:
-            obligation = peer.owed.pop(number, None)
-            if obligation is not None:
-                obligation.settle()
+        tokens = [peer.owed.pop(number, 0) for number in numbers]
+        self._tell_taken(peer.identity, tokens)
         self.on_credit(link)
 
     def on_credit(self, link: Link) -> None:
         """There is room again for what waits."""
         peer = self._by_link.get(link)
         while peer is not None and peer.waiting:
-            payload, obligation = peer.waiting[0]
-            if not self._send_owed(peer, payload, obligation):
+            payload, token = peer.waiting[0]
+            if not self._send_owed(peer, payload, token):
                 return
             peer.waiting.popleft()
 
@@ -263,10 +275,6 @@ class LinkBook(LinkListenerHandler):
         del self._by_link[peer.link]
         del self._peers[peer.identity]
         self._tell_down(peer.identity)
-        owed = [*peer.owed.values(), *(obligation for _, obligation in peer.waiting)]
-        self._drop("frames_lost_with_link", len(owed))
-        for obligation in owed:
-            obligation.settle()
 
 
 def _identity_of(text: str) -> int | None:

@@ -8,8 +8,8 @@ hears it. Rules:
 - The broker's PUBACK says nothing of the federator behind it: a data frame that is owed an acknowledgement carries the
   sender's epoch and a number, and `federator/ack/<to>/<from>` names the numbers that were taken over.
 - A link is up while the session at the neighbour's broker stands; that the neighbour itself hears is the protocol's
-  to find out (R4). When it is lost, leaves or comes back with a new epoch, what it was owed is nobody's: it has
-  forgotten it, or will never say. An acknowledgement that cannot be told waits for the session.
+  to find out (R4). What it was sent and has not acknowledged is the protocol's, which has it in custody. An
+  acknowledgement that cannot be told waits for the session.
 - Anybody who may publish on these topics at the broker can forge them: `hanse` prints the ACL that closes them.
 """
 
@@ -21,7 +21,6 @@ from hanse.errors import HanseError, RemoteError, Unavailable
 from hanse.federator import broker_link
 from hanse.federator.broker_link import CONTROL_KINDS, Kind
 from hanse.federator.links import CONTROL_TOPIC, DATA_TOPIC
-from hanse.federator.obligations import Obligation
 from hanse.mqtt.client import Client, ClientHandler, ClientSettings
 from hanse.mqtt.link import Frame
 from hanse.mqtt.publication import Publication, encode, payload_of
@@ -41,7 +40,8 @@ class _Neighbour(ClientHandler):
         self.book = book
         self.identity = identity
         self.client = Client(settings, self)
-        self.owed: dict[int, Obligation] = {}
+        # Number of a frame under way to its token.
+        self.owed: dict[int, int] = {}
         self.next_number = 1
         self.epoch = 0
         self.has_left = False
@@ -67,6 +67,7 @@ class BrokerLinkBook:
         on_up: Callable[[int], None],
         on_down: Callable[[int], None],
         on_frames: Callable[[int, list[Frame]], None],
+        on_taken: Callable[[int, list[int]], None],
     ) -> None:
         self._identity = identity
         self._client_settings = client_settings
@@ -78,6 +79,7 @@ class BrokerLinkBook:
         self._tell_up = on_up
         self._tell_down = on_down
         self._take_frames = on_frames
+        self._tell_taken = on_taken
         self._neighbours: dict[int, _Neighbour] = {}
         self._up: set[int] = set()
         # Told of whoever speaks to us and is no neighbour.
@@ -130,26 +132,23 @@ class BrokerLinkBook:
         payload = codec.encode_control(frame)
         return len(payload) if self._publish(identity, broker_link.kind_of(frame), payload, qos=0) else 0
 
-    def send_data(self, identity: int, payload: bytes, count: int, obligation: Obligation | None) -> bool:
-        """Publish a data frame at the neighbour's broker; with an obligation until the neighbour acknowledges it."""
+    def send_data(self, identity: int, payload: bytes, count: int, token: int) -> bool:
+        """Publish a data frame at the neighbour's broker; with a token `on_taken` tells when it was acknowledged."""
         neighbour = self._neighbours.get(identity)
         if neighbour is None or identity not in self._up:
             self._drop("link_down", count)
             return False
         number = 0
-        if obligation is not None:
-            if len(neighbour.owed) >= _OWED_MAX:
-                self._drop("link_full", count)
-                return False
+        if token:
             number, neighbour.next_number = neighbour.next_number, neighbour.next_number + 1
-            obligation.owe()
-            neighbour.owed[number] = obligation
+            if len(neighbour.owed) >= _OWED_MAX:
+                del neighbour.owed[next(iter(neighbour.owed))]  # it is sent again, under another number
+            neighbour.owed[number] = token
         body = broker_link.encode_data(self._epoch(), number, payload)
         if not self._publish(identity, Kind.ROUTING, body, qos=1 if number else 0):
-            self._drop("link_full", count)
-            if number:
-                neighbour.owed.pop(number).settle()
-            return False
+            self._drop("link_full", 0 if token else count)  # with a token it is sent again
+            neighbour.owed.pop(number, None)
+            return bool(token)
         return True
 
     def flush(self, identity: int) -> None:
@@ -224,10 +223,7 @@ class BrokerLinkBook:
         epoch, numbers = broker_link.decode_acknowledgement(payload, _OWED_MAX)
         if epoch < self._first_epoch:
             return  # of a former life of ours; numbers go on when the epoch is raised in this one
-        for number in numbers:
-            obligation = neighbour.owed.pop(number, None)
-            if obligation is not None:
-                obligation.settle()
+        self._tell_taken(neighbour.identity, [neighbour.owed.pop(number, 0) for number in numbers])
 
     # --- what sessions tell -----------------------------------------------------------------------------------------
 
@@ -259,13 +255,13 @@ class BrokerLinkBook:
         neighbour = self._neighbours.get(identity)
         if neighbour is not None:
             neighbour.has_left = True
-            self._release(neighbour)
+            neighbour.owed.clear()
 
     def forgive(self, identity: int) -> None:
         """What a neighbour was given and has not acknowledged will not be acknowledged any more."""
         neighbour = self._neighbours.get(identity)
         if neighbour is not None:
-            self._release(neighbour)
+            neighbour.owed.clear()
 
     def go_down(self, neighbour: _Neighbour, error: HanseError | None) -> None:
         """The session is gone: what it was owed is nobody's now."""
@@ -274,12 +270,4 @@ class BrokerLinkBook:
         self._up.discard(neighbour.identity)
         _log.info("link to federator %d down: %s", neighbour.identity, error or "closed")
         self._tell_down(neighbour.identity)
-        self._release(neighbour)
-
-    def _release(self, neighbour: _Neighbour) -> None:
-        owed, neighbour.owed = neighbour.owed, {}
-        if not owed:
-            return
-        self._drop("frames_lost_with_link", len(owed))
-        for obligation in owed.values():
-            obligation.settle()
+        neighbour.owed.clear()

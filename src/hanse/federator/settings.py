@@ -308,6 +308,14 @@ class FederatorSettings:
     state_dir: Path = setting(  # noqa: RUF009
         Path("hanse-federator"), "The directory that keeps what must survive a restart."
     )
+    outbox_bytes_max: int = setting(
+        1 << 30, "What may wait on disk for a neighbour or the host broker.", minimum=1 << 20, maximum=1 << 50
+    )
+    outbox_overflow: str = setting(
+        "stop",
+        "When that is full: stop acknowledging, drop the oldest, or drop the newest; drops are counted.",
+        choices=("stop", "drop-oldest", "drop-newest"),
+    )
     metrics: str = setting(
         "127.0.0.1:0",
         "Where to serve /metrics, /healthz and /groups, without TLS; port 0 takes a free one, `off` serves none.",

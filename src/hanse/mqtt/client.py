@@ -242,6 +242,19 @@ class Client:
         """Send one publication: for those who have only one."""
         return self.publish_run(encode(topic, payload, qos=qos, retain=retain), qos=qos, count=1)
 
+    @property
+    def next_number(self) -> int:
+        """The number that the next publication above QoS 0 will get."""
+        return self._sending.next_number
+
+    def reserve(self, packet_ids: Iterable[int]) -> None:
+        """Keep identifiers of a former process for `publish_again`; see `Sending.reserve`."""
+        self._sending.reserve(packet_ids)
+
+    def publish_again(self, packet: bytes, packet_id: int) -> int:
+        """Send one packet of QoS 2 under a reserved identifier; see `Sending.publish_again`."""
+        return self._sending.publish_again(packet, packet_id)
+
     def resume(self, entries: Sequence[tuple[int, bytes | None]]) -> list[int]:
         """Take up a former process's unfinished publications before `start`; see `Sending.resume`."""
         return self._sending.resume(entries)

@@ -14,7 +14,7 @@ No sockets: bytes leave by `write`. Theory of operation:
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from hanse.errors import LocalError, Unavailable
 from hanse.mqtt.counters import Counters
@@ -80,6 +80,7 @@ class Sending:
         self._retain_available = True
         self._in_flight: dict[int, _Batch] = {}  # packet identifier, PUBLISH sent
         self._released: dict[int, int] = {}  # packet identifier to number, PUBREL sent
+        self._reserved: set[int] = set()  # packet identifiers of a former process
         self._sent: deque[_Batch] = deque()
         self._queue: deque[_Batch] = deque()
         self._next_id = 1
@@ -169,6 +170,32 @@ class Sending:
             numbers.append(number)
             self._next_id = max(self._next_id, packet_id % PUBLISH_ID_MAX + 1)
         return numbers
+
+    @property
+    def next_number(self) -> int:
+        """The number that the next publication above QoS 0 will get."""
+        return self._next_number
+
+    def reserve(self, packet_ids: Iterable[int]) -> None:
+        """Identifiers that a former process used, and whose publications may come again by `publish_again`."""
+        self._reserved.update(packet_ids)
+
+    def publish_again(self, packet: bytes, packet_id: int) -> int:
+        """Send one canonical packet of QoS 2 under a reserved identifier, with DUP: the peer may know it (4.3.3)."""
+        self._reserved.discard(packet_id)
+        number = self._next_number
+        self._next_number += 1
+        self._held += 1
+        self._held_bytes += len(packet)
+        batch = _Batch(number, packet, [(0, len(packet))], True)
+        batch.first_id = packet_id
+        self._in_flight[packet_id] = batch
+        self._sent.append(batch)
+        if self._on_assigned is not None:
+            self._on_assigned(number, packet_id, 1)
+        if self._write is not None:
+            self._write(with_packet_ids(packet, batch.offsets, packet_id, dup=True))
+        return number
 
     def publish_run(self, run: bytes, *, qos: int | None = None, count: int | None = None) -> int:
         """Send a run of canonical packets.
@@ -264,11 +291,11 @@ class Sending:
 
     def _free_from(self, first_id: int, count: int) -> int:
         """How many identifiers from `first_id` on are free, at most `count`."""
-        in_flight, released = self._in_flight, self._released
-        if not in_flight and not released:
+        in_flight, released, reserved = self._in_flight, self._released, self._reserved
+        if not in_flight and not released and not reserved:
             return count
         for packet_id in range(first_id, first_id + count):
-            if packet_id in in_flight or packet_id in released:
+            if packet_id in in_flight or packet_id in released or packet_id in reserved:
                 return packet_id - first_id
         return count
 

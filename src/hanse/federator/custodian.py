@@ -1,0 +1,254 @@
+"""The disk and the receipts behind custody: carries out what `hanse.protocol.custody` wants done.
+
+    outbox/       batches that wait for a way, a neighbour or the host broker
+    delivered     ids that the host broker has taken, for the process after this one
+    packets       packet identifiers of what the host broker delivered, and the ids that it got
+    journal       QoS 2 to the host broker: message ids, packet identifiers, released or not
+    wanted.json   what others wanted when it was last written
+
+Rules:
+
+1. `Stored` is said when a record would survive a power cut: one `commit` at a time, in a thread, for all that came
+   meanwhile. A disk that refuses is told and tried again; until then nobody is acknowledged.
+2. A full outbox does what the operator chose: `stop` (acknowledge nobody until there is room), `drop-oldest` or
+   `drop-newest`, each drop counted.
+3. What waits on disk ages: an expiry that ran out meanwhile is honoured when it is read.
+4. What one `Fetch` reads is bounded; the protocol asks for the rest.
+"""
+
+import asyncio
+import json
+import logging
+import struct
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from hanse.errors import LocalError, RemoteError, Unavailable
+from hanse.federator.aging import aged
+from hanse.federator.journal import DeliveryJournal
+from hanse.federator.outbox import Outbox
+from hanse.federator.ring import DeliveredRing
+from hanse.federator.slots import PacketSlots
+from hanse.protocol import codec
+from hanse.protocol.effects import Discard, Fetch, Store
+from hanse.protocol.events import Event, Fetched, Stored
+from hanse.protocol.messages import BLOCKED, Run
+
+_log = logging.getLogger(__name__)
+
+FETCH_RECORDS = 256
+FETCH_BYTES = 1 << 20
+# After the disk refused, or while the outbox is full.
+RETRY_S = 1.0
+# Discards wait this long for a commit of their own; one that is lost only means a copy.
+TIDY_S = 1.0
+_WALL = struct.Struct(">d")
+OVERFLOWS = ("stop", "drop-oldest", "drop-newest")
+
+
+class Custodian:
+    """One federator's disk for custody, from `__init__` to `stop`.
+
+    Args:
+        directory: the state directory.
+        bytes_max: the outbox's limit.
+        overflow: one of `OVERFLOWS`.
+        step: gives the protocol an event.
+        counters: where drops are counted.
+
+    Raises:
+        LocalError: Something in the directory cannot be made or read.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        bytes_max: int,
+        overflow: str,
+        step: Callable[[Event], None],
+        counters: Counter[str],
+    ) -> None:
+        self.outbox = Outbox(directory / "outbox", bytes_max=bytes_max)
+        self.ring = DeliveredRing(directory / "delivered")
+        self.slots = PacketSlots(directory / "packets")
+        self.journal = DeliveryJournal(directory / "journal")
+        self._wanted_path = directory / "wanted.json"
+        self._overflow = overflow
+        self._step = step
+        self._counters = counters
+        self._loop = asyncio.get_running_loop()
+        # Stores that a full outbox did not take: in order, and nobody overtakes.
+        self._unstored: deque[Store] = deque()
+        self._ends: dict[int, int] = {}
+        self._is_committing = False
+        self._is_dirty = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_stopped = False
+
+    # --- what the process before this one left ------------------------------------------------------------------------
+
+    def read_wanted(self) -> list[str]:
+        """What others wanted; nothing where that cannot be read: claims will tell."""
+        try:
+            found = json.loads(self._wanted_path.read_text())
+            return [group for group in found if isinstance(group, str)] if isinstance(found, list) else []
+        except (OSError, ValueError):
+            return []
+
+    def write_wanted(self, groups: Iterable[str]) -> None:
+        """Keep what others want; a disk that refuses is counted, and tried again when it changes."""
+        beside = self._wanted_path.with_suffix(".new")
+        try:
+            beside.write_text(json.dumps(sorted(groups)))
+            beside.replace(self._wanted_path)
+        except OSError:
+            self._counters["wanted_not_written"] += 1
+
+    # --- effects ------------------------------------------------------------------------------------------------------
+
+    def store(self, effect: Store) -> None:
+        """Write records; `Stored` follows."""
+        self._unstored.append(effect)
+        self._append()
+
+    def _append(self) -> None:
+        while self._unstored:
+            effect = self._unstored[0]
+            now = _WALL.pack(time.time())
+            payloads = [now + codec.encode_data(record) for record in effect.records]
+            try:
+                position = self._put(effect.way, payloads)
+            except Unavailable as error:
+                if self._counters["outbox_full"] == 0:
+                    _log.warning("the outbox is full: %s", error)
+                self._counters["outbox_full"] += 1
+                self._retry_later()
+                return
+            if position != effect.position:
+                raise LocalError(
+                    f"The outbox gave position {position} where {effect.position} was expected; stop the federator and "
+                    "start it again, it reads the outbox anew."
+                )
+            self._unstored.popleft()
+            self._ends[effect.way] = position + len(payloads)
+            self._counters["outbox_stored"] += len(payloads)
+        self._commit()
+
+    def _put(self, way: int, payloads: Sequence[bytes]) -> int:
+        try:
+            return self.outbox.append(way, payloads)
+        except Unavailable:
+            if self._overflow == "stop":
+                raise
+            if self._overflow == "drop-oldest":
+                dropped = self.outbox.drop_oldest(way, Outbox.bytes_of(payloads))
+                self._counters["dropped_outbox_oldest"] += dropped
+                return self.outbox.append(way, payloads)
+            # An empty record in the place of what is dropped: positions follow each other.
+            self._counters["dropped_outbox_newest"] += len(payloads)
+            return self.outbox.append(way, [b""] * len(payloads))
+
+    def fetch(self, effect: Fetch) -> None:
+        """Read records, after what is being done now; `Fetched` follows."""
+        self._loop.call_soon(self._fetch, effect)
+
+    def _fetch(self, effect: Fetch) -> None:
+        if self._is_stopped:
+            return
+        start, is_whole = effect.start, False
+        while not is_whole:
+            found = self.outbox.read(effect.way, start, FETCH_RECORDS, FETCH_BYTES)
+            size = sum(len(payload) for _, payload in found)
+            is_whole = len(found) < FETCH_RECORDS and size < FETCH_BYTES
+            records = tuple(
+                (position, tuple(self._runs_of(effect.way, position, payload)))
+                for position, payload in found
+                if position < effect.end
+            )
+            is_whole = is_whole or len(records) < len(found)
+            end = effect.end if is_whole else found[-1][0] + 1
+            empty = [position for position, runs in records if not runs]
+            if empty:
+                self.outbox.discard(effect.way, empty)
+            self._step(Fetched(effect.way, tuple(record for record in records if record[1]), end))
+            start = end
+            if effect.way != BLOCKED:
+                return  # the protocol asks for the rest when it has room
+
+    def _runs_of(self, way: int, position: int, payload: bytes) -> list[Run]:
+        if len(payload) <= _WALL.size:
+            return []
+        age_s = time.time() - _WALL.unpack_from(payload)[0]
+        try:
+            runs = codec.decode_data(payload[_WALL.size :], is_record=True)
+        except RemoteError as error:
+            self._counters["outbox_records_refused"] += 1
+            _log.warning("record %d of way %d in the outbox is refused: %s", position, way, error)
+            return []
+        kept = [piece for run in runs for piece in aged(run, age_s)]
+        self._counters["expired_in_outbox"] += sum(run.length for run in runs) - sum(run.length for run in kept)
+        return kept
+
+    def discard(self, effect: Discard) -> None:
+        """Let go of records."""
+        self.outbox.discard(effect.way, effect.positions)
+        if self._unstored:
+            self._append()
+        elif not self._is_dirty:
+            self._is_dirty = True
+            self._loop.call_later(TIDY_S, self._tidy)
+
+    def _tidy(self) -> None:
+        self._is_dirty = False
+        if not self._is_stopped:
+            self._commit()
+
+    # --- the thread ---------------------------------------------------------------------------------------------------
+
+    def _commit(self) -> None:
+        if self._is_committing or self._is_stopped:
+            return
+        self._is_committing = True
+        ends, self._ends = self._ends, {}
+        future = self._loop.run_in_executor(None, self.outbox.commit)
+        future.add_done_callback(lambda done: self._committed(done, ends))
+
+    def _committed(self, done: "asyncio.Future[None]", ends: dict[int, int]) -> None:
+        self._is_committing = False
+        if done.cancelled() or self._is_stopped:
+            return
+        error = done.exception()
+        if error is not None:
+            self._counters["outbox_not_written"] += 1
+            _log.error("the outbox could not be written, nobody is acknowledged for what waits: %s", error)
+            self._ends = {**ends, **self._ends}
+            self._retry_later()
+            return
+        for way, end in ends.items():
+            self._step(Stored(way, end))
+        if self._ends:
+            self._commit()
+
+    def _retry_later(self) -> None:
+        if self._timer is None:
+            self._timer = self._loop.call_later(RETRY_S, self._retry)
+
+    def _retry(self) -> None:
+        self._timer = None
+        if not self._is_stopped:
+            self._append()
+
+    def stop(self) -> None:
+        """Write what is left, and let go."""
+        self._is_stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        try:
+            self.outbox.commit()
+        except LocalError as error:
+            _log.error("the outbox could not be written at the end: %s", error)
+        for part in (self.outbox, self.ring, self.slots, self.journal):
+            part.close()
