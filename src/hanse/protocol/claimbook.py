@@ -62,6 +62,8 @@ class ClaimBook:
         self.own = ClaimSet(identity, epoch, settings.claim_log_max)
         self.sets: dict[int, ClaimSet] = {identity: self.own}
         self._fetches: dict[int, Fetch] = {}
+        # Rounds for which we go on to announce ourselves although we claim nothing any longer.
+        self._empty_rounds = 0
         # Group to the cores that claim it, sorted; and the same groups for matching topics.
         self._claimants: dict[str, tuple[int, ...]] = {}
         self._index = FilterIndex()
@@ -104,6 +106,8 @@ class ClaimBook:
         if not self._record(self._identity, group, is_claimed=rank is not None):
             return
         self.own.change(ClaimChange(group, rank, grouping))
+        if not self.own.groups:
+            self._empty_rounds = self._settings.expiry_factor + 2
         changes.claims.add(self._identity)
         changes.counters["claims_made" if rank is not None else "claims_withdrawn"] += 1
         name = "core_elected" if rank is not None else "core_withdrawn"
@@ -114,6 +118,13 @@ class ClaimBook:
         if not self.own.version:
             self.own.change(ClaimChange(MANAGEMENT_GROUP, None))
             self._changes.claims.add(self._identity)
+            self._changes.cores.add(self._identity)
+            self._empty_rounds = self._settings.expiry_factor + 2
+
+    @property
+    def is_announced(self) -> bool:
+        """Whether we are a core; or were one, and not everybody may have heard that we claim nothing now (R13)."""
+        return bool(self.own.groups) or self._empty_rounds > 0
 
     def begin_epoch(self, epoch: int) -> None:
         """Our own claims, as they are, under a new epoch of ours (R1)."""
@@ -251,6 +262,7 @@ class ClaimBook:
 
     def age(self, now: float) -> None:
         """Once a round: a neighbour that does not answer is no longer waited for."""
+        self._empty_rounds = max(0, self._empty_rounds - 1)
         for core, fetch in list(self._fetches.items()):
             if now - fetch.asked_at >= self._settings.announcement_interval_s:
                 self._end_fetch(core)

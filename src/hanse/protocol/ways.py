@@ -318,7 +318,7 @@ class Ways:
 
     def begin_round(self) -> None:
         """A core announces itself with the next number every interval (R13)."""
-        if self._claims.own.groups:
+        if self._claims.is_announced:
             self.sequence += 1
 
     def announce_all(self) -> tuple[Announcement, ...]:
@@ -333,7 +333,7 @@ class Ways:
             version = claims.version if claims is not None else 0
             if core == self._identity:
                 own = self._claims.own
-                if own.groups:
+                if self._claims.is_announced:
                     out.append(Announcement(core, own.epoch, self.sequence, 0, version))
                 continue
             route = self._routes.get(core)

@@ -94,6 +94,8 @@ class Checkers(Monitor):
         self._cores: dict[int, None] = {}
         self._elected: defaultdict[str, list[float]] = defaultdict(list)
         self._sweep_s = 0.0
+        # When federators took their leave: who says so is not waited for.
+        self._left_s: defaultdict[int, list[float]] = defaultdict(list)
         # Federators that lost their disk: what they delivered before may be delivered again.
         self._diskless: set[int] = set()
 
@@ -196,6 +198,8 @@ class Checkers(Monitor):
             return "not started"
         if message.qos and message.is_told:
             # In custody from here on: only what no federator can help is an excuse.
+            if any(abs(left_s - message.published_s) < self._a for left_s in self._left_s.get(client.broker, ())):
+                return "its federator took its leave"
             if client.name in message.unheard and not message.is_calm:
                 return "its interest had not reached the origin"
             return message.excuse or None
@@ -217,6 +221,10 @@ class Checkers(Monitor):
         self._routes[node.identity] = {}
         for neighbour in node.ways:
             self._last_frame.pop((node.identity, neighbour), None)
+
+    def leaving(self, node: Node) -> None:
+        """Nothing is kept for who says goodbye."""
+        self._left_s[node.identity].append(self._federation.engine.now)
 
     def heard(self, node: Node, neighbour: int, frame: ControlFrame) -> None:
         """Remember what a neighbour says of each core."""

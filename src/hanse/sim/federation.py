@@ -313,6 +313,8 @@ class Federation:
         if not node.is_running or node.is_paused:
             return
         node.is_leaving = True
+        if self.monitor is not None:
+            self.monitor.leaving(node)
         self._edge("stop")
         self._step(node, Leave())
         # What it said is on the wire before the connections close.

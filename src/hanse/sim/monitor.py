@@ -33,6 +33,9 @@ class Monitor:
     def stopped(self, node: "Node") -> None:
         """A federator is about to lose its machine."""
 
+    def leaving(self, node: "Node") -> None:
+        """A federator is about to say that it leaves."""
+
     def host_stopped(self, node: "Node") -> None:
         """A host broker is down."""
 
