@@ -121,6 +121,13 @@ class ClaimBook:
             self._changes.cores.add(self._identity)
             self._empty_rounds = self._settings.expiry_factor + 2
 
+    def tell_ended(self, neighbour: Neighbour) -> None:
+        """Tell a neighbour that is new which cores claim nothing any longer: no announcement will (R12)."""
+        for core in sorted(self.sets):
+            claims = self.sets[core]
+            if claims.version and not claims.groups and len(neighbour.claim_parts) < self._settings.items_per_frame_max:
+                neighbour.claim_parts.append(claims.part(-1, 0, 1))
+
     @property
     def is_announced(self) -> bool:
         """Whether we are a core; or were one, and not everybody may have heard that we claim nothing now (R13)."""

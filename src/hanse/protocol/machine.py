@@ -452,6 +452,7 @@ class Machine:
         self._take_words(now, neighbour, frame)
         if not neighbour.has_spoken:
             neighbour.has_spoken = True
+            self._claims.tell_ended(neighbour)
             self._changes.groups.add(MANAGEMENT_GROUP)
             self._election.on_synchronised()
             if neighbour.is_usable:
