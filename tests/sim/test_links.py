@@ -195,6 +195,31 @@ def test_a_paused_federator_hears_everything_late_and_in_order() -> None:
     assert len(numbers(diary, 1, federation.engine.now)) >= 2
 
 
+def test_a_paused_federator_learns_in_its_turn_that_a_link_is_gone() -> None:
+    class Known(Diary):
+        def heard(self, node: Node, neighbour: int, frame: ControlFrame) -> None:
+            super().heard(node, neighbour, frame)
+            known.append(node.ways[neighbour].link.direction_to(node.identity).is_known)
+
+    known: list[bool] = []
+    diary = Known()
+    federation = Federation(overlay.line(2), Settings(), seed=1, monitor=diary)
+    federation.start(0)
+    federation.start(1)
+    federation.run(5.0)
+    federation.pause(1)
+    federation.run(3.0)
+    federation.close_link((0, 1), is_silent=False)
+    federation.run(1.0)
+    known.clear()
+    federation.resume(1)
+    # What its socket held comes first, over a link that it still has.
+    assert len(known) >= 3
+    assert all(known)
+    assert events(diary, 1)[-1] is LinkDown
+    assert not federation.link_between(0, 1).direction_to(1).is_known
+
+
 def test_a_host_broker_that_died_gets_its_subscriptions_back() -> None:
     federation, _ = pair()
     host = federation.nodes[0].host
