@@ -290,6 +290,20 @@ def test_a_fault_excuses_loss_and_says_which() -> None:
     assert checkers.ledger.lost == {"in flight on a link that broke": 2}
 
 
+def test_a_link_that_comes_up_deaf_gets_as_long_as_one_that_becomes_so() -> None:
+    federation, checkers = world()
+    live(federation, checkers)
+    # 2 is the core: 1 hears it, but is not heard, and goes around.
+    federation.deafen(1, 2, is_deaf=True)
+    for step in (None, federation.stop, federation.start):
+        if step is not None:
+            step(1)
+        for _ in range(10):
+            federation.run(1.0)
+            checkers.sweep()
+    assert federation.nodes[1].running.parents_of(2) == (0,)
+
+
 def test_who_is_cut_off_is_not_entitled_and_each_side_is_lossless_within() -> None:
     federation, checkers = world(shape=overlay.line(4))
     federation.run(8.0)

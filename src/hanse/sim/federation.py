@@ -375,7 +375,8 @@ class Federation:
     def _link_up(self, way: Direction, generation: int) -> None:
         node = self.nodes[way.target]
         if way.link.generation == generation and way.link.is_up and node.machine is not None:
-            self._edge("link up")
+            # A link that comes up deaf one way takes as long to be noticed as one that becomes so.
+            self._edge("deaf" if any(side.deaf for side in way.link.directions) else "link up")
             self._tell_link(node, way, LinkUp(way.source))
 
     def _break(self, link: Link) -> None:
