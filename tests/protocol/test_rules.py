@@ -904,6 +904,25 @@ def test_r26_a_publication_from_outside_enters_the_mesh_where_it_meets_it() -> N
     assert net.got(1) == net.got(5) == ["g"]
 
 
+def test_r26_what_is_left_of_a_former_cores_mesh_finds_the_core_as_an_outsider_does() -> None:
+    # 2 relays for 3 towards core 0, with both cut off; 4, on its own side, is the core there is.
+    net = Network(5, [(0, 1), (1, 2), (2, 3), (1, 4)], redundancy=1)
+    net.run(3)
+    net.subscribe(0, "g")
+    net.run(0.3)
+    net.subscribe(3, "g")
+    net.subscribe(4, "g")
+    net.run(2)
+    net.cut(0, 1)
+    net.cut(2, 3)
+    net.run(6)
+    assert net.machines[2].mesh_neighbours("g") == (1,)
+    assert net.machines[2].core_of("g") == 4
+    net.publish(2, "g")
+    net.run(0.3)
+    assert net.got(4) == ["g"]
+
+
 def test_r27_a_later_copy_is_forwarded_only_for_groups_that_no_earlier_copy_served() -> None:
     desk = three_neighbours()
     first = desk.machine.forward(0.0, 3, [run_of("g", groups=("g",))])

@@ -231,15 +231,20 @@ class Machine:
     def hops(self, group: str) -> tuple[tuple[int, ...], bool]:
         """The neighbours that a publication of the group goes to, and whether it has to wait for a way (R26, R30)."""
         edges = self.mesh_neighbours(group)
-        if edges:
-            return edges, False
-        if self.is_local(group) or group in self._claims.own.groups:
-            return (), self._mesh.own_core(group) is not None
         core = self.core_of(group)
+        if edges and (core is None or self._mesh.is_connected((core, group))):
+            return edges, False
+        if not edges and (self.is_local(group) or group in self._claims.own.groups):
+            return (), self._mesh.own_core(group) is not None
         if core is None:
             return (), bool(self._claims.claimants(group))
         parents = self.parents_of(core)
-        return (parents[:1] if self.settings.outsider == "one_parent" else parents), not parents
+        if self.settings.outsider == "one_parent":
+            parents = parents[:1]
+        if not edges:
+            return parents, not parents
+        # What is left of a mesh whose core is out of reach, or not joined yet: it is outside, too.
+        return tuple(sorted({*edges, *parents})), False
 
     def hop_limit(self) -> int:
         """The number of hops beyond which a publication is dropped (R29)."""
