@@ -329,6 +329,8 @@ def test_r09_a_core_without_interest_stays_while_it_has_members() -> None:
     assert HandOver(5, "g") in desk.last_to(1).hand_overs
     desk.say(1)
     desk.wait(A, talking=(1,))
+    assert not desk.last_to(1).hand_overs  # asked a moment ago
+    desk.wait(A, talking=(1,))
     assert HandOver(5, "g") in desk.last_to(1).hand_overs  # asked again every round
     assert "g" in desk.machine._claims.own.groups
     core_known(desk, 1, 1)
@@ -349,6 +351,20 @@ def test_r09_a_hand_over_is_passed_down_the_mesh_to_one_with_interest() -> None:
     assert "g" in desk.machine._claims.own.groups  # the heir keeps it although 1 has the better key
     desk.say(1, claim_deltas=(ClaimDelta(1, 1_000, 1, (ClaimChange("g", None),)),))
     assert desk.machine.core_of("g") == 5
+
+
+def test_r09_an_heir_that_loses_its_interest_stays_until_the_old_core_has_gone() -> None:
+    desk = Desk(peers=(1,))
+    core_known(desk, 1, 1)
+    desk.step(Subscribed("g"))
+    desk.say(1, hand_overs=(HandOver(1, "g"),))
+    desk.step(Unsubscribed("g"))
+    # Were it to withdraw because 1 claims the group too, both would: each for the other.
+    assert "g" in desk.machine._claims.own.groups
+    desk.say(1, claim_deltas=(ClaimDelta(1, 1_000, 1, (ClaimChange("g", None),)),))
+    assert desk.machine.core_of("g") == 5
+    desk.wait((K + 2) * A, talking=(1,))
+    assert desk.machine.core_of("g") is None  # nobody came
 
 
 def test_r09_a_core_without_interest_or_members_withdraws_at_once() -> None:

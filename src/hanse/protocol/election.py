@@ -49,6 +49,8 @@ class Election:
         # Groups claimed at a core's request to take over from it: that core, and until when it is to withdraw.
         self._inherited: dict[str, tuple[int, float]] = {}
         self._hand_over_turn = -1
+        # Groups for which a member was asked since the last round: two heirs would only have to find each other.
+        self._asked: set[str] = set()
         # Groups that wait to be claimed: when, and those that wait for synchronised claims.
         self._claim_due: dict[str, float] = {}
         self._unclaimed: set[str] = set()
@@ -112,8 +114,8 @@ class Election:
             if not others and not has_members and not self._wants(group):
                 self._withdraw(group)
         elif not self._wants(group):
-            if others or not has_members:
-                self._withdraw(group)  # R9
+            if group not in self._inherited and (others or not has_members):
+                self._withdraw(group)  # R9; an heir has been counted on: it stays, and looks for one in turn
         elif core != self._identity and core is not None:
             if group in self._inherited and self._inherited[group][0] in others:
                 return  # R9: the old core withdraws, not its heir
@@ -186,8 +188,9 @@ class Election:
     def age(self, now: float) -> None:
         """Once a round: ask again for heirs, stop waiting for a core to withdraw, look again at what waits."""
         for group in self._claims.own.groups:
-            if not self._wants(group):
+            if not self._wants(group) and group not in self._asked:
                 self.hand_over(group)
+        self._asked.clear()
         for group in [group for group, (_, until) in self._inherited.items() if until <= now]:
             del self._inherited[group]  # the core has interest again, and keeps the group
             self._changes.groups.add(group)
@@ -201,6 +204,7 @@ class Election:
         """We have no interest in the group: if we are its core, we look for an heir (R9, R10)."""
         if group in self._claims.own.groups and group not in self._appointments:
             self._pass_hand_over(self._identity, group, -1)
+            self._asked.add(group)
 
     def on_hand_over(self, now: float, neighbour: Neighbour, hand_over: HandOver) -> None:
         """A core without interest looks for an heir among its members (R9)."""
