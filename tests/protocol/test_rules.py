@@ -748,6 +748,19 @@ def test_r21_when_a_core_gives_a_group_up_the_memberships_of_others_hold_for_a_w
     assert SetStep(False, 9, "g") in steps_to(desk, 1)
 
 
+def test_r21_a_member_that_becomes_the_core_stays_in_the_former_mesh_until_the_others_have_found_it() -> None:
+    desk = Desk(peers=(1,))
+    core_known(desk, 1, 1)
+    desk.step(Subscribed("g"))
+    desk.say(1, hand_overs=(HandOver(1, "g"),))
+    desk.say(1, claim_deltas=(ClaimDelta(1, 1_000, 1, (ClaimChange("g", None),)),))
+    assert desk.machine.core_of("g") == 5
+    assert desk.machine.mesh_neighbours("g") == (1,)
+    desk.wait((K + 2) * A, talking=(1,))
+    assert desk.machine.mesh_neighbours("g") == ()
+    assert steps_to(desk, 1)[-1] == SetStep(False, 1, "g")
+
+
 def test_r22_leaving_is_said_in_one_frame_that_ends_claims_and_memberships() -> None:
     desk = Desk(peers=(1, 2))
     desk.say(1)
@@ -770,7 +783,7 @@ def test_r22_a_neighbour_that_leaves_is_forgotten_with_its_memberships_and_claim
     net.run(0.5)
     net.leave(2)
     assert net.machines[1].neighbours() == (0,)
-    assert net.machines[1].mesh_neighbours("g") == ()
+    assert 2 not in net.machines[1].mesh_neighbours("g")
     net.run(A)
     assert net.cores("g") == {0}
 
@@ -937,6 +950,22 @@ def test_r26_what_is_left_of_a_former_cores_mesh_finds_the_core_as_an_outsider_d
     net.publish(2, "g")
     net.run(0.3)
     assert net.got(4) == ["g"]
+
+
+def test_r26_what_would_go_back_to_its_sender_goes_where_the_former_core_was() -> None:
+    # Core 7 is behind 1, core 8 behind 2, which has not heard yet that 7 gave the group up, and sends towards it.
+    desk = Desk(peers=(1, 2))
+    core_known(desk, 1, 7)
+    desk.say(2)
+    core_known(desk, 2, 8)
+    desk.say(1, claim_deltas=(ClaimDelta(7, 1_000, 1, (ClaimChange("g", None),)),))
+    assert desk.machine.parents_of(8) == (2,)
+    assert set(desk.machine.forward(desk.now, 2, [run_of("g", groups=("g",))]).frames) == {1}
+    assert set(desk.machine.forward(desk.now, 1, [run_of("g", groups=("g",), first=1)]).frames) == {2}
+    assert desk.machine.parked_bytes == 0
+    desk.wait((K + 2) * A, talking=(1, 2))
+    desk.machine.forward(desk.now, 2, [run_of("g", groups=("g",), first=2)])
+    assert desk.machine.parked_bytes > 0  # by now everybody has heard: the ways are changing
 
 
 def test_r27_a_later_copy_is_forwarded_only_for_groups_that_no_earlier_copy_served() -> None:

@@ -49,6 +49,9 @@ class Table(Protocol):
     def hops(self, group: str) -> tuple[tuple[int, ...], bool]:
         """The neighbours that a publication of the group goes to, and whether it must wait for a way."""
 
+    def former_hops(self, group: str) -> tuple[int, ...]:
+        """The neighbours that led to a core which has just given the group up."""
+
     def hop_limit(self) -> int:
         """The number of hops beyond which a publication is dropped (R29)."""
 
@@ -335,8 +338,14 @@ class Forwarding:
             for neighbour in neighbours:
                 if neighbour != source:
                     by_neighbour.setdefault(neighbour, []).append(group)
-            # An outsider whose only way leads back to the sender waits too: the ways are changing.
-            if is_blocked or (neighbours == (source,) and not table.is_member(group)):
+            if neighbours == (source,) and not table.is_member(group):
+                # An outsider whose only way leads back to the sender: that one has not heard yet of the new core, whose
+                # mesh the former one's still belongs to. Where that is not so it waits too: the ways are changing.
+                former = [hop for hop in table.former_hops(group) if hop != source]
+                for neighbour in former:
+                    by_neighbour.setdefault(neighbour, []).append(group)
+                is_blocked = not former
+            if is_blocked:
                 blocked.append(group)
         hops = []
         for neighbour in sorted(by_neighbour):

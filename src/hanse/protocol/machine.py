@@ -246,6 +246,10 @@ class Machine:
         # What is left of a mesh whose core is out of reach, or not joined yet: it is outside, too.
         return tuple(sorted({*edges, *parents})), False
 
+    def former_hops(self, group: str) -> tuple[int, ...]:
+        """The neighbours that led to a core which has just given the group up (R26)."""
+        return self._mesh.former_ways(group)
+
     def hop_limit(self) -> int:
         """The number of hops beyond which a publication is dropped (R29)."""
         return self._ways.hop_limit()
@@ -444,6 +448,7 @@ class Machine:
         for neighbour in list(self._neighbours.values()):
             self._age_neighbour(now, neighbour)
         self._ways.age(now)
+        self._mesh.age(now)
         self._claims.age(now)
         self._election.age(now)
         self._forwarding.forget(now)
