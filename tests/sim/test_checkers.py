@@ -352,6 +352,27 @@ def test_reordering_is_counted() -> None:
     assert ledger.counters["reordered"] == 1
 
 
+def test_only_a_federator_that_was_killed_in_between_may_deliver_a_message_again() -> None:
+    federation, checkers = world()
+    federation.run(8.0)
+    federation.publish(0, [(1, "a", 1)])
+    federation.run(1.0)
+    machine = federation.nodes[2].running
+    packet = checkers.ledger.messages[1].packet
+    again = Run(0, federation.nodes[0].running.epoch, 0, 1, 1, 1, ("a",), packet)
+    assert checkers.ledger.messages[1].delivered_at == {2, 3}
+    with pytest.raises(InvariantError, match="delivered twice"):
+        checkers.delivered(federation.nodes[2], [again])
+    federation.stop(2)
+    federation.start(2)
+    federation.run(1.0)
+    assert federation.nodes[2].running is not machine
+    checkers.delivered(federation.nodes[2], [again])
+    assert checkers.ledger.counters["duplicates_after_restart"] == 1
+    with pytest.raises(InvariantError, match="delivered twice"):
+        checkers.delivered(federation.nodes[2], [again])
+
+
 def test_the_first_thing_that_keeps_a_federation_from_convergence_is_named() -> None:
     federation, _ = world()
     assert "1 knows no core" in str(why_not_converged(federation))

@@ -5,7 +5,8 @@ After every step of a machine, about that machine only:
   parent last told it, and following parents does not lead back for longer than an interval (no loop);
 - what comes from a neighbour does not go back to it in the same breath, hop counts stay within the limit, and no
   message crosses a link more often than its groups can explain;
-- delivered is a subset of published, once each, unchanged, and an id never means two messages.
+- delivered is a subset of published, once each in one life of a federator, unchanged, and an id never means two
+  messages.
 
 Each simulated A, about everybody: once the bound after the last fault has passed, the federation has converged
 (`convergence`), and whatever was published since then has reached everyone entitled to it.
@@ -392,7 +393,8 @@ class Checkers(Monitor):
         for run in runs:
             for message in self.ledger.read(run, f"delivered at {node.identity}"):
                 if node.host.is_up:
-                    self.ledger.deliver(node.identity, message, node.host.receivers(message.topic))
+                    receivers = node.host.receivers(message.topic)
+                    self.ledger.deliver(node.identity, message, receivers, node.starts)
 
     def lost_in_flight(self, frame: tuple[object, ...]) -> None:
         """Remember why a message may be missing somewhere."""

@@ -5,6 +5,8 @@ Terms, as RELIABILITY has them:
   2A earlier and who stayed, at a broker that was up.
 - A pair is ok, lost or a duplicate. Duplicates, echoes, corrupted packets and reused ids are never allowed; loss is,
   while a fault is on or the bound after it has not passed, as long as nobody keeps custody.
+- One duplicate is the fault's and is counted apart: at a federator that was killed in between. Nothing is doubled
+  *without faults*; whoever has lost what it had seen cannot know a copy that waited elsewhere for another group's way.
 """
 
 from collections import Counter, deque
@@ -39,6 +41,8 @@ class Message:
     # Entitled subscribers that have not got it, and how many have.
     pending: dict[str, Client] = field(default_factory=dict)
     delivered_at: set[int] = field(default_factory=set)
+    # Broker to the boot of its federator that delivered it there.
+    boots: dict[int, int] = field(default_factory=dict)
     is_lost_in_flight: bool = False
     forwards: int = 0
     # Broker to the time at which the first copy came, and the links in the order in which copies took them.
@@ -100,14 +104,17 @@ class Ledger:
             found.append(message)
         return found
 
-    def deliver(self, broker: int, message: Message, receivers: Sequence[Client]) -> None:
-        """A federator hands a message to its host broker."""
+    def deliver(self, broker: int, message: Message, receivers: Sequence[Client], boot: int = 0) -> None:
+        """A federator, in the boot of this number, hands a message to its host broker."""
         where = f"message {message.number} of {message.origin} on {message.topic} at {broker}"
         if broker == message.origin:
             self._refuse("echo", f"{where}: delivered to the broker that it came from")
-        if broker in message.delivered_at:
+        if message.boots.get(broker) == boot:
             self._refuse("duplicate", f"{where}: delivered twice")
+        if broker in message.delivered_at:
+            self.counters["duplicates_after_restart"] += 1
         message.delivered_at.add(broker)
+        message.boots[broker] = boot
         self.counters["deliveries"] += 1
         key = (broker, message.origin, message.topic)
         if message.number < self._last.get(key, -1):
