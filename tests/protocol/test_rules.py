@@ -1007,6 +1007,17 @@ def test_r28_a_hop_that_does_not_know_a_group_matches_the_topics_itself() -> Non
     assert desk.machine.counters["dropped_unknown_group"] == 1
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_r28_a_group_that_the_sender_serves_in_the_same_frame_does_not_go_back_to_it(order: tuple[int, int]) -> None:
+    desk = three_neighbours()
+    copies = [run_of("g", "g", groups=("new/#",)), run_of("g", groups=("g",), first=1)]
+    routed = desk.machine.forward(0.0, 2, [copies[k] for k in order])
+    # 2 did not serve `g` with the first publication, and did with the second; `+` it served with neither.
+    assert sorted((run.first, run.groups) for run in routed.frames[2]) == [(0, ("+", "g")), (1, ("+",))]
+    assert sorted((run.first, run.groups) for run in routed.frames[1]) == [(0, ("g",)), (1, ("g",))]
+    assert sorted(run.first for run in routed.deliveries) == [0, 1]
+
+
 def test_r29_a_publication_that_has_made_too_many_hops_is_dropped_and_counted() -> None:
     desk = three_neighbours()
     limit = 64  # core 9 is two hops away: the least limit holds

@@ -224,6 +224,8 @@ class Forwarding:
         frames: dict[int, list[Run]] = {}
         deliveries: list[Run] = []
         counters = self._counters
+        # Which groups the frame names for each id; made only where some group is unknown.
+        named: dict[tuple[int, int, int], set[str]] = {}
         hop_limit = self._hop_limit
         if not hop_limit:
             hop_limit = self._hop_limit = self._table.hop_limit()
@@ -244,7 +246,8 @@ class Forwarding:
             if plan is None:
                 plan = self._plan_link(neighbour, groups)
             if plan.has_unknown:
-                self._forward_by_topic(now, neighbour, run, frames, deliveries)
+                named = named or _groups_by_id(runs)
+                self._forward_by_topic(now, neighbour, run, named, frames, deliveries)
             elif window.record_if_new(now, first, count, plan.done):
                 self._pass_on(now, neighbour, plan, run, frames)
                 if plan.is_local:
@@ -254,7 +257,13 @@ class Forwarding:
         return Routed(frames, deliveries)
 
     def _forward_by_topic(
-        self, now: float, neighbour: int, run: Run, frames: dict[int, list[Run]], deliveries: list[Run]
+        self,
+        now: float,
+        neighbour: int,
+        run: Run,
+        named_by_id: dict[tuple[int, int, int], set[str]],
+        frames: dict[int, list[Run]],
+        deliveries: list[Run],
     ) -> None:
         """A group of the run is unknown here: each topic is matched anew (R28)."""
         named = tuple([group for group in run.groups if self._table.is_known(group)])
@@ -267,8 +276,9 @@ class Forwarding:
                 self._counters["rejected_packet"] += 1
                 continue
             found = self._table.match(topic) if may_cross(topic) else ()  # R32
-            matched = tuple([group for group in found if group not in named])
-            if not named and not matched:
+            by_sender = named_by_id[run.origin, run.epoch, run.first + offset]
+            matched = tuple([group for group in found if group not in by_sender])
+            if not named and not found:
                 self._counters["dropped_unknown_group"] += 1
                 continue
             single = run._replace(first=run.first + offset, length=1, body=packet)
@@ -374,3 +384,12 @@ class Forwarding:
         parked = self._parked.popleft()
         self._parked_bytes -= len(parked.run.body)
         self._counters[reason] += parked.run.length
+
+
+def _groups_by_id(runs: Sequence[Run]) -> dict[tuple[int, int, int], set[str]]:
+    """The groups for which a frame brings each publication: one that waited for several ways may be in several runs."""
+    found: dict[tuple[int, int, int], set[str]] = {}
+    for run in runs:
+        for number in range(run.first, run.first + run.length):
+            found.setdefault((run.origin, run.epoch, number), set()).update(run.groups)
+    return found
