@@ -41,6 +41,10 @@ def test_claimants_and_the_index_follow_the_claim_sets() -> None:
     assert shelf.book.claimants("a/+") == (5,)
     shelf.book.change_own("a/+", None)
     assert shelf.book.claimants("a/+") == ()
+    assert shelf.book.match("a/x") == ("a/+",)  # it lingers
+    for _ in range(3):
+        assert shelf.book.is_lingering("a/+")
+        shelf.book.age(0.0)
     assert shelf.book.match("a/x") == ()
     assert set(shelf.book.groups()) == {"b"}
 

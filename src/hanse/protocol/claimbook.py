@@ -4,7 +4,9 @@ The rules (docs/protocol.md R12):
 
 - Changes are told at once to all neighbours and passed on once; what each neighbour has is noted with it.
 - Whoever is behind asks the neighbour that named the version, one request at a time.
-- The claimants of a group, and the index that matches topics, are always in step with the claim sets.
+- The claimants of a group, and the index that matches topics, are always in step with the claim sets. A group whose
+  last claim was withdrawn *lingers* for K rounds: whoever is left claims it within that time (R7), and what is
+  published meanwhile has to be taken and kept for that core.
 - What a change of claims means for elections, ways and meshes is their business: they hear of it at once, through
   `ClaimWatchers`.
 """
@@ -58,6 +60,8 @@ class ClaimBook:
         # Group to the cores that claim it, sorted; and the same groups for matching topics.
         self._claimants: dict[str, tuple[int, ...]] = {}
         self._index = FilterIndex()
+        # Groups that linger, and for how many rounds more.
+        self._lingering: dict[str, int] = {}
         self._matches = MatchCache(self._index)
         self._watchers: ClaimWatchers | None = None
 
@@ -75,8 +79,12 @@ class ClaimBook:
         """The groups that anybody claims."""
         return self._claimants.keys()
 
+    def is_lingering(self, group: str) -> bool:
+        """Whether nobody claims the group any longer, since a moment ago."""
+        return group in self._lingering
+
     def match(self, topic: str) -> tuple[str, ...]:
-        """The claimed groups that a topic belongs to (R25)."""
+        """The groups that a topic belongs to, of those that are claimed or linger (R25)."""
         return self._matches.match(topic)
 
     @property
@@ -217,6 +225,7 @@ class ClaimBook:
         if claims is not None:
             for group in sorted(claims.groups):
                 self._record(core, group, is_claimed=False)
+                self._end_lingering(group)
 
     def forget_neighbour(self, identity: int) -> None:
         """What was asked of this neighbour will not come; the next that names a version is asked."""
@@ -224,7 +233,11 @@ class ClaimBook:
             del self._fetches[core]
 
     def age(self, now: float) -> None:
-        """Once a round: a neighbour that does not answer is no longer waited for."""
+        """Once a round: a neighbour that does not answer is no longer waited for, and what lingers ends."""
+        for group, rounds in list(self._lingering.items()):
+            self._lingering[group] = rounds - 1
+            if rounds <= 1:
+                self._end_lingering(group)
         for core, fetch in list(self._fetches.items()):
             if now - fetch.asked_at >= self._settings.announcement_interval_s:
                 self._end_fetch(core)
@@ -259,8 +272,8 @@ class ClaimBook:
         if is_claimed:
             self._tell.claimed(core, group)
         if is_claimed and core not in cores:
-            if not cores:
-                if len(self._claimants) >= self._settings.groups_max:
+            if not cores and self._lingering.pop(group, None) is None:
+                if len(self._claimants) + len(self._lingering) >= self._settings.groups_max:
                     self._changes.counters["rejected_groups_max"] += 1
                     self._changes.effects.append(Emit("limit_reached", group=group, detail="groups_max"))
                     return False
@@ -272,11 +285,17 @@ class ClaimBook:
                 self._claimants[group] = rest
             else:
                 del self._claimants[group]
-                self._index.discard(group)
+                self._lingering[group] = self._settings.expiry_factor
             self._tell.ended(core, group)
         self._changes.groups.add(group)
         self._changes.is_table_changed = True
         return True
+
+    def _end_lingering(self, group: str) -> None:
+        if self._lingering.pop(group, None) is not None:
+            self._index.discard(group)
+            self._changes.groups.add(group)
+            self._changes.is_table_changed = True
 
     def _end_fetch(self, core: int) -> None:
         if self._fetches.pop(core, None) is not None:

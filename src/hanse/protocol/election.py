@@ -104,7 +104,10 @@ class Election:
             self._unclaimed.discard(group)
         self._mesh.choose_own_core(group, self.core_of(group), has_interest=self._wants(group))
         is_claimed_elsewhere = self._claims.claimants(group) not in ((), (self._identity,))
-        self._host.subscribe(group, is_wanted=is_claimed_elsewhere or self._mesh.has_children(group))  # R32
+        is_wanted = is_claimed_elsewhere or self._mesh.has_children(group)
+        # What lingers is not left yet, but nothing is begun for it.
+        is_left = group in self._host.subscriptions and self._claims.is_lingering(group)
+        self._host.subscribe(group, is_wanted=is_wanted or is_left)  # R32
         if group == MANAGEMENT_GROUP:
             self._compare_grouping(core)
 
