@@ -90,26 +90,37 @@ class Election:
 
     def decide(self, now: float, group: str) -> None:
         """Who anchors the group, as far as we can see, and what that makes of us (R5 to R11)."""
+        claims = self._claims
+        own = claims.own.groups
         core = self.core_of(group)
-        claimants = self._claims.claimants(group)
-        others = [other for other in claimants if other != self._identity and self._ways.is_live(other)]
-        if group in self._claims.own.groups:
-            self._decide_as_claimant(group, core, others)
-        elif group in self._appointments and others:
+        was_ours = group in own
+        if was_ours:
+            self._decide_as_claimant(group, core, self._others(group))
+        elif group in self._appointments and self._others(group):
             self._claim(group)  # R10
         elif core is None and self._wants(group):
             self._decide_to_claim(now, group)
         else:
             self._claim_due.pop(group, None)
             self._unclaimed.discard(group)
-        self._mesh.choose_own_core(group, self.core_of(group), has_interest=self._wants(group))
-        is_claimed_elsewhere = self._claims.claimants(group) not in ((), (self._identity,))
-        is_wanted = is_claimed_elsewhere or self._mesh.has_children(group)
-        # What lingers is not left yet, but nothing is begun for it.
-        is_left = group in self._host.subscriptions and self._claims.is_lingering(group)
-        self._host.subscribe(group, is_wanted=is_wanted or is_left)  # R32
+        if (group in own) != was_ours:
+            core = self.core_of(group)
+        self._mesh.choose_own_core(group, core, has_interest=self._wants(group))
+        is_wanted = (
+            claims.claimants(group) not in ((), (self._identity,))
+            or self._mesh.has_children(group)
+            # What lingers is not left yet, but nothing is begun for it.
+            or (claims.is_lingering(group) and group in self._host.subscriptions)
+        )
+        self._host.subscribe(group, is_wanted=is_wanted)  # R32
         if group == MANAGEMENT_GROUP:
             self._compare_grouping(core)
+
+    def _others(self, group: str) -> list[int]:
+        """The live claimants beside us."""
+        return [
+            other for other in self._claims.claimants(group) if other != self._identity and self._ways.is_live(other)
+        ]
 
     def _decide_as_claimant(self, group: str, core: int | None, others: list[int]) -> None:
         has_members = self._mesh.has_members(group)
