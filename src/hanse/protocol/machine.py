@@ -182,6 +182,10 @@ class Machine:
         """Whether this federator is in a group's mesh: interested, its core, or connecting others (R19, R20)."""
         return self.is_local(group) or group in self._claims.own.groups or self._mesh.has_children(group)
 
+    def has_members(self, group: str) -> bool:
+        """Whether others have joined a group with this federator as its core."""
+        return self._mesh.has_members(group)
+
     def mesh_neighbours(self, group: str) -> tuple[int, ...]:
         """The neighbours over whose links the group's mesh runs."""
         return self._mesh.edges(group)
