@@ -5,7 +5,7 @@ The rules (docs/protocol.md R12):
 - Changes are told at once to all neighbours and passed on once; what each neighbour has is noted with it.
 - Whoever is behind asks the neighbour that named the version, one request at a time.
 - The claimants of a group, and the index that matches topics, are always in step with the claim sets. A group whose
-  last claim was withdrawn *lingers* for K rounds: whoever is left claims it within that time (R7), and what is
+  last claim was withdrawn *lingers* for two rounds: whoever is left claims it within that time (R7), and what is
   published meanwhile has to be taken and kept for that core.
 - What a change of claims means for elections, ways and meshes is their business: they hear of it at once, through
   `ClaimWatchers`.
@@ -21,6 +21,10 @@ from hanse.protocol.messages import ClaimChange, ClaimDelta, ClaimPart, ClaimReq
 from hanse.protocol.neighbour import Neighbour
 from hanse.protocol.settings import MANAGEMENT_GROUP, Settings
 from hanse.protocol.trie import FilterIndex, MatchCache
+
+# Rounds for which a group that nobody claims any longer is kept: at least an interval, and a claim comes after half of
+# one. Not longer, because what waited is told to whoever claims, also to one that came to want it only then.
+LINGERING_ROUNDS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +289,7 @@ class ClaimBook:
                 self._claimants[group] = rest
             else:
                 del self._claimants[group]
-                self._lingering[group] = self._settings.expiry_factor
+                self._lingering[group] = LINGERING_ROUNDS
             self._tell.ended(core, group)
         self._changes.groups.add(group)
         self._changes.is_table_changed = True
