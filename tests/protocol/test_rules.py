@@ -493,18 +493,6 @@ def test_r12_the_old_claims_hold_until_a_new_epochs_set_is_whole() -> None:
 # --- distance -------------------------------------------------------------------------------------------------------
 
 
-def test_r12_a_group_that_nobody_claims_again_is_forgotten_after_a_while() -> None:
-    desk = Desk(peers=(1,))
-    core_known(desk, 1, 9)
-    assert desk.machine.host_subscriptions() == {"g"}
-    desk.say(1, claim_deltas=(ClaimDelta(9, 1_000, 1, (ClaimChange("g", None),)),))
-    assert desk.machine.host_subscriptions() == {"g"}
-    assert desk.machine.match("g") == ("g",)
-    desk.wait((K + 1) * A, talking=(1,))
-    assert desk.machine.host_subscriptions() == frozenset()
-    assert desk.machine.match("g") == ()
-
-
 def test_r13_a_core_announces_itself_every_interval_with_the_next_number_and_nobody_else_does() -> None:
     net = Network(2, [(0, 1)])
     net.run(2.5)
@@ -1061,23 +1049,6 @@ def test_r30_a_publication_with_no_way_waits_for_one_in_order() -> None:
     assert sent.neighbour == 1
     assert [(run.origin, run.first) for run in sent.runs] == [(5, 0), (5, 1), (8, 0)]
     assert desk.machine.parked_bytes == 0
-
-
-def test_r30_a_publication_waits_for_the_next_core_when_the_last_one_has_left() -> None:
-    net = Network(4, [(0, 1), (1, 2), (1, 3)])
-    net.run(3)
-    net.subscribe(0, "g")
-    net.run(0.3)
-    net.subscribe(3, "g")
-    net.run(1)
-    net.leave(0)
-    net.run(0.1)
-    assert net.cores("g") == {None}
-    # 2 is an outsider; nobody claims the group, and 3 has yet to do so (R7).
-    assert net.publish(2, "g")
-    net.run(1)
-    assert net.cores("g") == {3}
-    assert net.got(3) == ["g"]
 
 
 def test_r30_what_waits_too_long_or_takes_too_much_is_dropped_and_counted() -> None:

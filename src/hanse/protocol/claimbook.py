@@ -4,9 +4,7 @@ The rules (docs/protocol.md R12):
 
 - Changes are told at once to all neighbours and passed on once; what each neighbour has is noted with it.
 - Whoever is behind asks the neighbour that named the version, one request at a time.
-- The claimants of a group, and the index that matches topics, are always in step with the claim sets. A group whose
-  last claim was withdrawn *lingers* for two rounds: whoever is left claims it within that time (R7), and what is
-  published meanwhile has to be taken and kept for that core.
+- The claimants of a group, and the index that matches topics, are always in step with the claim sets.
 - What a change of claims means for elections, ways and meshes is their business: they hear of it at once, through
   `ClaimWatchers`.
 """
@@ -21,10 +19,6 @@ from hanse.protocol.messages import ClaimChange, ClaimDelta, ClaimPart, ClaimReq
 from hanse.protocol.neighbour import Neighbour
 from hanse.protocol.settings import MANAGEMENT_GROUP, Settings
 from hanse.protocol.trie import FilterIndex, MatchCache
-
-# Rounds for which a group that nobody claims any longer is kept: at least an interval, and a claim comes after half of
-# one. Not longer, because what waited is told to whoever claims, also to one that came to want it only then.
-LINGERING_ROUNDS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +58,6 @@ class ClaimBook:
         # Group to the cores that claim it, sorted; and the same groups for matching topics.
         self._claimants: dict[str, tuple[int, ...]] = {}
         self._index = FilterIndex()
-        # Groups that linger, and for how many rounds more.
-        self._lingering: dict[str, int] = {}
         self._matches = MatchCache(self._index)
         self._watchers: ClaimWatchers | None = None
 
@@ -83,12 +75,8 @@ class ClaimBook:
         """The groups that anybody claims."""
         return self._claimants.keys()
 
-    def is_lingering(self, group: str) -> bool:
-        """Whether nobody claims the group any longer, since a moment ago."""
-        return group in self._lingering
-
     def match(self, topic: str) -> tuple[str, ...]:
-        """The groups that a topic belongs to, of those that are claimed or linger (R25)."""
+        """The claimed groups that a topic belongs to (R25)."""
         return self._matches.match(topic)
 
     @property
@@ -229,7 +217,6 @@ class ClaimBook:
         if claims is not None:
             for group in sorted(claims.groups):
                 self._record(core, group, is_claimed=False)
-                self._end_lingering(group)
 
     def forget_neighbour(self, identity: int) -> None:
         """What was asked of this neighbour will not come; the next that names a version is asked."""
@@ -237,11 +224,7 @@ class ClaimBook:
             del self._fetches[core]
 
     def age(self, now: float) -> None:
-        """Once a round: a neighbour that does not answer is no longer waited for, and what lingers ends."""
-        for group, rounds in list(self._lingering.items()):
-            self._lingering[group] = rounds - 1
-            if rounds <= 1:
-                self._end_lingering(group)
+        """Once a round: a neighbour that does not answer is no longer waited for."""
         for core, fetch in list(self._fetches.items()):
             if now - fetch.asked_at >= self._settings.announcement_interval_s:
                 self._end_fetch(core)
@@ -276,8 +259,8 @@ class ClaimBook:
         if is_claimed:
             self._tell.claimed(core, group)
         if is_claimed and core not in cores:
-            if not cores and self._lingering.pop(group, None) is None:
-                if len(self._claimants) + len(self._lingering) >= self._settings.groups_max:
+            if not cores:
+                if len(self._claimants) >= self._settings.groups_max:
                     self._changes.counters["rejected_groups_max"] += 1
                     self._changes.effects.append(Emit("limit_reached", group=group, detail="groups_max"))
                     return False
@@ -289,17 +272,11 @@ class ClaimBook:
                 self._claimants[group] = rest
             else:
                 del self._claimants[group]
-                self._lingering[group] = LINGERING_ROUNDS
+                self._index.discard(group)
             self._tell.ended(core, group)
         self._changes.groups.add(group)
         self._changes.is_table_changed = True
         return True
-
-    def _end_lingering(self, group: str) -> None:
-        if self._lingering.pop(group, None) is not None:
-            self._index.discard(group)
-            self._changes.groups.add(group)
-            self._changes.is_table_changed = True
 
     def _end_fetch(self, core: int) -> None:
         if self._fetches.pop(core, None) is not None:

@@ -106,13 +106,8 @@ class Election:
         if (group in own) != was_ours:
             core = self.core_of(group)
         self._mesh.choose_own_core(group, core, has_interest=self._wants(group))
-        is_wanted = (
-            claims.claimants(group) not in ((), (self._identity,))
-            or self._mesh.has_children(group)
-            # What lingers is not left yet, but nothing is begun for it.
-            or (claims.is_lingering(group) and group in self._host.subscriptions)
-        )
-        self._host.subscribe(group, is_wanted=is_wanted)  # R32
+        is_claimed_elsewhere = claims.claimants(group) not in ((), (self._identity,))
+        self._host.subscribe(group, is_wanted=is_claimed_elsewhere or self._mesh.has_children(group))  # R32
         if group == MANAGEMENT_GROUP:
             self._compare_grouping(core)
 

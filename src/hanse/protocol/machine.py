@@ -226,9 +226,7 @@ class Machine:
 
     def is_known(self, group: str) -> bool:
         """Whether this federator has heard of a group."""
-        claims = self._claims
-        is_claimed = bool(claims.claimants(group)) or claims.is_lingering(group)
-        return is_claimed or self.is_local(group) or self._mesh.has_children(group)
+        return bool(self._claims.claimants(group)) or self.is_local(group) or self._mesh.has_children(group)
 
     def is_local(self, group: str) -> bool:
         """Whether local clients are interested in a group."""
@@ -243,7 +241,7 @@ class Machine:
         if not edges and (self.is_local(group) or group in self._claims.own.groups):
             return (), self._mesh.own_core(group) is not None
         if core is None:
-            return (), bool(self._claims.claimants(group)) or self._claims.is_lingering(group)
+            return (), bool(self._claims.claimants(group))
         parents = self.parents_of(core)
         if self.settings.outsider == "one_parent":
             parents = parents[:1]
