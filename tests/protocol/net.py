@@ -264,23 +264,8 @@ class Network:
                     self._transmit(broker, neighbour, codec.encode_control(frame))
                 case SendRuns(neighbour, runs, token):
                     self._transmit(broker, neighbour, codec.encode_data(runs), token)
-                case SendSummaries(neighbour, summaries, token):
-                    self._transmit(broker, neighbour, codec.encode_summaries(summaries), token)
-                case Deliver(runs, token):
-                    self._deliver(broker, runs, token)
-                case Acknowledge(giver, receipts):
-                    self._acknowledge(broker, giver, receipts)
-                case Store(way, position, records):
-                    for offset, runs in enumerate(records):
-                        host.outbox.setdefault(way, {})[position + offset] = codec.encode_data(runs)
-                    self._after(broker, 0.002, Stored(way, position + len(records)))
-                case Fetch(way, start, end):
-                    found = [(k, host.outbox[way][k]) for k in sorted(host.outbox[way]) if start <= k < end]
-                    runs_of = tuple((k, tuple(codec.decode_data(data, is_record=True))) for k, data in found)
-                    self._after(broker, 0.002, Fetched(way, runs_of, end))
-                case Discard(way, positions):
-                    for position in positions:
-                        host.outbox[way].pop(position, None)
+                case SendSummaries() | Deliver() | Acknowledge() | Store() | Fetch() | Discard():
+                    self._carry_out_custody(broker, effect)
                 case SubscribeHost(group):
                     assert group not in host.subscriptions
                     host.subscriptions.add(group)
@@ -296,6 +281,29 @@ class Network:
         machine = self.machines[broker]
         assert host.subscriptions == machine.host_subscriptions()
         self._watch(broker, machine)
+
+    def _carry_out_custody(
+        self, broker: int, effect: SendSummaries | Deliver | Acknowledge | Store | Fetch | Discard
+    ) -> None:
+        host = self.hosts[broker]
+        match effect:
+            case SendSummaries(neighbour, summaries, token):
+                self._transmit(broker, neighbour, codec.encode_summaries(summaries), token)
+            case Deliver(runs, token):
+                self._deliver(broker, runs, token)
+            case Acknowledge(giver, receipts):
+                self._acknowledge(broker, giver, receipts)
+            case Store(way, position, records):
+                for offset, runs in enumerate(records):
+                    host.outbox.setdefault(way, {})[position + offset] = codec.encode_data(runs)
+                self._after(broker, 0.002, Stored(way, position + len(records)))
+            case Fetch(way, start, end):
+                found = [(k, host.outbox[way][k]) for k in sorted(host.outbox[way]) if start <= k < end]
+                runs_of = tuple((k, tuple(codec.decode_data(data, is_record=True))) for k, data in found)
+                self._after(broker, 0.002, Fetched(way, runs_of, end))
+            case Discard(way, positions):
+                for position in positions:
+                    host.outbox[way].pop(position, None)
 
     def _watch(self, broker: int, machine: Machine) -> None:
         if machine.is_stopped:

@@ -17,6 +17,7 @@ class Shelf:
                 claimed=lambda core, group: self.heard.append(("claimed", core, group)),
                 ended=lambda core, group: self.heard.append(("ended", core, group)),
                 withdrawn=lambda now, group: self.heard.append(("withdrawn", now, group)),
+                left=lambda now, group: self.heard.append(("left", now, group)),
                 emptied=lambda core: self.heard.append(("emptied", core)),
                 fetched=lambda: self.heard.append(("fetched",)),
             )

@@ -329,6 +329,8 @@ def test_r09_a_core_without_interest_stays_while_it_has_members() -> None:
     assert HandOver(5, "g") in desk.last_to(1).hand_overs
     desk.say(1)
     desk.wait(A, talking=(1,))
+    assert not desk.last_to(1).hand_overs  # asked a moment ago
+    desk.wait(A, talking=(1,))
     assert HandOver(5, "g") in desk.last_to(1).hand_overs  # asked again every round
     assert "g" in desk.machine._claims.own.groups
     core_known(desk, 1, 1)
@@ -349,6 +351,20 @@ def test_r09_a_hand_over_is_passed_down_the_mesh_to_one_with_interest() -> None:
     assert "g" in desk.machine._claims.own.groups  # the heir keeps it although 1 has the better key
     desk.say(1, claim_deltas=(ClaimDelta(1, 1_000, 1, (ClaimChange("g", None),)),))
     assert desk.machine.core_of("g") == 5
+
+
+def test_r09_an_heir_that_loses_its_interest_stays_until_the_old_core_has_gone() -> None:
+    desk = Desk(peers=(1,))
+    core_known(desk, 1, 1)
+    desk.step(Subscribed("g"))
+    desk.say(1, hand_overs=(HandOver(1, "g"),))
+    desk.step(Unsubscribed("g"))
+    # Were it to withdraw because 1 claims the group too, both would: each for the other.
+    assert "g" in desk.machine._claims.own.groups
+    desk.say(1, claim_deltas=(ClaimDelta(1, 1_000, 1, (ClaimChange("g", None),)),))
+    assert desk.machine.core_of("g") == 5
+    desk.wait((K + 2) * A, talking=(1,))
+    assert desk.machine.core_of("g") is None  # nobody came
 
 
 def test_r09_a_core_without_interest_or_members_withdraws_at_once() -> None:
@@ -732,6 +748,19 @@ def test_r21_when_a_core_gives_a_group_up_the_memberships_of_others_hold_for_a_w
     assert SetStep(False, 9, "g") in steps_to(desk, 1)
 
 
+def test_r21_a_member_that_becomes_the_core_stays_in_the_former_mesh_until_the_others_have_found_it() -> None:
+    desk = Desk(peers=(1,))
+    core_known(desk, 1, 1)
+    desk.step(Subscribed("g"))
+    desk.say(1, hand_overs=(HandOver(1, "g"),))
+    desk.say(1, claim_deltas=(ClaimDelta(1, 1_000, 1, (ClaimChange("g", None),)),))
+    assert desk.machine.core_of("g") == 5
+    assert desk.machine.mesh_neighbours("g") == (1,)
+    desk.wait((K + 2) * A, talking=(1,))
+    assert desk.machine.mesh_neighbours("g") == ()
+    assert steps_to(desk, 1)[-1] == SetStep(False, 1, "g")
+
+
 def test_r22_leaving_is_said_in_one_frame_that_ends_claims_and_memberships() -> None:
     desk = Desk(peers=(1, 2))
     desk.say(1)
@@ -754,7 +783,7 @@ def test_r22_a_neighbour_that_leaves_is_forgotten_with_its_memberships_and_claim
     net.run(0.5)
     net.leave(2)
     assert net.machines[1].neighbours() == (0,)
-    assert net.machines[1].mesh_neighbours("g") == ()
+    assert 2 not in net.machines[1].mesh_neighbours("g")
     net.run(A)
     assert net.cores("g") == {0}
 
@@ -904,6 +933,41 @@ def test_r26_a_publication_from_outside_enters_the_mesh_where_it_meets_it() -> N
     assert net.got(1) == net.got(5) == ["g"]
 
 
+def test_r26_what_is_left_of_a_former_cores_mesh_finds_the_core_as_an_outsider_does() -> None:
+    # 2 relays for 3 towards core 0, with both cut off; 4, on its own side, is the core there is.
+    net = Network(5, [(0, 1), (1, 2), (2, 3), (1, 4)], redundancy=1)
+    net.run(3)
+    net.subscribe(0, "g")
+    net.run(0.3)
+    net.subscribe(3, "g")
+    net.subscribe(4, "g")
+    net.run(2)
+    net.cut(0, 1)
+    net.cut(2, 3)
+    net.run(6)
+    assert net.machines[2].mesh_neighbours("g") == (1,)
+    assert net.machines[2].core_of("g") == 4
+    net.publish(2, "g")
+    net.run(0.3)
+    assert net.got(4) == ["g"]
+
+
+def test_r26_what_would_go_back_to_its_sender_goes_where_the_former_core_was() -> None:
+    # Core 7 is behind 1, core 8 behind 2, which has not heard yet that 7 gave the group up, and sends towards it.
+    desk = Desk(peers=(1, 2))
+    core_known(desk, 1, 7)
+    desk.say(2)
+    core_known(desk, 2, 8)
+    desk.say(1, claim_deltas=(ClaimDelta(7, 1_000, 1, (ClaimChange("g", None),)),))
+    assert desk.machine.parents_of(8) == (2,)
+    assert set(desk.machine.forward(desk.now, 2, [run_of("g", groups=("g",))]).frames) == {1}
+    assert set(desk.machine.forward(desk.now, 1, [run_of("g", groups=("g",), first=1)]).frames) == {2}
+    assert desk.machine.parked_bytes == 0
+    desk.wait((K + 2) * A, talking=(1, 2))
+    desk.machine.forward(desk.now, 2, [run_of("g", groups=("g",), first=2)])
+    assert desk.machine.parked_bytes > 0  # by now everybody has heard: the ways are changing
+
+
 def test_r27_a_later_copy_is_forwarded_only_for_groups_that_no_earlier_copy_served() -> None:
     desk = three_neighbours()
     first = desk.machine.forward(0.0, 3, [run_of("g", groups=("g",))])
@@ -941,6 +1005,17 @@ def test_r28_a_hop_that_does_not_know_a_group_matches_the_topics_itself() -> Non
     assert [(run.first, run.groups) for run in routed.frames[1]] == [(0, ("g",))]
     assert [run.first for run in routed.deliveries] == [0]
     assert desk.machine.counters["dropped_unknown_group"] == 1
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_r28_a_group_that_the_sender_serves_in_the_same_frame_does_not_go_back_to_it(order: tuple[int, int]) -> None:
+    desk = three_neighbours()
+    copies = [run_of("g", "g", groups=("new/#",)), run_of("g", groups=("g",), first=1)]
+    routed = desk.machine.forward(0.0, 2, [copies[k] for k in order])
+    # 2 did not serve `g` with the first publication, and did with the second; `+` it served with neither.
+    assert sorted((run.first, run.groups) for run in routed.frames[2]) == [(0, ("+", "g")), (1, ("+",))]
+    assert sorted((run.first, run.groups) for run in routed.frames[1]) == [(0, ("g",)), (1, ("g",))]
+    assert sorted(run.first for run in routed.deliveries) == [0, 1]
 
 
 def test_r29_a_publication_that_has_made_too_many_hops_is_dropped_and_counted() -> None:

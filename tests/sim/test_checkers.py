@@ -67,8 +67,8 @@ class Deliverer(Machine):
     def change(self, deliveries: list[Run]) -> list[Run]:
         return deliveries
 
-    def forward(self, now: float, neighbour: int, runs: Sequence[Run]) -> Routed:
-        routed = super().forward(now, neighbour, runs)
+    def forward(self, now: float, neighbour: int, runs: Sequence[Run], receipt: int = 0) -> Routed:
+        routed = super().forward(now, neighbour, runs, receipt)
         return Routed(routed.frames, self.change(routed.deliveries) if routed.deliveries else [])
 
 
@@ -123,17 +123,29 @@ def test_a_message_that_is_not_delivered_is_found() -> None:
 
 def test_an_id_used_twice_is_found() -> None:
     class Repeater(Machine):
-        def publish(self, now: float, publications: Sequence[Publication]) -> Routed:
+        def publish(
+            self,
+            now: float,
+            publications: Sequence[Publication],
+            receipt: int = 0,
+            again: tuple[int, int] | None = None,
+        ) -> Routed:
             self._forwarding.next_id = 0
-            return super().publish(now, publications)
+            return super().publish(now, publications, receipt, again)
 
     fails(Repeater, "id reused")
 
 
 def test_an_echo_to_the_host_is_found() -> None:
     class Echo(Machine):
-        def publish(self, now: float, publications: Sequence[Publication]) -> Routed:
-            routed = super().publish(now, publications)
+        def publish(
+            self,
+            now: float,
+            publications: Sequence[Publication],
+            receipt: int = 0,
+            again: tuple[int, int] | None = None,
+        ) -> Routed:
+            routed = super().publish(now, publications, receipt, again)
             return Routed(routed.frames, [run for runs in routed.frames.values() for run in runs])
 
     fails(Echo, "echo")
@@ -141,8 +153,8 @@ def test_an_echo_to_the_host_is_found() -> None:
 
 def test_a_message_sent_back_to_its_sender_is_found() -> None:
     class Back(Machine):
-        def forward(self, now: float, neighbour: int, runs: Sequence[Run]) -> Routed:
-            routed = super().forward(now, neighbour, runs)
+        def forward(self, now: float, neighbour: int, runs: Sequence[Run], receipt: int = 0) -> Routed:
+            routed = super().forward(now, neighbour, runs, receipt)
             return Routed({**routed.frames, neighbour: list(runs)}, routed.deliveries)
 
     fails(Back, "back to the sender")
@@ -150,8 +162,14 @@ def test_a_message_sent_back_to_its_sender_is_found() -> None:
 
 def test_hops_beyond_the_limit_are_found() -> None:
     class Traveller(Machine):
-        def publish(self, now: float, publications: Sequence[Publication]) -> Routed:
-            routed = super().publish(now, publications)
+        def publish(
+            self,
+            now: float,
+            publications: Sequence[Publication],
+            receipt: int = 0,
+            again: tuple[int, int] | None = None,
+        ) -> Routed:
+            routed = super().publish(now, publications, receipt, again)
             return Routed({to: [run._replace(hops=65) for run in runs] for to, runs in routed.frames.items()}, [])
 
     fails(Traveller, "hops")
@@ -290,6 +308,20 @@ def test_a_fault_excuses_loss_and_says_which() -> None:
     assert checkers.ledger.lost == {"in flight on a link that broke": 2}
 
 
+def test_a_link_that_comes_up_deaf_gets_as_long_as_one_that_becomes_so() -> None:
+    federation, checkers = world()
+    live(federation, checkers)
+    # 2 is the core: 1 hears it, but is not heard, and goes around.
+    federation.deafen(1, 2, is_deaf=True)
+    for step in (None, federation.stop, federation.start):
+        if step is not None:
+            step(1)
+        for _ in range(10):
+            federation.run(1.0)
+            checkers.sweep()
+    assert federation.nodes[1].running.parents_of(2) == (0,)
+
+
 def test_who_is_cut_off_is_not_entitled_and_each_side_is_lossless_within() -> None:
     federation, checkers = world(shape=overlay.line(4))
     federation.run(8.0)
@@ -336,6 +368,27 @@ def test_reordering_is_counted() -> None:
     ledger.deliver(2, ledger.messages[2], [])
     ledger.deliver(2, ledger.messages[1], [])
     assert ledger.counters["reordered"] == 1
+
+
+def test_only_a_federator_that_was_killed_in_between_may_deliver_a_message_again() -> None:
+    federation, checkers = world()
+    federation.run(8.0)
+    federation.publish(0, [(1, "a", 1)])
+    federation.run(1.0)
+    machine = federation.nodes[2].running
+    packet = checkers.ledger.messages[1].packet
+    again = Run(0, federation.nodes[0].running.epoch, 0, 1, 1, 1, ("a",), packet)
+    assert checkers.ledger.messages[1].delivered_at == {2, 3}
+    with pytest.raises(InvariantError, match="delivered twice"):
+        checkers.delivered(federation.nodes[2], [again])
+    federation.stop(2)
+    federation.start(2)
+    federation.run(1.0)
+    assert federation.nodes[2].running is not machine
+    checkers.delivered(federation.nodes[2], [again])
+    assert checkers.ledger.counters["repeats"] == 1
+    with pytest.raises(InvariantError, match="delivered twice"):
+        checkers.delivered(federation.nodes[2], [again])
 
 
 def test_the_first_thing_that_keeps_a_federation_from_convergence_is_named() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from hanse.protocol.events import Event, LinkDown, LinkUp
-from hanse.protocol.messages import ControlFrame
+from hanse.protocol.messages import ControlFrame, Run
 from hanse.protocol.settings import Settings
 from hanse.sim import overlay
 from hanse.sim.federation import Federation, Node
@@ -32,8 +32,8 @@ class Diary(Monitor):
         if isinstance(event, LinkUp | LinkDown):
             self.links.append((self._engine.now, node.identity, event))
 
-    def lost_in_flight(self, frame: tuple[object, ...]) -> None:
-        del frame
+    def lost_in_flight(self, runs: Sequence[Run]) -> None:
+        del runs
         self.lost += 1
 
 
@@ -193,6 +193,31 @@ def test_a_paused_federator_hears_everything_late_and_in_order() -> None:
     seen = numbers(diary, 1, 0.0)
     assert seen == list(range(seen[0], seen[0] + len(seen)))
     assert len(numbers(diary, 1, federation.engine.now)) >= 2
+
+
+def test_a_paused_federator_learns_in_its_turn_that_a_link_is_gone() -> None:
+    class Known(Diary):
+        def heard(self, node: Node, neighbour: int, frame: ControlFrame) -> None:
+            super().heard(node, neighbour, frame)
+            known.append(node.ways[neighbour].link.direction_to(node.identity).is_known)
+
+    known: list[bool] = []
+    diary = Known()
+    federation = Federation(overlay.line(2), Settings(), seed=1, monitor=diary)
+    federation.start(0)
+    federation.start(1)
+    federation.run(5.0)
+    federation.pause(1)
+    federation.run(3.0)
+    federation.close_link((0, 1), is_silent=False)
+    federation.run(1.0)
+    known.clear()
+    federation.resume(1)
+    # What its socket held comes first, over a link that it still has.
+    assert len(known) >= 3
+    assert all(known)
+    assert events(diary, 1)[-1] is LinkDown
+    assert not federation.link_between(0, 1).direction_to(1).is_known
 
 
 def test_a_host_broker_that_died_gets_its_subscriptions_back() -> None:

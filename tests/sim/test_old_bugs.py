@@ -83,5 +83,4 @@ def test_a_core_that_resigns_while_members_remain_is_caught(monkeypatch: pytest.
     monkeypatch.setattr(Election, "_decide_as_claimant", decide)
     with pytest.raises(ConversationError, match=r"hand-over\.txt, line"):
         conversation("hand-over.txt")()
-    failures = [run_seed(seed, CALM).failure for seed in (1, 2, 3)]
-    assert any(failure.startswith(("lost", "not converged")) for failure in failures), failures
+    assert run_seed(1, CALM).failure.startswith("resigned")

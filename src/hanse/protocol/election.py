@@ -49,6 +49,8 @@ class Election:
         # Groups claimed at a core's request to take over from it: that core, and until when it is to withdraw.
         self._inherited: dict[str, tuple[int, float]] = {}
         self._hand_over_turn = -1
+        # Groups for which a member was asked since the last round: two heirs would only have to find each other.
+        self._asked: set[str] = set()
         # Groups that wait to be claimed: when, and those that wait for synchronised claims.
         self._claim_due: dict[str, float] = {}
         self._unclaimed: set[str] = set()
@@ -88,23 +90,32 @@ class Election:
 
     def decide(self, now: float, group: str) -> None:
         """Who anchors the group, as far as we can see, and what that makes of us (R5 to R11)."""
+        claims = self._claims
+        own = claims.own.groups
         core = self.core_of(group)
-        claimants = self._claims.claimants(group)
-        others = [other for other in claimants if other != self._identity and self._ways.is_live(other)]
-        if group in self._claims.own.groups:
-            self._decide_as_claimant(group, core, others)
-        elif group in self._appointments and others:
+        was_ours = group in own
+        if was_ours:
+            self._decide_as_claimant(group, core, self._others(group))
+        elif group in self._appointments and self._others(group):
             self._claim(group)  # R10
         elif core is None and self._wants(group):
             self._decide_to_claim(now, group)
         else:
             self._claim_due.pop(group, None)
             self._unclaimed.discard(group)
-        self._mesh.choose_own_core(group, self.core_of(group), has_interest=self._wants(group))
-        is_claimed_elsewhere = self._claims.claimants(group) not in ((), (self._identity,))
+        if (group in own) != was_ours:
+            core = self.core_of(group)
+        self._mesh.choose_own_core(group, core, has_interest=self._wants(group))
+        is_claimed_elsewhere = claims.claimants(group) not in ((), (self._identity,))
         self._host.subscribe(group, is_wanted=is_claimed_elsewhere or self._mesh.has_children(group))  # R32
         if group == MANAGEMENT_GROUP:
             self._compare_grouping(core)
+
+    def _others(self, group: str) -> list[int]:
+        """The live claimants beside us."""
+        return [
+            other for other in self._claims.claimants(group) if other != self._identity and self._ways.is_live(other)
+        ]
 
     def _decide_as_claimant(self, group: str, core: int | None, others: list[int]) -> None:
         has_members = self._mesh.has_members(group)
@@ -112,8 +123,8 @@ class Election:
             if not others and not has_members and not self._wants(group):
                 self._withdraw(group)
         elif not self._wants(group):
-            if others or not has_members:
-                self._withdraw(group)  # R9
+            if group not in self._inherited and (others or not has_members):
+                self._withdraw(group)  # R9; an heir has been counted on: it stays, and looks for one in turn
         elif core != self._identity and core is not None:
             if group in self._inherited and self._inherited[group][0] in others:
                 return  # R9: the old core withdraws, not its heir
@@ -186,8 +197,9 @@ class Election:
     def age(self, now: float) -> None:
         """Once a round: ask again for heirs, stop waiting for a core to withdraw, look again at what waits."""
         for group in self._claims.own.groups:
-            if not self._wants(group):
+            if not self._wants(group) and group not in self._asked:
                 self.hand_over(group)
+        self._asked.clear()
         for group in [group for group, (_, until) in self._inherited.items() if until <= now]:
             del self._inherited[group]  # the core has interest again, and keeps the group
             self._changes.groups.add(group)
@@ -201,6 +213,7 @@ class Election:
         """We have no interest in the group: if we are its core, we look for an heir (R9, R10)."""
         if group in self._claims.own.groups and group not in self._appointments:
             self._pass_hand_over(self._identity, group, -1)
+            self._asked.add(group)
 
     def on_hand_over(self, now: float, neighbour: Neighbour, hand_over: HandOver) -> None:
         """A core without interest looks for an heir among its members (R9)."""

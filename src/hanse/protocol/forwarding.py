@@ -53,6 +53,9 @@ class Table(Protocol):
     def hops(self, group: str) -> tuple[tuple[int, ...], bool]:
         """The neighbours that a publication of the group goes to, and whether it must wait for a way."""
 
+    def former_hops(self, group: str) -> tuple[int, ...]:
+        """The neighbours that led to a core which has just given the group up."""
+
     def hop_limit(self) -> int:
         """The number of hops beyond which a publication is dropped (R29)."""
 
@@ -289,6 +292,8 @@ class Forwarding:
         frames: dict[int, list[Run]] = {}
         deliveries: list[Run] = []
         counters = self._counters
+        # Which groups the frame names for each id; made only where some group is unknown.
+        named: dict[tuple[int, int, int], set[str]] = {}
         hop_limit = self._hop_limit
         if not hop_limit:
             hop_limit = self._hop_limit = self._table.hop_limit()
@@ -314,7 +319,8 @@ class Forwarding:
             if plan.has_unknown:
                 if qos:
                     self.custody.follow(entry, sender_epoch, run)
-                self._forward_by_topic(now, neighbour, run, frames, deliveries)
+                named = named or _groups_by_id(runs)
+                self._forward_by_topic(now, neighbour, run, named, frames, deliveries)
             elif window.record_if_new(now, first, count, plan.done):
                 self._pass_on(now, neighbour, plan, run, frames)
                 if plan.is_local:
@@ -355,7 +361,13 @@ class Forwarding:
                     self._send_to_host(now, entry, piece._replace(groups=groups, is_returned=False))
 
     def _forward_by_topic(
-        self, now: float, neighbour: int, run: Run, frames: dict[int, list[Run]], deliveries: list[Run]
+        self,
+        now: float,
+        neighbour: int,
+        run: Run,
+        named_by_id: dict[tuple[int, int, int], set[str]],
+        frames: dict[int, list[Run]],
+        deliveries: list[Run],
     ) -> None:
         """A group of the run is unknown here: each topic is matched anew (R28)."""
         named = tuple([group for group in run.groups if self._table.is_known(group)])
@@ -368,9 +380,10 @@ class Forwarding:
                 self._counters["rejected_packet"] += 1
                 continue
             found = self._table.match(topic) if may_cross(topic) else ()  # R32
-            matched = tuple([group for group in found if group not in named])
+            by_sender = named_by_id[run.origin, run.epoch, run.first + offset]
+            matched = tuple([group for group in found if group not in by_sender])
             single = run._replace(first=run.first + offset, length=1, body=packet)
-            if not named and not matched:
+            if not named and not found:
                 if run.qos and not self._table.is_synchronised:
                     self._blocked_runs.append(single._replace(groups=UNMATCHED))  # R36
                 else:
@@ -598,8 +611,14 @@ class Forwarding:
             for neighbour in neighbours:
                 if neighbour != source:
                     by_neighbour.setdefault(neighbour, []).append(group)
-            # An outsider whose only way leads back to the sender waits too: the ways are changing.
-            if is_blocked or (neighbours == (source,) and not table.is_member(group)):
+            if neighbours == (source,) and not table.is_member(group):
+                # An outsider whose only way leads back to the sender: that one has not heard yet of the new core, whose
+                # mesh the former one's still belongs to. Where that is not so it waits too: the ways are changing.
+                former = [hop for hop in table.former_hops(group) if hop != source]
+                for neighbour in former:
+                    by_neighbour.setdefault(neighbour, []).append(group)
+                is_blocked = not former
+            if is_blocked:
                 blocked.append(group)
         hops = []
         for neighbour in sorted(by_neighbour):
@@ -636,3 +655,12 @@ class Forwarding:
         parked = self._parked.popleft()
         self._parked_bytes -= len(parked.run.body)
         self._counters[reason] += parked.run.length
+
+
+def _groups_by_id(runs: Sequence[Run]) -> dict[tuple[int, int, int], set[str]]:
+    """The groups for which a frame brings each publication: one that waited for several ways may be in several runs."""
+    found: dict[tuple[int, int, int], set[str]] = {}
+    for run in runs:
+        for number in range(run.first, run.first + run.length):
+            found.setdefault((run.origin, run.epoch, number), set()).update(run.groups)
+    return found

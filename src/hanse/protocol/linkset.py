@@ -84,7 +84,7 @@ class OwnedSet:
     @property
     def has_unsent(self) -> bool:
         """Steps wait that no frame has carried yet."""
-        return self._sent < self._base + len(self._log) or (self._has_to_confirm and not self._is_told)
+        return self._sent < self._base + len(self._log) or (not self._is_told and self._has_to_confirm)
 
     @property
     def has_unacknowledged(self) -> bool:

@@ -252,6 +252,10 @@ class Machine:
         """Whether this federator is in a group's mesh: interested, its core, or connecting others (R19, R20)."""
         return self.is_local(group) or group in self._claims.own.groups or self._mesh.has_children(group)
 
+    def has_members(self, group: str) -> bool:
+        """Whether others have joined a group with this federator as its core."""
+        return self._mesh.has_members(group)
+
     def mesh_neighbours(self, group: str) -> tuple[int, ...]:
         """The neighbours over whose links the group's mesh runs."""
         return self._mesh.edges(group)
@@ -321,31 +325,31 @@ class Machine:
     def hops(self, group: str) -> tuple[tuple[int, ...], bool]:
         """The neighbours that a publication of the group goes to, and whether it has to wait for a way (R26, R30)."""
         edges = self.mesh_neighbours(group)
+        away: tuple[int, ...] = ()
         if self._absent:
-            away = [n for n, groups in self._absent.items() if group in groups and n not in edges]
-            if edges:
-                return (*edges, *sorted(away)), False
-            if away:
-                return self._hops_without_edges(group, tuple(sorted(away)))
-        if edges:
-            return edges, False
-        return self._hops_without_edges(group, ())
-
-    def _hops_without_edges(self, group: str, away: tuple[int, ...]) -> tuple[tuple[int, ...], bool]:
-        if self.is_local(group) or group in self._claims.own.groups:
-            return away, self._mesh.own_core(group) is not None
+            away = tuple(sorted(n for n, groups in self._absent.items() if group in groups and n not in edges))
         core = self.core_of(group)
+        if edges and (core is None or self._mesh.is_connected((core, group))):
+            return (*edges, *away), False
+        if not edges and (self.is_local(group) or group in self._claims.own.groups):
+            return away, self._mesh.own_core(group) is not None
         if core is None:
             return away, bool(self._claims.claimants(group))
         parents = self.parents_of(core)
-        is_blocked = not parents
         if self.settings.outsider == "one_parent":
             parents = parents[:1]
-        return (*parents, *(n for n in away if n not in parents)), is_blocked
+        if not edges:
+            return (*parents, *(n for n in away if n not in parents)), not parents
+        # What is left of a mesh whose core is out of reach, or not joined yet: it is outside, too.
+        return tuple(sorted({*edges, *parents, *away})), False
 
     def is_kept_for(self, neighbour: int, group: str) -> bool:
         """Whether what the group gets is kept for a neighbour that is away (R38)."""
         return group in self._absent.get(neighbour, ())
+
+    def former_hops(self, group: str) -> tuple[int, ...]:
+        """The neighbours that led to a core which has just given the group up (R26)."""
+        return self._mesh.former_ways(group)
 
     def hop_limit(self) -> int:
         """The number of hops beyond which a publication is dropped (R29)."""
@@ -667,6 +671,7 @@ class Machine:
         for neighbour in list(self._neighbours.values()):
             self._age_neighbour(now, neighbour)
         self._ways.age(now)
+        self._mesh.age(now)
         self._claims.age(now)
         self._election.age(now)
         self._forwarding.forget(now)

@@ -5,7 +5,8 @@ The rules (docs/protocol.md R19 to R22):
 - A membership goes to all parents towards a core, for our own sake or for that of others who joined through us; never
   to a parent for that parent's own sake.
 - Make before break: an old edge is left only when another is known to reach the core.
-- When a core gives a group up, the memberships of others towards it *fade*: they count a while longer.
+- When a core gives a group up, the memberships of others towards it *fade*: they count a while longer. Meanwhile its
+  heir stays in its mesh, and the way there is remembered: some still take it for the core.
 """
 
 from hanse.protocol.changes import Alarms, Changes, Due
@@ -49,6 +50,10 @@ class Mesh:
         self._joined_under: dict[int, set[str]] = {}
         # Keys whose core gave the group up: the memberships of others count for them until then.
         self._fading: dict[Key, float] = {}
+        # Groups that we are the core of now: we stay in the meshes of former cores until then.
+        self._parting: dict[str, float] = {}
+        # Groups that a core gave up: the parents that led to it, and until when they are used.
+        self._former_ways: dict[str, tuple[float, tuple[int, ...]]] = {}
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -79,6 +84,11 @@ class Mesh:
     def groups_with(self, neighbour: Neighbour) -> set[str]:
         """The groups whose mesh runs over the link to a neighbour, or did until it was lost."""
         return {group for _, group in neighbour.joined.keys} | {group for _, group in neighbour.joining.keys}
+
+    def former_ways(self, group: str) -> tuple[int, ...]:
+        """The neighbours that led to a core which has just given the group up (R26)."""
+        _, ways = self._former_ways.get(group, (0.0, ()))
+        return tuple([way for way in ways if way in self._neighbours and self._neighbours[way].is_up])
 
     def is_connected(self, key: Key) -> bool:
         """Whether our membership reaches its core, as the parents say."""
@@ -132,6 +142,10 @@ class Mesh:
             return  # nobody to turn to yet: what we have stays
         if core == self._identity:
             core = None
+            if before is not None:
+                # The others of that mesh have yet to find us (R21).
+                self._parting[group] = self._alarms.next_round_at + self._settings.expiry_s
+                self._alarms.set(self._parting[group], Due.FADED, before, group)
         if core == before:
             return
         if core is None:
@@ -150,6 +164,11 @@ class Mesh:
 
     def begin_fading(self, core: int, group: str) -> None:
         """A core gave a group up that we joined under it: others who did count for 2·K·A more (R21)."""
+        parents = self._ways.parents_of(core)
+        if parents:
+            # Whoever has not heard of it yet sends towards that core, perhaps through us (R26).
+            until = self._alarms.next_round_at + self._settings.expiry_s
+            self._former_ways[group] = (until, tuple(sorted({*parents, *self.former_ways(group)})))
         if group in self._joined_under.get(core, ()):
             until = self._alarms.next_round_at + 2 * self._settings.expiry_s
             self._alarms.set(self._fading.setdefault((core, group), until), Due.FADED, core, group)
@@ -161,12 +180,19 @@ class Mesh:
             self._changes.keys.add((core, group))
 
     def on_faded(self, now: float, core: int, group: str) -> None:
-        """The time of `begin_fading` is over, unless it began anew since."""
-        if core not in self._claims.claimants(group) and self._fading.get((core, group), now + 1) <= now:
+        """The time of `begin_fading`, or of an heir in the former mesh, is over, unless it began anew since."""
+        if self._parting.get(group, now + 1) <= now:
+            del self._parting[group]
+            self._changes.keys.update((old, group) for old in self._holders.get(group, ()))
+        if self._fading.get((core, group), now + 1) <= now:
             self._fading[core, group] = _FADED
             self._changes.keys.add((core, group))
-        else:
-            self._fading.pop((core, group), None)
+
+    def age(self, now: float) -> None:
+        """Once a round: nobody takes a core that has long withdrawn for the one there is."""
+        for group in [group for group, (until, _) in self._former_ways.items() if until <= now]:
+            del self._former_ways[group]
+            self._changes.is_table_changed = True
 
     # --- placing memberships ------------------------------------------------------------------------------------------
 
@@ -176,6 +202,8 @@ class Mesh:
         children = self._children.get(group, {}).get(core, set())
         is_own = self._own_core.get(group) == core
         if key in self._fading and self._fading[key] <= _FADED:
+            if not children:
+                del self._fading[key]
             children = set()
         wanted: list[int] = []
         if core != self._identity and (is_own or children):
@@ -205,7 +233,9 @@ class Mesh:
         if has_need:
             return not any(key in self._neighbours[parent].connected.keys for parent in wanted)
         own_core = self._own_core.get(group)
-        return own_core is not None and own_core != core and not self.is_connected((own_core, group))
+        if own_core is None:
+            return group in self._parting
+        return own_core != core and not self.is_connected((own_core, group))
 
     def _tell_connection(self, key: Key) -> None:
         """Tell the children whether their membership now reaches the core (R20)."""

@@ -3,9 +3,11 @@
 After every step of a machine, about that machine only:
 - its parents are neighbours it has a link to, at most `redundancy`, each one hop nearer than itself by what the
   parent last told it, and following parents does not lead back for longer than an interval (no loop);
+- it gives no group up that has members and no other core;
 - what comes from a neighbour does not go back to it in the same breath, hop counts stay within the limit, and no
   message crosses a link more often than its groups can explain;
-- delivered is a subset of published, once each, unchanged, and an id never means two messages.
+- delivered is a subset of published, once each in one life of a federator, unchanged, and an id never means two
+  messages.
 
 Each simulated A, about everybody: once the bound after the last fault has passed, the federation has converged
 (`convergence`), and whatever was published since then has reached everyone entitled to it.
@@ -312,10 +314,15 @@ class Checkers(Monitor):
         return False
 
     def emitted(self, node: Node, effect: Emit) -> None:
-        """Count elections; a flapping link may not make more than one a group in KA."""
+        """Count elections; a core stays while it has members, unless another claims the group."""
         if effect.name == "core_elected":
             self._cores.setdefault(node.identity)
             self.core_changes[effect.group] += 1
+        elif effect.name == "core_withdrawn" and not node.is_leaving:
+            machine = node.running
+            if machine.has_members(effect.group) and machine.core_of(effect.group) is None:
+                text = f"{node.identity} gave {effect.group} up, which has members and no other core"
+                self.refuse("resigned", text)
 
     def closed(self, node: Node, neighbour: int, reason: str) -> None:
         """A machine closed a link: in a simulation nobody breaks the rules that lead to it."""
@@ -420,8 +427,9 @@ class Checkers(Monitor):
                     node.identity,
                     message,
                     node.host.receivers(message.topic),
-                    may_repeat=(message.qos == 1 and node.starts > first_start) or node.identity in self._diskless,
+                    may_repeat=(message.qos < 2 and node.starts > first_start) or node.identity in self._diskless,
                 )
+                message.first_start[node.identity] = node.starts
 
     def lost_in_flight(self, runs: Sequence[Run]) -> None:
         """Remember why a message may be missing somewhere."""

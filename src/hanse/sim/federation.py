@@ -449,9 +449,9 @@ class Federation:
     def _link_up(self, way: Direction, generation: int) -> None:
         node = self.nodes[way.target]
         if way.link.generation == generation and way.link.is_up and node.machine is not None:
-            way.is_known = True
-            self._edge("link up")
-            self._step(node, LinkUp(way.source))
+            # A link that comes up deaf one way takes as long to be noticed as one that becomes so.
+            self._edge("deaf" if any(side.deaf for side in way.link.directions) else "link up")
+            self._tell_link(node, way, LinkUp(way.source))
 
     def _break(self, link: Link) -> None:
         """Both ends learn that the connection is gone; what was in flight is lost."""
@@ -471,10 +471,19 @@ class Federation:
 
     def _link_down(self, way: Direction) -> None:
         node = self.nodes[way.target]
-        if node.machine is not None and way.is_known:
-            way.is_known = False
+        if node.machine is not None and (way.is_known or node.is_paused):
             self._edge("link down")
-            self._step(node, LinkDown(way.source))
+            self._tell_link(node, way, LinkDown(way.source))
+
+    def _tell_link(self, node: Node, way: Direction, event: LinkUp | LinkDown) -> None:
+        """The federator learns of its link; one that is paused does so in its turn, after what its sockets hold."""
+        if node.is_paused:
+            node.inbox.append((self._tell_link, (node, way, event)))
+            return
+        is_up = isinstance(event, LinkUp)
+        if is_up or way.is_known:
+            way.is_known = is_up
+            self._step(node, event)
 
     def _give_up(self, link: Link, generation: int) -> None:
         """A connection through which nothing came for too long: unless the way is open again."""

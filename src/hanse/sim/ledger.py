@@ -5,7 +5,7 @@ Terms, as RELIABILITY has them:
   2A earlier and who stayed, at a broker that was up.
 - A pair is ok, lost or a duplicate. Echoes, corrupted packets and reused ids are never allowed. At QoS 0 loss is, while
   a fault is on or the bound after it has not passed; at QoS 1 and 2 it is not, and their books are closed at the end.
-- A duplicate is never allowed at QoS 0 and 2. At QoS 1 a federator that was killed may repeat what the host broker had
+- A duplicate is never allowed at QoS 2. At QoS 0 and 1 a federator that was killed may repeat what the host broker had
   not acknowledged to it, and one that lost its disk what it delivered before: that is a *repeat*, and counted.
 """
 
@@ -119,7 +119,7 @@ class Ledger:
         if broker == message.origin:
             self._refuse("echo", f"{where}: delivered to the broker that it came from")
         if broker in message.delivered_at:
-            if not message.qos or not may_repeat:
+            if not may_repeat:
                 self._refuse("duplicate", f"{where}: delivered twice at QoS {message.qos}")
             self.counters["repeats"] += 1
             return
