@@ -22,8 +22,8 @@ from hanse.protocol.trie import FilterIndex, MatchCache
 
 # In the place of a core: somebody claimed the group before this federator restarted, or is about to. Never live.
 REMEMBERED = -1
-# In the place of a grouping, with a withdrawal: others want the group, and one of them will claim it.
-LEFT_TO_MEMBERS = "left"
+# In the place of a grouping, with a withdrawal: others want the group, and one of them claims it or will.
+LEFT_TO_OTHERS = "left"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +95,12 @@ class ClaimBook:
 
     # --- our own claims -----------------------------------------------------------------------------------------------
 
-    def change_own(self, group: str, rank: int | None, *, has_members: bool = False) -> None:
-        """Claim a group, with a rank, or withdraw from it (None); who leaves says whether it had members (R22)."""
+    def change_own(self, group: str, rank: int | None, *, is_wanted: bool = False) -> None:
+        """Claim a group, with a rank, or withdraw from it (None) and say whether others want it (R12)."""
         changes = self._changes
         grouping = str(self._settings.grouping) if group == MANAGEMENT_GROUP and rank is not None else ""
-        if has_members:
-            grouping = LEFT_TO_MEMBERS
+        if is_wanted:
+            grouping = LEFT_TO_OTHERS
         if not self.own.groups:
             changes.cores.add(self._identity)
         if not self._record(self._identity, group, is_claimed=rank is not None):
@@ -291,7 +291,7 @@ class ClaimBook:
         if not self._record(claims.core, change.group, is_claimed=change.rank is not None):
             del claims.groups[change.group]
         if change.rank is None:
-            if change.grouping == LEFT_TO_MEMBERS and not self.claimants(change.group):
+            if change.grouping == LEFT_TO_OTHERS and not self.claimants(change.group):
                 self.remember(change.group)
                 self._tell.left(now, change.group)
             self._tell.withdrawn(now, change.group)

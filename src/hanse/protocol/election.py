@@ -154,7 +154,8 @@ class Election:
         self._claims.change_own(group, self._ranks.get(group, RANK_DEFAULT))
 
     def _withdraw(self, group: str) -> None:
-        self._claims.change_own(group, None)
+        is_wanted = self._mesh.has_members(group) or len(self._claims.claimants(group)) > 1
+        self._claims.change_own(group, None, is_wanted=is_wanted)
 
     def _wants(self, group: str) -> bool:
         return group in self._host.interest

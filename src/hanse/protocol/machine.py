@@ -634,7 +634,7 @@ class Machine:
     def _on_leave(self) -> None:
         """Say goodbye: claims are withdrawn and memberships end with the same frame (R22)."""
         for group in sorted(self._claims.own.groups):
-            self._claims.change_own(group, None, has_members=self._mesh.has_members(group))
+            self._claims.change_own(group, None, is_wanted=self._mesh.has_members(group))
         self._speaker.say_goodbye()
         self.is_stopped = True
         self.deadline = math.inf
