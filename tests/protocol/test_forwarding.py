@@ -47,10 +47,10 @@ def test_publications_with_the_same_way_travel_as_one_run() -> None:
     assert frames[1][0].body == packet("a", b"1") + packet("a", b"2")
 
 
-def test_what_nobody_wants_gets_no_id_and_is_counted() -> None:
+def test_what_nobody_wants_is_counted_and_its_ids_are_left_out() -> None:
     machine = outsider("a").machine
     assert machine.publish(0.0, [publication("x"), publication("x")]).frames == {}
-    assert machine.publish(0.0, [publication("a")]).frames[1][0].first == 0
+    assert machine.publish(0.0, [publication("a")]).frames[1][0].first == 2
     assert machine.counters["not_wanted"] == 2
 
 
@@ -137,7 +137,7 @@ def test_parked_publications_keep_waiting_for_the_groups_that_are_still_without_
 def test_what_is_larger_than_allowed_is_dropped_and_counted() -> None:
     machine = outsider("a", message_bytes_max=20).machine
     frames = machine.publish(0.0, [publication("a", b"1"), publication("a", b"x" * 20), publication("a", b"2")]).frames
-    assert [(run.length, run.body) for run in frames[1]] == [(2, packet("a", b"1") + packet("a", b"2"))]
+    assert [(run.first, run.body) for run in frames[1]] == [(0, packet("a", b"1")), (2, packet("a", b"2"))]
     assert machine.publish(0.0, [publication("a", b"x" * 20)]).frames == {}
     assert machine.counters["dropped_too_large"] == 2
 
