@@ -13,6 +13,7 @@ from hanse.errors import LocalError
 from hanse.lab.chaos import report
 from hanse.lab.chaos.campaign import Campaign, Runner
 from hanse.lab.chaos.rounds import Round, Workload
+from hanse.settings import parse_duration_s
 
 _QOS = {"1": 1, "2": 2, "mix": 0}
 
@@ -42,6 +43,9 @@ def chaos(
     directory: Annotated[
         Path | None, typer.Option("--dir", help="Where it keeps its files; kept. Else kept if a promise broke.")
     ] = None,
+    announcement_interval: Annotated[
+        str, typer.Option(help="A of its federators: faults that last 2KA follow it.")
+    ] = "1s",
     federator_flag: Annotated[
         list[str] | None, typer.Option(help="A further word for each federator, as in --redundancy=1; repeatable.")
     ] = None,
@@ -57,6 +61,12 @@ def chaos(
         return
     if qos not in _QOS:
         raise LocalError(f"--qos is {qos!r}; expected {', '.join(_QOS)}.")
+    try:
+        interval_s = parse_duration_s(announcement_interval)
+    except ValueError as error:
+        raise LocalError(
+            f"--announcement-interval: {announcement_interval!r} is not allowed; expected {error}."
+        ) from error
     campaign = Campaign(
         faults=tuple(fault or ()),
         workload=Workload(messages=messages, qos=_QOS[qos], size_bytes=size),
@@ -65,6 +75,7 @@ def chaos(
         directory=None if directory is None else directory.absolute(),
         brokers=brokers,
         overlay=overlay,
+        interval_s=interval_s,
         flags=tuple(federator_flag or ()),
     )
     console = Console(stderr=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hanse.errors import LocalError, Unavailable
 from hanse.lab.chaos.faults import FAULTS, NONE, named
-from hanse.lab.chaos.ground import BROKERS_DEFAULT, CONVERGED_S, GivenGround, Ground, OwnGround
+from hanse.lab.chaos.ground import BROKERS_DEFAULT, CONVERGED_S, INTERVAL_S, GivenGround, Ground, OwnGround
 from hanse.lab.chaos.rounds import Round, Workload, require, run_round
 
 _NO_TELL: Callable[[str], None] = lambda _: None  # noqa: E731
@@ -37,6 +37,7 @@ class Campaign:
     directory: Path | None = None
     brokers: int = BROKERS_DEFAULT
     overlay: str = "ring"
+    interval_s: float = INTERVAL_S
     flags: tuple[str, ...] = ()
 
 
@@ -92,7 +93,7 @@ class Runner:
         while todo:
             (name, seed), todo = todo[0], todo[1:]
             self._tell(f"{name}, seed {seed}")
-            result = await run_round(ground, named(name), self.campaign.workload, seed, self._tell)
+            result = await run_round(ground, named(name, ground.interval_s), self.campaign.workload, seed, self._tell)
             self.results.append(result)
             on_round(result)
             if not todo:
@@ -112,5 +113,7 @@ async def _started(directory: Path, campaign: Campaign, tell: Callable[[str], No
     if campaign.brokers < 2:
         raise LocalError(f"{campaign.brokers} brokers were asked for; a message needs two to go from one to another.")
     tell(f"starting {campaign.brokers} brokers and federators below {directory}")
-    async with OwnGround(directory, campaign.brokers, campaign.overlay, flags=campaign.flags) as ground:
+    async with OwnGround(
+        directory, campaign.brokers, campaign.overlay, interval_s=campaign.interval_s, flags=campaign.flags
+    ) as ground:
         yield ground

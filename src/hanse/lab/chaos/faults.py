@@ -4,7 +4,8 @@ Rules:
 
 1. A fault undoes itself: after `end` everything runs and every link is open again, whatever the federation makes of it.
 2. Where its target matters (origin, transit, last, core), it is asked of the federation at that moment: `Flow`.
-3. `span_s` is how long it lasts, from its begin to its end; K, A: the federators' expiry factor and interval.
+3. `span_s` is how long it lasts, from its begin to its end. Where the protocol's clock matters it is counted in the
+   federators' announcement interval A and expiry factor K.
 """
 
 import random
@@ -20,13 +21,13 @@ from hanse.errors import LocalError, Unavailable
 from hanse.lab.chaos.ground import BROKERS, FEDERATORS, LINKS, Ground, Kind
 from hanse.local.emulator import Direction, LinkEmulator
 
-# The federators' defaults: announcement interval, expiry factor, beacon interval.
-A_S = 1.0
+# The federators' defaults: expiry factor, beacon interval.
 K = 3
 B_S = 2.0
-# A process that was killed is away for so long: longer than a supervisor's back-off, shorter than K x A.
+# A process that was killed is away for so long: longer than a supervisor's back-off, shorter than K x A by default.
 _AWAY_S = 1.5
-_STOPPED_S = 2 * K * A_S
+# What a process of Python needs to come up on a machine that is busy, beside the bounds of the protocol.
+_COMING_UP_S = 10.0
 
 Role = Literal["origin", "transit", "last", "core"]
 
@@ -52,8 +53,6 @@ class Fault(ABC):
         name: as in `--fault`.
         words: what it does, in a sentence.
         needs: what a ground must be able to do.
-        converged_bound_s: within which the federation has to agree again after the end: the bounds of the protocol,
-            and what a process of Python needs to come up on a busy machine.
         brokers_killed: site to the time at which its broker was killed.
         target: what was chosen, once it was.
     """
@@ -61,12 +60,22 @@ class Fault(ABC):
     name: ClassVar[str]
     words: ClassVar[str]
     needs: ClassVar[frozenset[str]]
-    span_s: float = _AWAY_S
-    converged_bound_s: float = (K + 1) * A_S + B_S + 10.0
 
-    def __init__(self) -> None:
+    def __init__(self, interval_s: float) -> None:
+        """`interval_s` is the federators' announcement interval, A."""
+        self.interval_s = interval_s
         self.brokers_killed: dict[int, float] = {}
         self.target = "nothing"
+
+    @property
+    def span_s(self) -> float:
+        """From its begin to its end."""
+        return _AWAY_S
+
+    @property
+    def converged_bound_s(self) -> float:
+        """Within which the federation has to agree again after the end: as after the death of a core."""
+        return (K + 1) * self.interval_s + B_S + _COMING_UP_S
 
     @property
     def kills_brokers(self) -> bool:
@@ -88,8 +97,8 @@ class KillFederator(Fault):
     needs = frozenset({FEDERATORS})
     role: ClassVar[Role]
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, interval_s: float) -> None:
+        super().__init__(interval_s)
         self._site = -1
 
     async def begin(self, ground: Ground, flow: Flow, chance: random.Random) -> None:  # noqa: ARG002 - the flow tells
@@ -137,8 +146,8 @@ class KillBroker(Fault):
     needs = frozenset({BROKERS})
     role: ClassVar[Role]
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, interval_s: float) -> None:
+        super().__init__(interval_s)
         self._site = -1
 
     @property
@@ -185,8 +194,11 @@ class RestartAll(Fault):
     name = "restart-all"
     words = "SIGKILL of all brokers and all federators at once, started again at once"
     needs = frozenset({FEDERATORS, BROKERS})
-    span_s = 1.0
-    converged_bound_s = 2 * A_S + B_S + 15.0
+
+    @property
+    def span_s(self) -> float:
+        """At once, as near as a supervisor comes."""
+        return 1.0
 
     @property
     def kills_brokers(self) -> bool:
@@ -215,10 +227,14 @@ class GracefulRestart(Fault):
     name = "graceful-restart"
     words = "SIGTERM of a federator (which one, the seed says), started again"
     needs = frozenset({FEDERATORS})
-    span_s = 0.5
 
-    def __init__(self) -> None:
-        super().__init__()
+    @property
+    def span_s(self) -> float:
+        """At once."""
+        return 0.5
+
+    def __init__(self, interval_s: float) -> None:
+        super().__init__(interval_s)
         self._site = -1
 
     async def begin(self, ground: Ground, flow: Flow, chance: random.Random) -> None:
@@ -236,13 +252,17 @@ class StopContinue(Fault):
     """A process that sleeps: a paused virtual machine, a swapping host."""
 
     name = "stop-continue"
-    words = f"SIGSTOP of a federator for 2KA ({_STOPPED_S:g} s), then SIGCONT"
+    words = "SIGSTOP of a federator for 2KA, then SIGCONT"
     needs = frozenset({FEDERATORS})
-    span_s = _STOPPED_S
     kind: ClassVar[Kind] = "federator"
 
-    def __init__(self) -> None:
-        super().__init__()
+    @property
+    def span_s(self) -> float:
+        """2KA."""
+        return 2 * K * self.interval_s
+
+    def __init__(self, interval_s: float) -> None:
+        super().__init__(interval_s)
         self._site = -1
 
     async def begin(self, ground: Ground, flow: Flow, chance: random.Random) -> None:
@@ -260,10 +280,14 @@ class LinkFault(Fault):
     """Something about one link: by default one on the way from the origin to the core."""
 
     needs = frozenset({LINKS})
-    span_s = _STOPPED_S
 
-    def __init__(self) -> None:
-        super().__init__()
+    @property
+    def span_s(self) -> float:
+        """2KA."""
+        return 2 * K * self.interval_s
+
+    def __init__(self, interval_s: float) -> None:
+        super().__init__(interval_s)
         self._links: list[LinkEmulator] = []
 
     async def begin(self, ground: Ground, flow: Flow, chance: random.Random) -> None:
@@ -308,7 +332,11 @@ class ResetLink(LinkFault):
 
     name = "reset-link"
     words = "a link's connections are reset and new ones refused for 2 s"
-    span_s = 2.0
+
+    @property
+    def span_s(self) -> float:
+        """As its words say."""
+        return 2.0
 
     async def spoil(self, link: LinkEmulator, chance: random.Random) -> None:  # noqa: ARG002 - nothing to draw
         """Reset it."""
@@ -332,8 +360,12 @@ class SlowLink(LinkFault):
     """A satellite in the rain."""
 
     name = "slow-link"
-    words = "a link with 300 ms delay, 100 ms jitter and 50,000 bytes/s for 5 s"
-    span_s = 5.0
+    words = "a link with 300 ms delay, 100 ms jitter and 50,000 bytes/s for 4 s"
+
+    @property
+    def span_s(self) -> float:
+        """As its words say."""
+        return 4.0
 
     async def spoil(self, link: LinkEmulator, chance: random.Random) -> None:  # noqa: ARG002 - the emulator has its own
         """Make it slow and narrow."""
@@ -363,8 +395,13 @@ class Limited(Fault):
     needs = frozenset({FEDERATORS})
     what: ClassVar[int]
 
-    def __init__(self) -> None:
-        super().__init__()
+    @property
+    def span_s(self) -> float:
+        """As their words say."""
+        return 3.0
+
+    def __init__(self, interval_s: float) -> None:
+        super().__init__(interval_s)
         self._pid = -1
         self._before = (0, 0)
 
@@ -394,9 +431,8 @@ class FullDisk(Limited):
     """Every write that would make a file longer fails, as on a full disk (EFBIG instead of ENOSPC)."""
 
     name = "full-disk"
-    words = "a federator cannot write another byte to a file for 4 s"
+    words = "a federator cannot write another byte to a file for 3 s"
     what = resource.RLIMIT_FSIZE
-    span_s = 4.0
 
     def limit(self) -> int:
         """No file grows; what is written within one still is."""
@@ -407,10 +443,9 @@ class NoDescriptors(Limited):
     """It cannot open a file or a connection, while its links are reset and have to be made anew."""
 
     name = "no-descriptors"
-    words = "a federator has no file descriptor left for 4 s, while its links are reset"
+    words = "a federator has no file descriptor left for 3 s, while its links are reset"
     needs = frozenset({FEDERATORS, LINKS})
     what = resource.RLIMIT_NOFILE
-    span_s = 4.0
 
     async def begin(self, ground: Ground, flow: Flow, chance: random.Random) -> None:
         """Set the limit, and then break its links, which it has to dial anew."""
@@ -455,8 +490,8 @@ FAULTS: dict[str, type[Fault]] = {fault.name: fault for fault in _ALL}
 NONE = "none"
 
 
-def named(name: str) -> Fault | None:
-    """A fault by its name; None for `none`.
+def named(name: str, interval_s: float = 1.0) -> Fault | None:
+    """A fault by its name, for federators with this announcement interval; None for `none`.
 
     Raises:
         LocalError: there is no such fault.
@@ -465,4 +500,4 @@ def named(name: str) -> Fault | None:
         return None
     if name not in FAULTS:
         raise LocalError(f"Fault {name!r} is not known; expected {NONE}, {', '.join(FAULTS)}.")
-    return FAULTS[name]()
+    return FAULTS[name](interval_s)

@@ -27,12 +27,15 @@ from hanse.local.emulator import LinkEmulator
 from hanse.local.http import get_json
 from hanse.local.processes import SupervisedProcess
 from hanse.local.supervise import Federation, FederationSettings
+from hanse.settings import format_duration
 
 Kind = Literal["federator", "broker"]
 # What a fault may need of a ground.
 FEDERATORS, BROKERS, LINKS = "federators", "brokers", "links"
 
 BROKERS_DEFAULT = 5
+# The federators' default.
+INTERVAL_S = 1.0
 CONVERGED_S = 60.0
 _REVIVED_S = 30.0
 _POLL_S = 0.05
@@ -49,8 +52,14 @@ class Place:
 
 
 class Ground(ABC):
-    """What faults act upon."""
+    """What faults act upon.
 
+    Attributes:
+        interval_s: the federators' announcement interval.
+        links: `(a, b)` to the emulator that `b` dials instead of `a`; none where links are not emulated.
+    """
+
+    interval_s: float = INTERVAL_S
     places: Sequence[Place]
     links: Mapping[tuple[int, int], LinkEmulator]
 
@@ -136,6 +145,7 @@ class OwnGround(Ground):
         overlay: str = "ring",
         *,
         emulated_links: bool = True,
+        interval_s: float = INTERVAL_S,
         flags: Sequence[str] = (),
     ) -> None:
         """`flags` are further words for each federator's command line."""
@@ -148,7 +158,9 @@ class OwnGround(Ground):
             autosave_s=1,
             queued_max=0,
         )
-        self._federation = Federation(settings, lambda site: [*agent_command(site), *flags], is_converged)
+        self.interval_s = interval_s
+        words = ["--announcement-interval", format_duration(interval_s), *flags]
+        self._federation = Federation(settings, lambda site: [*agent_command(site), *words], is_converged)
         sites = self._federation.sites
         self.places = [Place(site.k, site.k, site.broker_url, site.metrics_url) for site in sites]
         self._degrees = {site.k: len(site.neighbours_all) for site in sites}

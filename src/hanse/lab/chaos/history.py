@@ -79,13 +79,14 @@ class Reader:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """When a fault began and ended.
+    """When a fault began, was wholly there, and ended.
 
     Attributes:
         brokers_killed: site to the time at which its broker was killed without a chance to save.
     """
 
     begin_s: float
+    began_s: float
     end_s: float
     brokers_killed: dict[int, float] = field(default_factory=dict)
 

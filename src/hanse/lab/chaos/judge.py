@@ -6,9 +6,10 @@ Rules:
    A publication without an acknowledgement is *unknown*: it may arrive or not.
 2. A pair that did not arrive is *lost*, unless its publisher's or its subscriber's broker was killed within
    `DURABLE_S` after it was sent: then only that broker had it, and it is *not durable* (and counted).
-3. A second copy at QoS 1 is allowed for what was in flight at the fault's moments: sent before one of them, and not yet
-   seen `SETTLE_S` before it. At QoS 2 none is. A killed broker finds an older state of its sessions on disk, and
-   repeats what it had forgotten to be done: those copies are counted apart (*doubled by the broker*).
+3. A second copy at QoS 1 is allowed for what was in flight when the fault struck: sent before, and not yet seen
+   `SETTLE_S` earlier (its acknowledgement has a way to go, too). At QoS 2 none is. A killed broker finds an older
+   state of its sessions on disk, and repeats what it had forgotten to be done: those copies are counted apart
+   (*doubled by the broker*).
 4. Order is promised without a fault, and judged then; otherwise counted.
 """
 
@@ -25,7 +26,17 @@ from hanse.lab.chaos.history import History, Reader, Seen, Sent, Span
 SETTLE_S = 1.0
 # `autosave_interval 1` saves every two seconds (Mosquitto compares whole seconds); one more for the save itself.
 DURABLE_S = 3.0
-_EXAMPLES_MAX = 10
+
+
+@dataclass(slots=True)
+class Lost:
+    """What one flow lost: how many, the first and the last number, and when those were sent."""
+
+    count: int
+    first: int
+    last: int
+    from_s: float
+    to_s: float
 
 
 @dataclass(slots=True)
@@ -34,12 +45,12 @@ class Accounting:
 
     Attributes:
         retried: publications that were under way to their broker when the connection ended, and sent again.
-        in_flight: pairs under way at the fault's moments (rule 3).
+        in_flight: pairs under way when the fault struck (rule 3).
         first_after_s: from the fault's end until each subscriber had something of each publisher that was sent
             after it: the slowest. None where nothing was sent, infinite where nothing came.
         first_missing: flows whose first acknowledged message after the fault's end did not arrive.
         gap_s: the longest time in which a subscriber saw nothing new of a publisher.
-        lost_examples: `publisher > subscriber: number, sent so many seconds after the fault's begin`.
+        lost_where: flow and QoS to the numbers lost, first and last, and when they were sent, from the fault's begin.
     """
 
     published: int = 0
@@ -61,7 +72,7 @@ class Accounting:
     first_after_s: float | None = None
     first_missing: int = 0
     gap_s: float = 0.0
-    lost_examples: list[str] = field(default_factory=list)
+    lost_where: dict[str, Lost] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """As it is, with the duplicates by QoS."""
@@ -113,8 +124,6 @@ def _count_sent(found: Accounting, sent: Sent, span: Span | None) -> None:
 
 
 def _count_pairs(found: Accounting, sent: Sent, reader: Reader, seen: Seen, span: Span | None) -> None:
-    name = f"{sent.site} > {reader.site}"
-    moments = [] if span is None else [span.begin_s, span.end_s]
     for number in range(sent.count):
         copies = seen.copies[number]
         sent_s = sent.sent_s[number]
@@ -123,8 +132,10 @@ def _count_pairs(found: Accounting, sent: Sent, reader: Reader, seen: Seen, span
                 found.doubled_by_broker += copies - 1
             else:
                 found.duplicates[sent.qos_of(number)] += copies - 1
-        if moments and any(
-            sent_s <= at_s and not (copies and seen.first_s[number] < at_s - SETTLE_S) for at_s in moments
+        if (
+            span is not None
+            and sent_s <= span.began_s
+            and not (copies and seen.first_s[number] < span.begin_s - SETTLE_S)
         ):
             found.in_flight += 1
         if not sent.acked_s[number]:
@@ -136,9 +147,10 @@ def _count_pairs(found: Accounting, sent: Sent, reader: Reader, seen: Seen, span
             found.not_durable += 1
         else:
             found.lost += 1
-            if len(found.lost_examples) < _EXAMPLES_MAX:
-                after = "" if span is None else f", sent {sent_s - span.begin_s:+.3f} s from the fault's begin"
-                found.lost_examples.append(f"{name}: number {number} at QoS {sent.qos_of(number)}{after}")
+            since_s = sent_s - (span.begin_s if span is not None else sent.sent_s[0])
+            where = f"{sent.site} > {reader.site} at QoS {sent.qos_of(number)}"
+            lost = found.lost_where.setdefault(where, Lost(0, number, number, since_s, since_s))
+            lost.count, lost.last, lost.to_s = lost.count + 1, number, since_s
 
 
 def _was_durable(span: Span | None, sent: Sent, number: int, reader: Reader) -> bool:

@@ -32,7 +32,9 @@ def lines(result: Round, *, with_counters: bool = False) -> list[str]:
     text += [f"  dropped by {name}: {value:,}" for name, value in result.drops.items()]
     for verdict in result.verdicts:
         text.append(f"  [{'ok' if verdict.held else 'NO'}] {verdict.promise}: {verdict.seen}")
-    text += [f"       {example}" for example in found.lost_examples]
+    for where, lost in found.lost_where.items():
+        when = f"sent {lost.from_s:+.3f} to {lost.to_s:+.3f} s from the fault's begin"
+        text.append(f"       {where}: {lost.count:,} lost, numbers {lost.first:,} to {lost.last:,}, {when}")
     if with_counters or not result.held:
         text += _counters(result)
     return text

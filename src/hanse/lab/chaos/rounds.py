@@ -4,7 +4,8 @@ Publishers stand at the sites 0 and 3, subscribers at 2 and 4 (of those that the
 of five, 2 is its core, 1 only passes on, 3 is in the mesh between 2 and 4, and every kill has someone to hit.
 
 The stream begins when a probe of every publisher has reached every subscriber. The fault begins at a moment that the
-seed draws from its second second, and the stream goes on for `AFTER_S` after its end.
+seed draws, and the stream goes on for `AFTER_S` after its end. Before a broker is killed it has time to save what it
+has: the sessions, and enough of the stream that something is left to judge.
 """
 
 import asyncio
@@ -19,13 +20,15 @@ from typing import Any
 from hanse.errors import HanseError, LocalError, Unavailable
 from hanse.lab.chaos import pages
 from hanse.lab.chaos.clients import Publisher, Subscriber, filter_of
-from hanse.lab.chaos.faults import A_S, NONE, Fault, Flow
+from hanse.lab.chaos.faults import NONE, Fault, Flow
 from hanse.lab.chaos.ground import CONVERGED_S, Ground
 from hanse.lab.chaos.history import History, Span
 from hanse.lab.chaos.judge import DURABLE_S, Accounting, Evidence, Verdict, count, judge
 
 PUBLISHERS_AT, SUBSCRIBERS_AT = (0, 3), (2, 4)
-BEFORE_S, AFTER_S = 2.0, 3.0
+BEFORE_S, AFTER_S = 1.5, 1.5
+_SAVED_BEFORE_S = DURABLE_S + 2.0
+_MOMENT_S = 0.75
 _NO_FAULT_S = 3.0
 _OPEN_S = 40.0
 _STREAM_EXTRA_S = 60.0
@@ -140,9 +143,6 @@ async def run_round(
         publishers, subscribers = await _clients(stack, ground, workload, run)
         await _open(ground, publishers, subscribers, run)
         flow = await find_flow(ground, run, publishers[0].sent.site, subscribers[-1].reader.site)
-        if fault is not None and fault.kills_brokers:
-            # What the sessions are, the brokers should have saved.
-            await asyncio.sleep(DURABLE_S)
         before = await _pages(ground)
         ends = ground.unasked_ends()
         tell("publishing")
@@ -215,7 +215,7 @@ async def _open(ground: Ground, publishers: Sequence[Publisher], subscribers: Se
         await asyncio.sleep(0.3)
     await ground.wait_converged(_OPEN_S, filter_of(run))
     # Eligible is who subscribed at least 2A ago; what a probe has passed was ready before, but not every second parent.
-    await asyncio.sleep(2 * A_S)
+    await asyncio.sleep(2 * ground.interval_s)
 
 
 async def find_flow(ground: Ground, run: int, origin: int, last: int) -> Flow:
@@ -247,7 +247,8 @@ async def _stream(
 ) -> tuple[Span | None, float | None]:
     """Publish, with the fault in the middle; when it was, and how long it took to converge."""
     span_s = fault.span_s if fault is not None else 0.0
-    stream_s = BEFORE_S + span_s + AFTER_S if fault is not None else _NO_FAULT_S
+    before_s = _SAVED_BEFORE_S if fault is not None and fault.kills_brokers else BEFORE_S
+    stream_s = before_s + span_s + AFTER_S if fault is not None else _NO_FAULT_S
     streams = [
         asyncio.create_task(publisher.stream(len(publisher.sent.sent_s) / stream_s, workload.window))
         for publisher in publishers
@@ -255,15 +256,16 @@ async def _stream(
     span: Span | None = None
     try:
         if fault is not None:
-            await asyncio.sleep(chance.uniform(BEFORE_S / 2, BEFORE_S))
+            await asyncio.sleep(before_s - chance.uniform(0, _MOMENT_S))
             begin_s = time.monotonic()
-            await fault.begin(ground, flow, chance)
             try:
+                await fault.begin(ground, flow, chance)
+                began_s = time.monotonic()
                 tell(f"{fault.name}: {fault.target}")
                 await asyncio.sleep(span_s)
             finally:
                 await fault.end(ground)
-            span = Span(begin_s, time.monotonic(), dict(fault.brokers_killed))
+            span = Span(begin_s, began_s, time.monotonic(), dict(fault.brokers_killed))
             tell("the fault has ended")
         converged_s: float | None
         try:
