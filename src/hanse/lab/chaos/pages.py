@@ -1,6 +1,7 @@
 """The federators' own words: counters before and after, gauges, drops; and what the kernel says of their memory."""
 
 import asyncio
+import os
 import re
 import resource
 from collections.abc import Mapping, Sequence
@@ -101,6 +102,6 @@ def processor_s(pid: int) -> float | None:
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
         fields = text.rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / 100
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     except (OSError, IndexError, ValueError):
         return None
