@@ -1,4 +1,4 @@
-"""Ten times what a federator can carry, for a minute: announcements, memory, counted drops, and the way back.
+"""Ten times what a link can carry, for a minute: announcements, memory, counted drops, and the way back.
 
     python bench/bench_storm.py [--storm 60] [--baseline 10] [--after 40]
 
@@ -20,10 +20,15 @@ def main() -> None:
     parser.add_argument("--storm", type=float, default=60.0, help="seconds")
     parser.add_argument("--baseline", type=float, default=10.0, help="seconds before it")
     parser.add_argument("--after", type=float, default=40.0, help="seconds after it")
-    parser.add_argument("--rate-max", type=float, default=40_000.0, help="messages a second that can be offered here")
+    parser.add_argument("--link", type=float, default=4_000_000.0, help="bytes a second of the narrow links")
+    parser.add_argument("--times", type=float, default=10.0, help="how many times the capacity")
     words = parser.parse_args()
     settings = StormSettings(
-        baseline_s=words.baseline, storm_s=words.storm, after_s=words.after, rate_per_s_max=words.rate_max
+        baseline_s=words.baseline,
+        storm_s=words.storm,
+        after_s=words.after,
+        link_bytes_per_s=words.link,
+        times=words.times,
     )
     with tempfile.TemporaryDirectory(prefix="hanse-bench-storm-") as directory:
         found = asyncio.run(run_storm(Path(directory), settings, lambda text: print(text, file=sys.stderr)))

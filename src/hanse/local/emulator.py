@@ -6,13 +6,15 @@ Rules:
 2. A cut is silent, as when a cable is pulled: nobody gets a reset, bytes wait in buffers, and after `restore` they
    come, if both ends still wait. `reset` is the other kind: connections break at once, and new ones are refused.
 3. `forward` is from who dials the emulator to the target, `backward` the other way; a cut may be of one of them.
-4. Memory is bounded: `BUFFER_BYTES_MAX` a direction and connection; beyond it the sender is not read.
+4. Memory is bounded: `BUFFER_BYTES_MAX` a direction and connection; beyond it the sender is not read. Fewer, where a
+   narrow link is emulated: what stands in a buffer there is late by its size over the bandwidth.
 """
 
 import asyncio
 import contextlib
 import enum
 import random
+import socket
 from collections import deque
 from dataclasses import dataclass, replace
 from typing import Self
@@ -98,12 +100,18 @@ class _Pipe:
     """One direction of one connection."""
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, line: Line, chance: random.Random
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        line: Line,
+        chance: random.Random,
+        buffer_bytes_max: int,
     ) -> None:
         self._reader = reader
         self._writer = writer
         self._line = line
         self._schedule = Schedule(chance)
+        self._buffer_bytes_max = buffer_bytes_max
         self._queue: deque[tuple[float, bytes]] = deque()
         self._queue_bytes = 0
         self._wake = asyncio.Event()
@@ -129,7 +137,7 @@ class _Pipe:
             self._wake.set()
             if not chunk:
                 return
-            while self._queue_bytes >= BUFFER_BYTES_MAX:
+            while self._queue_bytes >= self._buffer_bytes_max:
                 self._room.clear()
                 await self._room.wait()
 
@@ -159,8 +167,11 @@ class _Pipe:
 class LinkEmulator:
     """Listens on the loopback and passes on to a target, under conditions."""
 
-    def __init__(self, target_host: str, target_port: int, *, seed: int = 0) -> None:
-        """The same seed draws the same jitter."""
+    def __init__(
+        self, target_host: str, target_port: int, *, seed: int = 0, buffer_bytes_max: int = BUFFER_BYTES_MAX
+    ) -> None:
+        """The same seed draws the same jitter. A smaller buffer makes the kernel's small, too."""
+        self._buffer_bytes_max = buffer_bytes_max
         self._target = (target_host, target_port)
         self._chance = random.Random(seed)  # noqa: S311 - an emulation has to be repeatable, not secret
         self._lines = {Direction.FORWARD: Line(), Direction.BACKWARD: Line()}
@@ -175,6 +186,10 @@ class LinkEmulator:
         if self._server is None:
             raise LocalError("The link emulator does not listen yet; start it first.")
         return int(self._server.sockets[0].getsockname()[1])
+
+    @property
+    def _chunk_bytes(self) -> int:
+        return min(_CHUNK_BYTES_MAX, self._buffer_bytes_max)
 
     @property
     def connections(self) -> int:
@@ -196,7 +211,10 @@ class LinkEmulator:
             LocalError: the port is taken.
         """
         try:
-            self._server = await asyncio.start_server(self._accept, LOOPBACK, port)
+            self._server = await asyncio.start_server(self._accept, LOOPBACK, port, limit=self._chunk_bytes)
+            if self._buffer_bytes_max < BUFFER_BYTES_MAX:
+                for listening in self._server.sockets:  # inherited by every connection
+                    listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._buffer_bytes_max)
         except OSError as error:
             raise LocalError(
                 f"The link emulator cannot listen on {LOOPBACK}:{port} ({error.strerror}); choose another port."
@@ -274,10 +292,10 @@ class LinkEmulator:
             # The first packet of a connection needs both directions.
             for line in self._lines.values():
                 await line.is_open.wait()
-            far_reader, far_writer = await asyncio.open_connection(*self._target)
+            far_reader, far_writer = await asyncio.open_connection(*self._target, limit=self._chunk_bytes)
             self._connections[task].append(far_writer)
-            forward = _Pipe(reader, far_writer, self._lines[Direction.FORWARD], self._chance)
-            backward = _Pipe(far_reader, writer, self._lines[Direction.BACKWARD], self._chance)
+            forward = _Pipe(reader, far_writer, self._lines[Direction.FORWARD], self._chance, self._buffer_bytes_max)
+            backward = _Pipe(far_reader, writer, self._lines[Direction.BACKWARD], self._chance, self._buffer_bytes_max)
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(forward.run())
                 tasks.create_task(backward.run())

@@ -26,6 +26,8 @@ K = 3
 B_S = 2.0
 # A process that was killed is away for so long: longer than a supervisor's back-off, shorter than K x A by default.
 _AWAY_S = 1.5
+# Links ping each other and give up after 4.5 s of silence, whatever A is.
+_NOTICED_S = 6.0
 # What a process of Python needs to come up on a machine that is busy, beside the bounds of the protocol.
 _COMING_UP_S = 10.0
 
@@ -258,8 +260,8 @@ class StopContinue(Fault):
 
     @property
     def span_s(self) -> float:
-        """2KA."""
-        return 2 * K * self.interval_s
+        """2KA, and long enough that a link's own keep-alive has noticed."""
+        return max(2 * K * self.interval_s, _NOTICED_S)
 
     def __init__(self, interval_s: float) -> None:
         super().__init__(interval_s)
@@ -283,8 +285,8 @@ class LinkFault(Fault):
 
     @property
     def span_s(self) -> float:
-        """2KA."""
-        return 2 * K * self.interval_s
+        """2KA, and long enough that a link's own keep-alive has noticed."""
+        return max(2 * K * self.interval_s, _NOTICED_S)
 
     def __init__(self, interval_s: float) -> None:
         super().__init__(interval_s)

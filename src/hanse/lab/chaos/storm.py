@@ -1,8 +1,8 @@
-"""The storm drill: ten times what a federator can carry, for a minute, and then peace.
+"""The storm drill: ten times what a link can carry, for a minute, and then peace.
 
-A ring of five; QoS 0 from broker 0 to broker 2, whose federator gets only a small share of the processor while it
-lasts (SIGSTOP and SIGCONT, many times a second): that makes a capacity that ten times can be offered of on any machine.
-The capacity is measured first, in the same way. Beside it a trickle at QoS 1 goes the same way, for its latency.
+A ring of five; QoS 0 from broker 0 to broker 2, whose links are narrow (`link_bytes_per_s`): that makes a capacity
+of which ten times can be offered on any machine. It is measured first, in the same way. Beside it a trickle at QoS 1
+goes the same way, for its latency; and so do the announcements.
 
 Promised: announcements are on time (no neighbour and no core is lost), memory stays within its cap, what does not
 arrive is counted as dropped, the trickle loses nothing, and within 30 s latency is what it was.
@@ -10,14 +10,11 @@ arrive is counted as dropped, the trickle loses nothing, and within 30 s latency
 
 import asyncio
 import os
-import signal
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from hanse import load
 from hanse.errors import Unavailable
@@ -35,8 +32,9 @@ RESIDENT_MB_MAX = 230.0
 RECOVERED_S = 30.0
 # Below this, twice the latency of before is the noise of a machine, not a federation that is busy.
 _FLOOR_MS = 50.0
-_PERIOD_S = 0.1
-_CAPACITY_MESSAGES = 20_000
+# Of a narrow link, as a router has: 30 ms at 4 MB/s.
+_LINK_BUFFER_BYTES = 128 * 1024
+_CAPACITY_S = 4.0
 _EVENTS = 'hanse_federator_events_total{event="'
 
 
@@ -45,50 +43,19 @@ class StormSettings:
     """How long, how much.
 
     Attributes:
-        share: of the processor that the last federator gets meanwhile; halved until ten times its capacity can be
-            offered.
         times: the storm's rate, in capacities.
-        rate_per_s_max: what the load generator and the brokers of this machine can offer.
+        link_bytes_per_s: of the last federator's links. What waits for a link at its limit (64 MiB) has to leave by
+            it within `RECOVERED_S`, and a storm ten times as large has to be possible on this machine.
+        size_bytes: of a payload of the storm.
     """
 
     baseline_s: float = 10.0
     storm_s: float = 60.0
     after_s: float = 40.0
-    share: float = 0.05
     times: float = 10.0
+    link_bytes_per_s: float = 4_000_000.0
+    size_bytes: int = 2_048
     trickle_per_s: float = 100.0
-    rate_per_s_max: float = 40_000.0
-
-
-class Throttle:
-    """`async with Throttle(pid, share)`: the process runs for a share of every `_PERIOD_S`, and is stopped else."""
-
-    def __init__(self, pid: int, share: float) -> None:
-        self._pid = pid
-        self._share = share
-        self._task: asyncio.Task[None] | None = None
-
-    async def __aenter__(self) -> Self:
-        self._task = asyncio.create_task(self._run(), name="throttle")
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._task is not None
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
-
-    async def _run(self) -> None:
-        try:
-            while True:
-                os.kill(self._pid, signal.SIGSTOP)
-                await asyncio.sleep(_PERIOD_S * (1 - self._share))
-                os.kill(self._pid, signal.SIGCONT)
-                await asyncio.sleep(_PERIOD_S * self._share)
-        finally:
-            with suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGCONT)
 
 
 async def run_storm(
@@ -96,11 +63,16 @@ async def run_storm(
 ) -> dict[str, Any]:
     """Run the drill in a federation of its own; figures, and which promises held."""
     run = int.from_bytes(os.urandom(4))
-    async with OwnGround(directory, emulated_links=False) as ground:
+    async with OwnGround(directory, link_buffer_bytes_max=_LINK_BUFFER_BYTES) as ground:
         urls = [place.broker_url for place in ground.places]
-        plan = load.Load((urls[ORIGIN],), (urls[LAST],), topic="storm/{publisher}", settle_s=2.0, idle_s=10.0)
+        for ends, link in ground.links.items():
+            if LAST in ends:
+                link.shape(bytes_per_s=settings.link_bytes_per_s)
+        plan = load.Load(
+            (urls[ORIGIN],), (urls[LAST],), topic="storm/{publisher}", size_bytes=settings.size_bytes, settle_s=2.0
+        )
         tell("measuring the capacity")
-        share, capacity = await _capacity(ground, plan, settings)
+        capacity = await _capacity(plan, settings)
         rate = capacity * settings.times
         # The trickle goes on over all of it, the load generator's own pauses included.
         trickle_s = settings.baseline_s + settings.storm_s + settings.after_s + 30.0
@@ -117,7 +89,7 @@ async def run_storm(
             await asyncio.sleep(settings.baseline_s)
             tell(f"the storm: {rate:,.0f} messages/s on a capacity of {capacity:,.0f}")
             storm = replace(plan, count=max(1, round(rate * settings.storm_s)), rate_per_s=rate)
-            storm_s, over_s, result = await _storm(ground, storm, share)
+            storm_s, over_s, result = await _storm(storm)
             tell("the storm is over")
             await asyncio.sleep(max(0.0, over_s + settings.after_s - time.monotonic()))
             stream.cancel()
@@ -129,52 +101,35 @@ async def run_storm(
         await subscriber.stop()
     found = count(History([publisher.sent], [subscriber.reader]), None)
     recovered_s = recovery_s(publisher.sent, subscriber.reader.seen[0], began_s, storm_s, over_s)
-    return _figures(capacity, result, pages.drops(before, after), before, after, watch, found.lost, recovered_s) | {
-        "share_of_processor": share,
+    return _figures(
+        capacity, settings.times, result, pages.drops(before, after), before, after, watch, found.lost, recovered_s
+    ) | {
         "storm_s": round(over_s - storm_s, 1),
         "trickle_p99_ms_before": round(_p99(publisher.sent, subscriber, began_s + 1.0, storm_s), 3),
     }
 
 
-async def _storm(ground: OwnGround, plan: load.Load, share: float) -> tuple[float, float, load.Result]:
+async def _storm(plan: load.Load) -> tuple[float, float, load.Result]:
     """The storm itself: its begin, its end, and what the load generator saw."""
-    pid = ground.pid("federator", LAST)
-    if pid is None:
-        raise Unavailable(f"Federator {LAST} does not run before the storm.")
-    over = asyncio.Event()
     began_s = time.monotonic()
-    ended_s = began_s
+    ended_s: float | None = None
 
     def tell(sent: int, received: int) -> None:  # noqa: ARG001 - what arrives is not the storm's end
         nonlocal ended_s
-        if sent >= plan.count and not over.is_set():
+        if sent >= plan.count and ended_s is None:
             ended_s = time.monotonic()
-            over.set()
 
-    running = asyncio.create_task(load.run(plan, tell))
-    async with Throttle(pid, share):
-        waiting = asyncio.create_task(over.wait())
-        await asyncio.wait({running, waiting}, return_when=asyncio.FIRST_COMPLETED)
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
-    if not over.is_set():
-        ended_s = time.monotonic()
-    return began_s, ended_s, await running
+    result = await load.run(plan, tell)
+    return began_s, ended_s if ended_s is not None else time.monotonic(), result
 
 
-async def _capacity(ground: OwnGround, plan: load.Load, settings: StormSettings) -> tuple[float, float]:
-    """A share of the processor, and the messages a second that the last federator carries with it."""
-    share = settings.share
-    while True:
-        pid = ground.pid("federator", LAST)
-        if pid is None:
-            raise Unavailable(f"Federator {LAST} does not run, so its capacity cannot be measured.")
-        async with Throttle(pid, share):
-            result = await load.run(replace(plan, count=_CAPACITY_MESSAGES, topic="capacity/{publisher}"))
-        capacity = result.receive_rate_per_s
-        if capacity * settings.times <= settings.rate_per_s_max or share < 0.005:
-            return share, capacity
-        share /= 2
+async def _capacity(plan: load.Load, settings: StormSettings) -> float:
+    """The messages a second that come through when more are offered than can."""
+    messages = max(1_000, round(settings.link_bytes_per_s / settings.size_bytes * _CAPACITY_S))
+    result = await load.run(replace(plan, count=messages, topic="capacity/{publisher}"))
+    if not result.receive_rate_per_s:
+        raise Unavailable("Nothing came through before the storm, so there is no capacity to take ten times of.")
+    return result.receive_rate_per_s
 
 
 def recovery_s(sent: Sent, seen: Seen, began_s: float, storm_s: float, over_s: float) -> float | None:
@@ -196,6 +151,7 @@ def _p99(sent: Sent, subscriber: Subscriber, from_s: float, to_s: float) -> floa
 
 def _figures(
     capacity: float,
+    times: float,
     result: load.Result,
     drops: dict[str, int],
     before: list[pages.Page | None],
@@ -231,6 +187,7 @@ def _figures(
         "trickle_lost": lost,
         "recovered_after_s": recovered_s,
         "held": {
+            "offered_as_meant": offered >= 0.9 * times,
             "announcements_on_time": not any(lost_events.values()),
             "memory_within_cap": max(highest) <= RESIDENT_MB_MAX,
             "drops_counted": result.lost <= sum(drops.values()),
