@@ -167,11 +167,9 @@ class _Pipe:
 class LinkEmulator:
     """Listens on the loopback and passes on to a target, under conditions."""
 
-    def __init__(
-        self, target_host: str, target_port: int, *, seed: int = 0, buffer_bytes_max: int = BUFFER_BYTES_MAX
-    ) -> None:
-        """The same seed draws the same jitter. A smaller buffer makes the kernel's small, too."""
-        self._buffer_bytes_max = buffer_bytes_max
+    def __init__(self, target_host: str, target_port: int, *, seed: int = 0) -> None:
+        """The same seed draws the same jitter."""
+        self._buffer_bytes_max = BUFFER_BYTES_MAX
         self._target = (target_host, target_port)
         self._chance = random.Random(seed)  # noqa: S311 - an emulation has to be repeatable, not secret
         self._lines = {Direction.FORWARD: Line(), Direction.BACKWARD: Line()}
@@ -186,10 +184,6 @@ class LinkEmulator:
         if self._server is None:
             raise LocalError("The link emulator does not listen yet; start it first.")
         return int(self._server.sockets[0].getsockname()[1])
-
-    @property
-    def _chunk_bytes(self) -> int:
-        return min(_CHUNK_BYTES_MAX, self._buffer_bytes_max)
 
     @property
     def connections(self) -> int:
@@ -211,10 +205,7 @@ class LinkEmulator:
             LocalError: the port is taken.
         """
         try:
-            self._server = await asyncio.start_server(self._accept, LOOPBACK, port, limit=self._chunk_bytes)
-            if self._buffer_bytes_max < BUFFER_BYTES_MAX:
-                for listening in self._server.sockets:  # inherited by every connection
-                    listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._buffer_bytes_max)
+            self._server = await asyncio.start_server(self._accept, LOOPBACK, port)
         except OSError as error:
             raise LocalError(
                 f"The link emulator cannot listen on {LOOPBACK}:{port} ({error.strerror}); choose another port."
@@ -256,6 +247,15 @@ class LinkEmulator:
                 )
             )
 
+    def set_buffer(self, bytes_max: int) -> None:
+        """Hold at most so much under way, in connections that are made from now on; the kernel's buffer follows."""
+        if self._server is None or bytes_max < 1:
+            raise LocalError(f"A buffer of {bytes_max} bytes was asked for; start the emulator, and ask for 1 or more.")
+        self._buffer_bytes_max = bytes_max
+        for listening in self._server.sockets:
+            # What is accepted inherits it; a size once set is the kernel's to adapt no more.
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, bytes_max)
+
     def cut(self, direction: Direction | None = None) -> None:
         """Let nothing pass, in silence, in one direction or in both."""
         for one in _of(direction):
@@ -292,7 +292,7 @@ class LinkEmulator:
             # The first packet of a connection needs both directions.
             for line in self._lines.values():
                 await line.is_open.wait()
-            far_reader, far_writer = await asyncio.open_connection(*self._target, limit=self._chunk_bytes)
+            far_reader, far_writer = await asyncio.open_connection(*self._target)
             self._connections[task].append(far_writer)
             forward = _Pipe(reader, far_writer, self._lines[Direction.FORWARD], self._chance, self._buffer_bytes_max)
             backward = _Pipe(far_reader, writer, self._lines[Direction.BACKWARD], self._chance, self._buffer_bytes_max)

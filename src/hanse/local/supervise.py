@@ -20,7 +20,7 @@ from pathlib import Path
 from hanse.errors import LocalError, Unavailable
 from hanse.local import mosquitto, overlay, ports, state
 from hanse.local.client import broker_answers
-from hanse.local.emulator import BUFFER_BYTES_MAX, LinkEmulator
+from hanse.local.emulator import LinkEmulator
 from hanse.local.ports import LOOPBACK
 from hanse.local.processes import ProcessSettings, SupervisedProcess
 from hanse.mqtt import urls
@@ -45,7 +45,6 @@ class FederationSettings:
         ready_s: the deadline for brokers to answer.
         converged_s: the deadline for the federation to converge.
         autosave_s, queued_max: of the brokers that are started; see `mosquitto.BrokerSettings`.
-        link_buffer_bytes_max: of emulated links.
     """
 
     brokers: int
@@ -60,7 +59,6 @@ class FederationSettings:
     broker_urls: tuple[str, ...] = ()
     autosave_s: int = 30
     queued_max: int = 100_000
-    link_buffer_bytes_max: int = BUFFER_BYTES_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,12 +237,7 @@ class Federation:
             )
             await self._require_given()
             for (a, b), port in self._emulated.items():
-                emulator = LinkEmulator(
-                    LOOPBACK,
-                    self.sites[a].link_port,
-                    seed=a * self.settings.brokers + b,
-                    buffer_bytes_max=self.settings.link_buffer_bytes_max,
-                )
+                emulator = LinkEmulator(LOOPBACK, self.sites[a].link_port, seed=a * self.settings.brokers + b)
                 await emulator.start(port)
                 self.links[a, b] = emulator
             await self._start_all(self.services)

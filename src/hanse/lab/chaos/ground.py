@@ -23,7 +23,7 @@ from typing import Any, Literal
 from hanse.errors import LocalError, Unavailable
 from hanse.local import state as state_file
 from hanse.local.agents import agent_command, is_converged
-from hanse.local.emulator import BUFFER_BYTES_MAX, LinkEmulator
+from hanse.local.emulator import LinkEmulator
 from hanse.local.http import get_json
 from hanse.local.processes import SupervisedProcess
 from hanse.local.supervise import Federation, FederationSettings
@@ -145,7 +145,6 @@ class OwnGround(Ground):
         overlay: str = "ring",
         *,
         emulated_links: bool = True,
-        link_buffer_bytes_max: int = BUFFER_BYTES_MAX,
         interval_s: float = INTERVAL_S,
         flags: Sequence[str] = (),
     ) -> None:
@@ -158,7 +157,6 @@ class OwnGround(Ground):
             # What a broker acknowledges is on its disk within two seconds, and no queue of it is ever full.
             autosave_s=1,
             queued_max=0,
-            link_buffer_bytes_max=link_buffer_bytes_max,
         )
         self.interval_s = interval_s
         words = ["--announcement-interval", format_duration(interval_s), *flags]

@@ -35,6 +35,7 @@ _FLOOR_MS = 50.0
 # Of a narrow link, as a router has: 30 ms at 4 MB/s.
 _LINK_BUFFER_BYTES = 128 * 1024
 _CAPACITY_S = 4.0
+_CALM_S = 3.0
 _EVENTS = 'hanse_federator_events_total{event="'
 
 
@@ -63,11 +64,15 @@ async def run_storm(
 ) -> dict[str, Any]:
     """Run the drill in a federation of its own; figures, and which promises held."""
     run = int.from_bytes(os.urandom(4))
-    async with OwnGround(directory, link_buffer_bytes_max=_LINK_BUFFER_BYTES) as ground:
+    async with OwnGround(directory) as ground:
         urls = [place.broker_url for place in ground.places]
         for ends, link in ground.links.items():
             if LAST in ends:
+                link.set_buffer(_LINK_BUFFER_BYTES)
                 link.shape(bytes_per_s=settings.link_bytes_per_s)
+                await link.reset()
+                link.restore()
+        await ground.wait_converged()
         plan = load.Load(
             (urls[ORIGIN],), (urls[LAST],), topic="storm/{publisher}", size_bytes=settings.size_bytes, settle_s=2.0
         )
@@ -111,16 +116,17 @@ async def run_storm(
 
 async def _storm(plan: load.Load) -> tuple[float, float, load.Result]:
     """The storm itself: its begin, its end, and what the load generator saw."""
-    began_s = time.monotonic()
-    ended_s: float | None = None
+    began_s: float | None = None
 
-    def tell(sent: int, received: int) -> None:  # noqa: ARG001 - what arrives is not the storm's end
-        nonlocal ended_s
-        if sent >= plan.count and ended_s is None:
-            ended_s = time.monotonic()
+    def tell(sent: int, received: int) -> None:  # noqa: ARG001 - what arrives is not the storm
+        nonlocal began_s
+        if sent and began_s is None:
+            began_s = time.monotonic()
 
     result = await load.run(plan, tell)
-    return began_s, ended_s if ended_s is not None else time.monotonic(), result
+    # One that was over before it told of itself was no storm, and ends now.
+    began_s = time.monotonic() - result.publish_s if began_s is None else began_s
+    return began_s, began_s + result.publish_s, result
 
 
 async def _capacity(plan: load.Load, settings: StormSettings) -> float:
@@ -203,6 +209,8 @@ async def _open(ground: OwnGround, publisher: Publisher, subscriber: Subscriber,
             publisher.probe()
             await asyncio.sleep(0.3)
     await ground.wait_converged(group=filter_of(run))
+    # The measurement of the capacity was a small storm itself.
+    await asyncio.sleep(_CALM_S)
 
 
 async def _drained(publisher: Publisher, subscriber: Subscriber) -> None:
