@@ -60,6 +60,8 @@ def test_a_page_of_prometheus_is_read_and_compared() -> None:
     assert drops([before], [again]) == {"federator 0: link_full": 7, "broker 0": 2}
     assert drops([before], [None]) == {}
     assert after.dropped == 7
+    waiting = {"hanse_federator_parked_bytes": 9.0, "hanse_federator_outbox_bytes": 0.0, "hanse_federator_epoch": 1.0}
+    assert Page(1, waiting).under_way == {"hanse_federator_parked_bytes": 9.0}
 
 
 def test_memory_and_processor_are_those_of_the_process() -> None:

@@ -215,6 +215,13 @@ def test_a_process_that_ended_unasked_breaks_the_promise() -> None:
     assert broken == ["nothing ends unasked"]
 
 
+def test_what_a_federator_never_lets_go_of_breaks_the_promise() -> None:
+    evidence = Evidence(True, {}, 1.0, 10.0, under_way={"federator 3: outbox_bytes": 4096.0})
+    broken = [verdict for verdict in judge(count(history(), SPAN), evidence) if not verdict.held]
+    assert [verdict.promise for verdict in broken] == ["nothing stays under way in a federator"]
+    assert broken[0].seen == "federator 3: outbox_bytes 4096"
+
+
 def test_a_payload_says_whose_it_is_and_shows_every_change() -> None:
     whole = stamp.payload(Stamp(7, 1, 4_000_000_000), b"chaos/t", 64)
     assert len(whole) == 64

@@ -202,6 +202,7 @@ class Evidence:
         converged_s: from the fault's end until all agreed again; None when they did not.
         converged_bound_s: within which they should.
         unasked_ends: processes that ended although nobody ended them.
+        under_way: what federators still hold for somebody long after the last message, by name.
     """
 
     has_fault: bool
@@ -209,6 +210,7 @@ class Evidence:
     converged_s: float | None
     converged_bound_s: float
     unasked_ends: int = 0
+    under_way: Mapping[str, float] = field(default_factory=dict)
 
 
 def judge(found: Accounting, evidence: Evidence) -> list[Verdict]:
@@ -232,6 +234,11 @@ def judge(found: Accounting, evidence: Evidence) -> list[Verdict]:
             f"never; {evidence.converged_bound_s:g} s allowed"
             if converged_s is None
             else f"after {converged_s:.1f} s of {evidence.converged_bound_s:g} s",
+        ),
+        Verdict(
+            "nothing stays under way in a federator",
+            not evidence.under_way,
+            ", ".join(f"{name} {value:g}" for name, value in evidence.under_way.items()) or "nothing did",
         ),
         Verdict("nothing ends unasked", not evidence.unasked_ends, f"{evidence.unasked_ends} processes did"),
     ]

@@ -14,6 +14,8 @@ from hanse.local.http import get, get_json
 
 _SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(\{[^}]*\})? ([0-9.eE+-]+)")
 _DROPPED = "hanse_federator_dropped_total"
+# Gauges of what waits; "retained" is none of them, for it stays a while on purpose.
+_UNDER_WAY = ("host_unacknowledged", "parked", "custody", "outbox")
 _BROKER_DROPPED = "$SYS/broker/publish/messages/dropped"
 # Retained from the broker's first second on, unlike a counter that is still 0: when it comes, the counter has come.
 _BROKER_VERSION = "$SYS/broker/version"
@@ -27,6 +29,15 @@ class Page:
     epoch: int
     samples: Mapping[str, float]
     broker_dropped: int = 0
+
+    @property
+    def under_way(self) -> dict[str, float]:
+        """What the federator still holds for somebody, by gauge; in peace there is nothing."""
+        return {
+            name: value
+            for name, value in self.samples.items()
+            if value and "_total" not in name and any(word in name for word in _UNDER_WAY)
+        }
 
     @property
     def dropped(self) -> int:

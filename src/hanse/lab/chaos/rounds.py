@@ -34,6 +34,7 @@ _OPEN_S = 40.0
 _STREAM_EXTRA_S = 60.0
 _ACKNOWLEDGED_S = 20.0
 _LATE_COPIES_S = 0.5
+_SETTLED_S = 10.0
 _POLL_S = 0.05
 
 
@@ -150,12 +151,18 @@ async def run_round(
         await asyncio.gather(*(publisher.wait_acknowledged(_ACKNOWLEDGED_S) for publisher in publishers))
         tell("waiting for what is under way")
         await _drain(publishers, subscribers, workload)
-        after = await _pages(ground)
+        after = await _settled(ground)
         history = History([one.sent for one in publishers], [one.reader for one in subscribers])
     accounting = count(history, span)
     drops = pages.drops(before, after)
     bound_s = fault.converged_bound_s if fault is not None else CONVERGED_S
-    evidence = Evidence(fault is not None, drops, converged_s, bound_s, ground.unasked_ends() - ends)
+    held = {
+        f"federator {site}: {name.removeprefix('hanse_federator_')}": value
+        for site, page in enumerate(after)
+        if page is not None
+        for name, value in page.under_way.items()
+    }
+    evidence = Evidence(fault is not None, drops, converged_s, bound_s, ground.unasked_ends() - ends, held)
     return Round(
         fault.name if fault is not None else NONE,
         fault.target if fault is not None else "nothing",
@@ -305,6 +312,16 @@ def _missing(publishers: Sequence[Publisher], subscribers: Sequence[Subscriber])
             if any(acked[n] and not copies[n] for n in range(publisher.sent.count)):
                 return True
     return False
+
+
+async def _settled(ground: Ground) -> list[pages.Page | None]:
+    """The pages when nobody holds anything any more, or after a while."""
+    until_s = time.monotonic() + _SETTLED_S
+    while True:
+        found = await _pages(ground)
+        if not any(page.under_way for page in found if page is not None) or time.monotonic() > until_s:
+            return found
+        await asyncio.sleep(0.5)
 
 
 async def _pages(ground: Ground) -> list[pages.Page | None]:
