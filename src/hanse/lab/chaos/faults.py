@@ -25,7 +25,7 @@ from hanse.local.emulator import Direction, LinkEmulator
 K = 3
 B_S = 2.0
 # A process that was killed is away for so long: longer than a supervisor's back-off, shorter than K x A by default.
-_AWAY_S = 1.5
+_AWAY_S = 1.2
 # Links ping each other and give up after 4.5 s of silence, whatever A is.
 _NOTICED_S = 6.0
 # What a process of Python needs to come up on a machine that is busy, beside the bounds of the protocol.

@@ -26,8 +26,8 @@ from hanse.lab.chaos.history import History, Span
 from hanse.lab.chaos.judge import DURABLE_S, Accounting, Evidence, Verdict, count, judge
 
 PUBLISHERS_AT, SUBSCRIBERS_AT = (0, 3), (2, 4)
-BEFORE_S, AFTER_S = 1.5, 1.5
-_SAVED_BEFORE_S = DURABLE_S + 2.0
+BEFORE_S, AFTER_S = 1.2, 1.2
+_SAVED_BEFORE_S = DURABLE_S + 1.2
 _MOMENT_S = 0.75
 _NO_FAULT_S = 3.0
 _OPEN_S = 40.0
