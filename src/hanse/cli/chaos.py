@@ -40,6 +40,7 @@ def chaos(
     seeds: Annotated[int, typer.Option(min=1, max=10_000, help="How many seeds, from --seed on.")] = 1,
     brokers: Annotated[int, typer.Option(min=2, max=100, help="Of the federation that is made.")] = 5,
     overlay: Annotated[str, typer.Option(help="Its shape: ring, line, full, star or grid:RxC.")] = "ring",
+    link: Annotated[str, typer.Option(help="Its links: direct, or broker, which nothing can cut.")] = "direct",
     directory: Annotated[
         Path | None, typer.Option("--dir", help="Where it keeps its files; kept. Else kept if a promise broke.")
     ] = None,
@@ -75,6 +76,7 @@ def chaos(
         directory=None if directory is None else directory.absolute(),
         brokers=brokers,
         overlay=overlay,
+        link=link,
         interval_s=interval_s,
         flags=tuple(federator_flag or ()),
     )

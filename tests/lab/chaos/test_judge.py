@@ -67,6 +67,18 @@ def test_a_loss_that_was_counted_is_a_loss_still_but_explained() -> None:
     assert "every loss is explained by a counter" in verdicts(count(made, SPAN), drops=0)
 
 
+def test_one_drop_explains_what_it_cost_several_subscribers() -> None:
+    made = history()
+    twice = History(made.publishers, [*made.readers, Reader(2, [Seen(1, MESSAGES)])])
+    for number in range(MESSAGES):
+        if number != 17:
+            twice.readers[1].seen[0].take(number, 100 + number / 10)
+    lose(twice, 17)
+    found = count(twice, SPAN)
+    assert (found.lost, found.lost_publications) == (2, 1)
+    assert verdicts(found, drops=1) == {"nothing acknowledged is lost"}
+
+
 def test_what_was_not_acknowledged_is_unknown_and_never_lost() -> None:
     made = history()
     made.publishers[0].acked_s[17] = 0.0

@@ -37,6 +37,7 @@ class Campaign:
     directory: Path | None = None
     brokers: int = BROKERS_DEFAULT
     overlay: str = "ring"
+    link: str = "direct"
     interval_s: float = INTERVAL_S
     flags: tuple[str, ...] = ()
 
@@ -114,6 +115,11 @@ async def _started(directory: Path, campaign: Campaign, tell: Callable[[str], No
         raise LocalError(f"{campaign.brokers} brokers were asked for; a message needs two to go from one to another.")
     tell(f"starting {campaign.brokers} brokers and federators below {directory}")
     async with OwnGround(
-        directory, campaign.brokers, campaign.overlay, interval_s=campaign.interval_s, flags=campaign.flags
+        directory,
+        campaign.brokers,
+        campaign.overlay,
+        link=campaign.link,
+        interval_s=campaign.interval_s,
+        flags=campaign.flags,
     ) as ground:
         yield ground

@@ -8,6 +8,7 @@ Rules:
    federators' announcement interval A and expiry factor K.
 """
 
+import asyncio
 import random
 import resource
 import signal
@@ -269,13 +270,30 @@ class StopContinue(Fault):
 
     async def begin(self, ground: Ground, flow: Flow, chance: random.Random) -> None:
         """Stop it."""
-        self._site = _any(flow, chance)
+        self._site = self.choose(flow, chance)
         self.target = f"{self.kind} {self._site}"
         ground.signal(self.kind, self._site, signal.SIGSTOP)
+
+    def choose(self, flow: Flow, chance: random.Random) -> int:
+        """Any that has a part."""
+        return _any(flow, chance)
 
     async def end(self, ground: Ground) -> None:
         """Let it go on."""
         ground.signal(self.kind, self._site, signal.SIGCONT)
+
+
+class StopBroker(StopContinue):
+    """A host that hangs: connections stand, nothing answers."""
+
+    name = "stop-broker"
+    words = "SIGSTOP of a subscriber's broker for 2KA, then SIGCONT"
+    needs = frozenset({BROKERS})
+    kind: ClassVar[Kind] = "broker"
+
+    def choose(self, flow: Flow, chance: random.Random) -> int:  # noqa: ARG002 - the flow tells
+        """Where a subscriber is."""
+        return flow.last
 
 
 class LinkFault(Fault):
@@ -391,6 +409,50 @@ class Split(LinkFault):
         link.cut()
 
 
+class Islands(LinkFault):
+    """Everyone alone."""
+
+    name = "islands"
+    words = "all links are cut for 2KA"
+
+    def choose(self, ground: Ground, flow: Flow, chance: random.Random) -> list[tuple[int, int]]:  # noqa: ARG002
+        """All."""
+        return sorted(ground.links)
+
+    async def spoil(self, link: LinkEmulator, chance: random.Random) -> None:  # noqa: ARG002 - nothing to draw
+        """Cut it."""
+        link.cut()
+
+
+class FlappingLink(LinkFault):
+    """A loose contact."""
+
+    name = "flapping-link"
+    words = "a link is reset and restored again and again, for 2KA"
+
+    def __init__(self, interval_s: float) -> None:
+        super().__init__(interval_s)
+        self._flapping: asyncio.Task[None] | None = None
+
+    async def spoil(self, link: LinkEmulator, chance: random.Random) -> None:
+        """Begin to flap."""
+        self._flapping = asyncio.create_task(self._flap(link, chance), name="flap")
+
+    async def end(self, ground: Ground) -> None:
+        """Hold it still, and open."""
+        if self._flapping is not None:
+            self._flapping.cancel()
+            await asyncio.gather(self._flapping, return_exceptions=True)
+        await super().end(ground)
+
+    async def _flap(self, link: LinkEmulator, chance: random.Random) -> None:
+        while True:
+            await link.reset()
+            await asyncio.sleep(chance.uniform(0.2, 1.0) * self.interval_s)
+            link.restore()
+            await asyncio.sleep(chance.uniform(0.2, 2.0) * self.interval_s)
+
+
 class Limited(Fault):
     """A limit of the kernel's on a process that runs, taken back at the end."""
 
@@ -481,7 +543,10 @@ _ALL: tuple[type[Fault], ...] = (
     OneWayCut,
     SlowLink,
     Split,
+    Islands,
+    FlappingLink,
     StopContinue,
+    StopBroker,
     GracefulRestart,
     RestartAll,
     FullDisk,

@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 from hanse.errors import LocalError, Unavailable
 from hanse.local import state as state_file
+from hanse.local.agents import LINKS as LINK_KINDS
 from hanse.local.agents import agent_command, is_converged
 from hanse.local.emulator import LinkEmulator
 from hanse.local.http import get_json
@@ -144,23 +145,26 @@ class OwnGround(Ground):
         brokers: int = BROKERS_DEFAULT,
         overlay: str = "ring",
         *,
+        link: str = "direct",
         emulated_links: bool = True,
         interval_s: float = INTERVAL_S,
         flags: Sequence[str] = (),
     ) -> None:
-        """`flags` are further words for each federator's command line."""
+        """`flags` are further words for each federator's command line; broker links cannot be emulated."""
+        if link not in LINK_KINDS:
+            raise LocalError(f"Links of the kind {link!r} were asked for; expected {' or '.join(LINK_KINDS)}.")
         settings = FederationSettings(
             brokers=brokers,
             directory=directory,
             overlay=overlay,
-            emulated_links=emulated_links,
+            emulated_links=emulated_links and link == "direct",
             # What a broker acknowledges is on its disk within two seconds, and no queue of it is ever full.
             autosave_s=1,
             queued_max=0,
         )
         self.interval_s = interval_s
         words = ["--announcement-interval", format_duration(interval_s), *flags]
-        self._federation = Federation(settings, lambda site: [*agent_command(site), *words], is_converged)
+        self._federation = Federation(settings, lambda site: [*agent_command(site, link), *words], is_converged)
         sites = self._federation.sites
         self.places = [Place(site.k, site.k, site.broker_url, site.metrics_url) for site in sites]
         self._degrees = {site.k: len(site.neighbours_all) for site in sites}

@@ -39,11 +39,6 @@ class Page:
             if value and "_total" not in name and any(word in name for word in _UNDER_WAY)
         }
 
-    @property
-    def dropped(self) -> int:
-        """What the federator says it did not pass on."""
-        return round(sum(value for name, value in self.samples.items() if name.startswith(_DROPPED)))
-
 
 def parse(text: str) -> dict[str, float]:
     """Prometheus' text format as name (with labels) to value; histograms are left out."""
@@ -90,8 +85,9 @@ def drops(before: Sequence[Page | None], after: Sequence[Page | None]) -> dict[s
     found: dict[str, int] = {}
     for site, (old, new) in enumerate(zip(before, after, strict=True)):
         for name, value in changes(old, new).items():
-            if name.startswith(_DROPPED):
-                reason = name.partition('reason="')[2].partition('"')[0]
+            reason = name.partition('reason="')[2].partition('"')[0]
+            # Control that is dropped is said again with the next round, and is no publication.
+            if name.startswith(_DROPPED) and not reason.startswith("control"):
                 found[f"federator {site}: {reason}"] = round(value)
         if old is not None and new is not None:
             # A broker that was killed begins at 0 again.
