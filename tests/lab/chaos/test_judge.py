@@ -13,6 +13,7 @@ ORIGIN, LAST = 0, 4
 # Message n is sent at 100 + n / 10 s, acknowledged 1 ms later and seen 2 ms later; the fault is from 102 to 103 s.
 SPAN = Span(102.0, 102.1, 103.0)
 MESSAGES = 50
+SERVED = "publishers are served: all is published, and acknowledged when the fault is over"
 
 
 def history(qos: int = 1, messages: int = MESSAGES) -> History:
@@ -85,6 +86,7 @@ def test_what_was_not_acknowledged_is_unknown_and_never_lost() -> None:
     lose(made, 17)
     found = count(made, SPAN)
     assert (found.unknown, found.lost, found.pairs) == (1, 0, 49)
+    assert verdicts(found) == {SERVED}
     made.publishers[0].refused[17] = 1
     found = count(made, SPAN)
     assert (found.unknown, found.refused) == (0, 1)
@@ -219,6 +221,13 @@ def test_a_run_that_has_nothing_to_judge_fails() -> None:
     made = history()
     made.publishers[0].acked_s = made.publishers[0].acked_s[:0] + type(made.publishers[0].acked_s)("d", bytes(8 * 50))
     assert "the run says something: pairs to judge" in verdicts(count(made, SPAN))
+
+
+def test_a_stream_that_could_not_be_published_to_its_end_breaks_the_promise() -> None:
+    for messages, broken in ((MESSAGES, set()), (MESSAGES + 1, {SERVED})):
+        evidence = Evidence(True, {}, 1.0, 10.0, messages=messages)
+        found = {verdict.promise for verdict in judge(count(history(), SPAN), evidence) if not verdict.held}
+        assert found == broken
 
 
 def test_a_process_that_ended_unasked_breaks_the_promise() -> None:

@@ -19,6 +19,7 @@ from hanse.local.client import Connection
 from hanse.mqtt.backoff import BackoffSettings
 from hanse.mqtt.client import Client, ClientHandler, ClientSettings
 from hanse.mqtt.publication import Publication, encode, payload_of
+from hanse.mqtt.refusal import ID_NOT_FOUND
 from hanse.mqtt.subscriptions import Subscription
 
 _TICK_S = 0.005
@@ -127,9 +128,9 @@ class Publisher(ClientHandler):
                 self.sent.acked_s[number - first] = now_s
 
     def on_refused(self, refused: list[tuple[int, int]]) -> None:
-        """The broker took them not, or forgot them: unknown."""
-        for number, _ in refused:
-            if self._first_number is not None and number >= self._first_number:
+        """The broker took them not. What it forgot with its session, though it had it, stays unknown."""
+        for number, reason in refused:
+            if reason != ID_NOT_FOUND and self._first_number is not None and number >= self._first_number:
                 self.sent.refused[number - self._first_number] = 1
 
     def on_disconnected(self, error: HanseError | None) -> None:

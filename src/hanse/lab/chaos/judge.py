@@ -212,6 +212,7 @@ class Evidence:
         converged_bound_s: within which they should.
         unasked_ends: processes that ended although nobody ended them.
         under_way: what federators still hold for somebody long after the last message, by name.
+        messages: how many were to be published; None where that was left open.
     """
 
     has_fault: bool
@@ -220,6 +221,7 @@ class Evidence:
     converged_bound_s: float
     unasked_ends: int = 0
     under_way: Mapping[str, float] = field(default_factory=dict)
+    messages: int | None = None
 
 
 def judge(found: Accounting, evidence: Evidence) -> list[Verdict]:
@@ -228,6 +230,11 @@ def judge(found: Accounting, evidence: Evidence) -> list[Verdict]:
     converged_s = evidence.converged_s
     verdicts = [
         Verdict("the run says something: pairs to judge", found.pairs > 0, f"{found.pairs:,} pairs"),
+        Verdict(
+            "publishers are served: all is published, and acknowledged when the fault is over",
+            found.unknown == 0 and evidence.messages in {None, found.published},
+            f"{found.published:,} published, {found.unknown:,} of them without an answer",
+        ),
         Verdict("nothing acknowledged is lost", not found.lost, f"{found.lost:,} lost"),
         Verdict(
             "every loss is explained by a counter",

@@ -162,7 +162,8 @@ async def run_round(
         if page is not None
         for name, value in page.under_way.items()
     }
-    evidence = Evidence(fault is not None, drops, converged_s, bound_s, ground.unasked_ends() - ends, held)
+    ends = ground.unasked_ends() - ends
+    evidence = Evidence(fault is not None, drops, converged_s, bound_s, ends, held, workload.messages)
     return Round(
         fault.name if fault is not None else NONE,
         fault.target if fault is not None else "nothing",
