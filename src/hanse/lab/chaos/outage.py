@@ -23,6 +23,8 @@ from hanse.lab.chaos.watch import Watch
 ORIGIN, OTHER, AWAY = 0, 2, 4
 # Allocators keep what they had; what grows with an outage of minutes grows by more.
 FLAT_MB = 20.0
+# A 99th percentile below this is the noise of one event loop that publishes, notes and watches; it counts as this.
+_FLOOR_MS = 5.0
 _OPEN_S = 40.0
 
 
@@ -127,7 +129,9 @@ def _latency(sent: Sent, seen: Seen, began_s: float, down_s: float, up_s: float)
         "other_p99_ms_during": round(percentile(during, 99), 3),
         "other_p50_ms_before": round(percentile(before, 50), 3),
         "other_p50_ms_during": round(percentile(during, 50), 3),
-        "other_p99_ratio": round(percentile(during, 99) / percentile(before, 99), 2) if before and during else math.inf,
+        "other_p99_ratio": round(percentile(during, 99) / max(_FLOOR_MS, percentile(before, 99)), 2)
+        if before and during
+        else math.inf,
     }
 
 
