@@ -18,13 +18,14 @@ from hanse.lab.chaos.clients import Publisher, Subscriber, filter_of
 from hanse.lab.chaos.ground import OwnGround
 from hanse.lab.chaos.history import History, Seen, Sent, Span
 from hanse.lab.chaos.judge import count
-from hanse.lab.chaos.watch import Watch
+from hanse.lab.chaos.watch import MB, Watch
 
 ORIGIN, OTHER, AWAY = 0, 2, 4
 # Allocators keep what they had; what grows with an outage of minutes grows by more.
 FLAT_MB = 20.0
 # A 99th percentile below this is the noise of one event loop that publishes, notes and watches; it counts as this.
 _FLOOR_MS = 5.0
+_PAYLOAD_BYTES = 64
 _OPEN_S = 40.0
 
 
@@ -69,7 +70,7 @@ async def run_outage(
     total = round((settings.baseline_s + settings.away_s + after_s) * settings.rate_per_s)
     async with OwnGround(directory, emulated_links=False) as ground:
         urls = [place.broker_url for place in ground.places]
-        publisher = Publisher(run, 0, ORIGIN, urls[ORIGIN], qos=(settings.qos,), count=total)
+        publisher = Publisher(run, 0, ORIGIN, urls[ORIGIN], qos=(settings.qos,), count=total, size_bytes=_PAYLOAD_BYTES)
         other, away = (
             Subscriber(run, k, site, urls[site], [publisher.sent], settings.qos) for k, site in enumerate((OTHER, AWAY))
         )
@@ -113,7 +114,8 @@ async def run_outage(
     result["held"] = {
         "nothing_lost": not found.lost,
         "in_order": not away.reader.seen[0].reordered,
-        "drained": drained_s is not None,
+        "waited_on_disk": _grown_mb(result) * MB >= settings.away_s * settings.rate_per_s * _PAYLOAD_BYTES / 2,
+        "drained": drained_s is not None and not result["outbox_gauge_after"],
         "memory_flat": result["grown_mb_max"] <= FLAT_MB,
         "others_p99_at_most_twice": result["other_p99_ratio"] <= 2.0,
     }
@@ -150,7 +152,15 @@ def _memory(watch: Watch, down_s: float, up_s: float) -> dict[str, Any]:
         "disk_mb_max": [max(samples.disk_mb) for samples in stayed],
         "disk_mb_after": [samples.disk_mb[-1] for samples in stayed],
         "outbox_gauge_max": max(outbox, default=None),
+        "outbox_gauge_after": max(
+            (last for samples in stayed if (last := samples.outbox[-1]) is not None), default=None
+        ),
     }
+
+
+def _grown_mb(result: dict[str, Any]) -> float:
+    """By how much the disk of one of them grew, the most."""
+    return max(float(b - a) for a, b in zip(result["disk_mb_before"], result["disk_mb_max"], strict=True))
 
 
 async def _open(publisher: Publisher, subscribers: list[Subscriber]) -> None:
