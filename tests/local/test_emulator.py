@@ -299,3 +299,23 @@ def test_the_command_says_where_it_is_and_obeys() -> None:
             await process.communicate()
 
     with_emulator(body)
+
+
+def test_a_narrow_link_with_a_small_buffer_holds_its_sender_back() -> None:
+    async def talk() -> None:
+        async with echo_through_emulator() as emulator:
+            emulator.set_buffer(16 * 1024)
+            emulator.shape(bytes_per_s=1_000)
+            _, writer = await asyncio.open_connection("127.0.0.1", emulator.port)
+            writer.write(b"x" * 50_000_000)
+            await eventually(lambda: emulator.bytes_passed(Direction.FORWARD) > 0)
+            # What the kernel of this machine holds for the sender itself is not the link's.
+            assert emulator.bytes_passed(Direction.FORWARD) < 16 * 1024
+            assert writer.transport.get_write_buffer_size() > 30_000_000
+            writer.transport.abort()
+            with suppress(OSError):
+                await writer.wait_closed()
+            with pytest.raises(LocalError, match="1 or more"):
+                emulator.set_buffer(0)
+
+    asyncio.run(talk())

@@ -17,6 +17,7 @@ from hanse.errors import HanseError, LocalError
 # Command word to the module that registers it.
 COMMANDS: dict[str, str] = {
     "bench": "hanse.cli.bench",
+    "chaos": "hanse.cli.chaos",
     "collect": "hanse.cli.collect",
     "down": "hanse.cli.pub_sub",
     "federator": "hanse.cli.federator",

@@ -6,13 +6,15 @@ Rules:
 2. A cut is silent, as when a cable is pulled: nobody gets a reset, bytes wait in buffers, and after `restore` they
    come, if both ends still wait. `reset` is the other kind: connections break at once, and new ones are refused.
 3. `forward` is from who dials the emulator to the target, `backward` the other way; a cut may be of one of them.
-4. Memory is bounded: `BUFFER_BYTES_MAX` a direction and connection; beyond it the sender is not read.
+4. Memory is bounded: `BUFFER_BYTES_MAX` a direction and connection; beyond it the sender is not read. Fewer, where a
+   narrow link is emulated: what stands in a buffer there is late by its size over the bandwidth.
 """
 
 import asyncio
 import contextlib
 import enum
 import random
+import socket
 from collections import deque
 from dataclasses import dataclass, replace
 from typing import Self
@@ -98,12 +100,18 @@ class _Pipe:
     """One direction of one connection."""
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, line: Line, chance: random.Random
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        line: Line,
+        chance: random.Random,
+        buffer_bytes_max: int,
     ) -> None:
         self._reader = reader
         self._writer = writer
         self._line = line
         self._schedule = Schedule(chance)
+        self._buffer_bytes_max = buffer_bytes_max
         self._queue: deque[tuple[float, bytes]] = deque()
         self._queue_bytes = 0
         self._wake = asyncio.Event()
@@ -129,7 +137,7 @@ class _Pipe:
             self._wake.set()
             if not chunk:
                 return
-            while self._queue_bytes >= BUFFER_BYTES_MAX:
+            while self._queue_bytes >= self._buffer_bytes_max:
                 self._room.clear()
                 await self._room.wait()
 
@@ -161,6 +169,7 @@ class LinkEmulator:
 
     def __init__(self, target_host: str, target_port: int, *, seed: int = 0) -> None:
         """The same seed draws the same jitter."""
+        self._buffer_bytes_max = BUFFER_BYTES_MAX
         self._target = (target_host, target_port)
         self._chance = random.Random(seed)  # noqa: S311 - an emulation has to be repeatable, not secret
         self._lines = {Direction.FORWARD: Line(), Direction.BACKWARD: Line()}
@@ -238,6 +247,15 @@ class LinkEmulator:
                 )
             )
 
+    def set_buffer(self, bytes_max: int) -> None:
+        """Hold at most so much under way, in connections that are made from now on; the kernel's buffer follows."""
+        if self._server is None or bytes_max < 1:
+            raise LocalError(f"A buffer of {bytes_max} bytes was asked for; start the emulator, and ask for 1 or more.")
+        self._buffer_bytes_max = bytes_max
+        for listening in self._server.sockets:
+            # What is accepted inherits it; a size once set is the kernel's to adapt no more.
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, bytes_max)
+
     def cut(self, direction: Direction | None = None) -> None:
         """Let nothing pass, in silence, in one direction or in both."""
         for one in _of(direction):
@@ -276,8 +294,8 @@ class LinkEmulator:
                 await line.is_open.wait()
             far_reader, far_writer = await asyncio.open_connection(*self._target)
             self._connections[task].append(far_writer)
-            forward = _Pipe(reader, far_writer, self._lines[Direction.FORWARD], self._chance)
-            backward = _Pipe(far_reader, writer, self._lines[Direction.BACKWARD], self._chance)
+            forward = _Pipe(reader, far_writer, self._lines[Direction.FORWARD], self._chance, self._buffer_bytes_max)
+            backward = _Pipe(far_reader, writer, self._lines[Direction.BACKWARD], self._chance, self._buffer_bytes_max)
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(forward.run())
                 tasks.create_task(backward.run())

@@ -44,6 +44,7 @@ class FederationSettings:
         restarts: whether what dies is started again.
         ready_s: the deadline for brokers to answer.
         converged_s: the deadline for the federation to converge.
+        autosave_s, queued_max: of the brokers that are started; see `mosquitto.BrokerSettings`.
     """
 
     brokers: int
@@ -56,6 +57,8 @@ class FederationSettings:
     ready_s: float = 15.0
     converged_s: float = 60.0
     broker_urls: tuple[str, ...] = ()
+    autosave_s: int = 30
+    queued_max: int = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,10 +203,13 @@ class Federation:
         self.brokers: list[SupervisedProcess] = []
         self.agents: list[SupervisedProcess] = []
         for site in self.sites[: settings.brokers]:
-            broker = mosquitto.command(mosquitto.BrokerSettings(site.broker_port, site.directory / "broker"))
-            self.brokers.append(
-                SupervisedProcess(f"broker {site.k}", broker, site.directory / "broker" / "output.log", keep)
+            directory = site.directory / "broker"
+            broker = mosquitto.command(
+                mosquitto.BrokerSettings(
+                    site.broker_port, directory, autosave_s=settings.autosave_s, queued_max=settings.queued_max
+                )
             )
+            self.brokers.append(SupervisedProcess(f"broker {site.k}", broker, directory / "output.log", keep))
         for site in self.sites:
             # A command line is seen by all of this machine; a login goes by the environment.
             environment = {**os.environ, "HANSE_BROKER": site.broker_url} if site.has_login else None

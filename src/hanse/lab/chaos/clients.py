@@ -1,0 +1,220 @@
+"""Publishers and subscribers that write the history: `hanse.mqtt` clients, batches in and out.
+
+Rules:
+
+1. A publisher hands over what is due every `_TICK_S`, at most `window` unacknowledged; its client sends again what was
+   not acknowledged when a connection ended, as any MQTT client does, and the history says so.
+2. A subscriber has a session that outlives its connections, and acknowledges what it has noted.
+3. Neither leaves anything at the broker: sessions are removed at the end.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+from hanse.errors import HanseError, LocalError, Unavailable
+from hanse.lab.chaos import stamp
+from hanse.lab.chaos.history import Reader, Seen, Sent
+from hanse.local.client import Connection
+from hanse.mqtt.backoff import BackoffSettings
+from hanse.mqtt.client import Client, ClientHandler, ClientSettings
+from hanse.mqtt.publication import Publication, encode, payload_of
+from hanse.mqtt.refusal import ID_NOT_FOUND
+from hanse.mqtt.subscriptions import Subscription
+
+_TICK_S = 0.005
+_SESSION_S = 3_600
+_CONNECT_S = 10.0
+# Not `hanse-…`: whoever is called so is one of the federation's own, whose subscriptions are no interest.
+_PREFIX = "chaos"
+_BACKOFF = BackoffSettings(first_s=0.05, max_s=0.5)
+
+
+def topic_of(run: int, publisher: int, topic: int) -> str:
+    """A topic of a workload."""
+    return f"chaos/{run:08x}/{publisher}/{topic}"
+
+
+def filter_of(run: int) -> str:
+    """What its subscribers want: one group for all."""
+    return f"chaos/{run:08x}/#"
+
+
+def _settings(url: str, client_id: str, *, auto_ack: bool = False) -> ClientSettings:
+    # Mosquitto 2.0.11 saves no session to disk whose CONNECT asked for a clean start.
+    return ClientSettings(
+        url,
+        client_id,
+        clean_start=False,
+        session_expiry_s=_SESSION_S,
+        connect_timeout_s=3.0,
+        backoff=_BACKOFF,
+        auto_ack=auto_ack,
+    )
+
+
+async def _forget(url: str, client_id: str) -> None:
+    """Have the broker drop a session: a clean start without an expiry, ended at once."""
+    try:
+        async with Connection(url, client_id=client_id):
+            pass
+    except HanseError:
+        pass  # the broker is away, and so is what it would have dropped, or it expires
+
+
+class Publisher(ClientHandler):
+    """Publishes numbered messages at one broker.
+
+    Args:
+        qos: of each of its topics, which are gone round.
+        count: messages of its stream.
+    """
+
+    def __init__(
+        self, run: int, publisher: int, site: int, url: str, *, qos: Sequence[int], count: int, size_bytes: int = 64
+    ) -> None:
+        if size_bytes < stamp.PAYLOAD_BYTES_MIN:
+            raise LocalError(f"Payloads of {size_bytes} bytes were asked for; a stamp needs {stamp.PAYLOAD_BYTES_MIN}.")
+        self.sent = Sent(site, qos, count)
+        self._run = run
+        self._publisher = publisher
+        self._url = url
+        self._size_bytes = size_bytes
+        self._topics = [topic_of(run, publisher, topic) for topic in range(len(qos))]
+        self._client_id = f"{_PREFIX}-{run:08x}-p{publisher}"
+        self.client = Client(_settings(url, self._client_id), self)
+        self._count_max = count
+        self._first_number: int | None = None
+
+    async def start(self) -> None:
+        """Connect."""
+        await self.client.start(must_connect=True)
+
+    async def stop(self) -> None:
+        """Disconnect, and leave nothing."""
+        await self.client.stop()
+        await _forget(self._url, self._client_id)
+
+    def probe(self) -> None:
+        """One message outside the stream."""
+        if self.client.is_connected:
+            self.client.publish_run(self._packet(stamp.PROBE, 0, self.sent.qos[0]))
+
+    async def stream(self, rate_per_s: float, window: int) -> None:
+        """Publish all messages at a rate, with at most `window` of them unacknowledged (rule 1)."""
+        sent, client = self.sent, self.client
+        began_s = time.monotonic()
+        while sent.count < self._count_max:
+            now_s = time.monotonic()
+            due = int((now_s - began_s) * rate_per_s) + 1 - sent.count
+            batch = min(due, window - client.unacknowledged, self._count_max - sent.count)
+            if batch > 0:
+                self._send(batch, now_s)
+            await asyncio.sleep(_TICK_S)
+
+    async def wait_acknowledged(self, deadline_s: float) -> None:
+        """Until nothing of it is under way to the broker, or the time is over; what is left is unknown."""
+        until_s = time.monotonic() + deadline_s
+        while self.client.unacknowledged and time.monotonic() < until_s:  # noqa: ASYNC110 - the client has no event
+            await asyncio.sleep(_TICK_S)
+
+    def on_acknowledged(self, numbers: list[int]) -> None:
+        """Note when."""
+        now_s, first = time.monotonic(), self._first_number
+        if first is None:
+            return
+        for number in numbers:
+            if number >= first:
+                self.sent.acked_s[number - first] = now_s
+
+    def on_refused(self, refused: list[tuple[int, int]]) -> None:
+        """The broker took them not. What it forgot with its session, though it had it, stays unknown."""
+        for number, reason in refused:
+            if reason != ID_NOT_FOUND and self._first_number is not None and number >= self._first_number:
+                self.sent.refused[number - self._first_number] = 1
+
+    def on_disconnected(self, error: HanseError | None) -> None:
+        """What is under way will be sent again."""
+        if error is None:
+            return
+        sent = self.sent
+        # Older ones than the window are acknowledged: from the newest back until so many in a row are.
+        left = self.client.unacknowledged
+        for number in range(sent.count - 1, -1, -1):
+            if not left:
+                break
+            if not sent.acked_s[number] and not sent.refused[number]:
+                sent.retried[number] = 1
+                left -= 1
+
+    def _send(self, batch: int, now_s: float) -> None:
+        sent = self.sent
+        first, topics = sent.count, len(self._topics)
+        run = b"".join(self._packet(n, n % topics, sent.qos[n % topics]) for n in range(first, first + batch))
+        for number in range(first, first + batch):
+            sent.sent_s[number] = now_s
+        sent.count += batch
+        number = self.client.publish_run(run)
+        if self._first_number is None:
+            self._first_number = number - first
+
+    def _packet(self, number: int, topic: int, qos: int) -> bytes:
+        name = self._topics[topic]
+        mark = stamp.Stamp(self._run, self._publisher, number)
+        return encode(name, stamp.payload(mark, name.encode(), self._size_bytes), qos=qos)
+
+
+class Subscriber(ClientHandler):
+    """Notes what arrives at one broker."""
+
+    def __init__(self, run: int, subscriber: int, site: int, url: str, publishers: Sequence[Sent], qos: int) -> None:
+        self.reader = Reader(site, [Seen(len(sent.qos), len(sent.sent_s)) for sent in publishers])
+        self.probed: set[int] = set()
+        self.received_s = 0.0
+        self.is_subscribed = False
+        self._run = run
+        self._url = url
+        self._qos = qos
+        self._client_id = f"{_PREFIX}-{run:08x}-s{subscriber}"
+        self.client = Client(_settings(url, self._client_id), self)
+
+    async def start(self) -> None:
+        """Connect and subscribe; returns with the SUBACK."""
+        await self.client.start(must_connect=True)
+        self.client.subscribe([Subscription(filter_of(self._run), self._qos, no_local=False)])
+        until_s = time.monotonic() + _CONNECT_S
+        while not self.is_subscribed:
+            if time.monotonic() > until_s:
+                raise Unavailable(f"The broker at {self._url} gave no SUBACK within {_CONNECT_S:g} s.")
+            await asyncio.sleep(_TICK_S)
+
+    async def stop(self) -> None:
+        """Unsubscribe, disconnect, and leave nothing."""
+        self.client.unsubscribe([filter_of(self._run)])
+        until_s = time.monotonic() + 1.0
+        while self.client.is_connected and not self.client.is_subscribed:
+            if time.monotonic() > until_s:
+                break
+            await asyncio.sleep(_TICK_S)
+        await self.client.stop()
+        await _forget(self._url, self._client_id)
+
+    def on_subscribed(self, answers: list[tuple[Subscription, int]]) -> None:
+        """The SUBACK."""
+        self.is_subscribed = all(code < 0x80 for _, code in answers)
+
+    def on_publications(self, publications: list[Publication]) -> None:
+        """Note, then acknowledge."""
+        now_s = self.received_s = time.monotonic()
+        reader, run = self.reader, self._run
+        for publication in publications:
+            found = stamp.read(payload_of(publication.packet), publication.topic.encode())
+            if found is None:
+                reader.corrupted += 1
+            elif found.run != run or found.publisher >= len(reader.seen):
+                reader.foreign += 1
+            elif found.number == stamp.PROBE:
+                self.probed.add(found.publisher)
+            else:
+                reader.seen[found.publisher].take(found.number, now_s)
+        self.client.ack([publication.receipt for publication in publications if publication.receipt])

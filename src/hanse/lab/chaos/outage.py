@@ -1,0 +1,182 @@
+"""The outage drill: a neighbour is away for minutes while messages go on, and then gets all of them, in order.
+
+A ring of five; a publisher at broker 0; subscribers at broker 2, which is not to notice anything, and at broker 4,
+whose federator is killed and kept away. Promised: the memory of the others stays flat, what waits is on disk and
+drains in order, and the 99th percentile of broker 2's latency is at most twice what it was.
+"""
+
+import asyncio
+import math
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hanse.lab.chaos.clients import Publisher, Subscriber, filter_of
+from hanse.lab.chaos.ground import OwnGround
+from hanse.lab.chaos.history import History, Seen, Sent, Span
+from hanse.lab.chaos.judge import count
+from hanse.lab.chaos.watch import MB, Watch
+
+ORIGIN, OTHER, AWAY = 0, 2, 4
+# Allocators keep what they had; what grows with an outage of minutes grows by more.
+FLAT_MB = 20.0
+# A 99th percentile below this is the noise of one event loop that publishes, notes and watches; it counts as this.
+_FLOOR_MS = 5.0
+_PAYLOAD_BYTES = 64
+_OPEN_S = 40.0
+
+
+@dataclass(frozen=True, slots=True)
+class OutageSettings:
+    """How long, and how much.
+
+    Attributes:
+        baseline_s: before the outage, for the latency to compare with.
+        drain_s: the longest that is waited for what was kept.
+    """
+
+    baseline_s: float = 20.0
+    away_s: float = 300.0
+    rate_per_s: float = 1_000.0
+    drain_s: float = 120.0
+    qos: int = 1
+
+
+def latencies_ms(sent: Sent, seen: Seen, from_s: float, to_s: float) -> list[float]:
+    """From publication to arrival, sorted, of what was published in a time and arrived."""
+    return sorted(
+        (seen.first_s[n] - sent.sent_s[n]) * 1e3
+        for n in range(sent.count)
+        if seen.copies[n] and from_s <= sent.sent_s[n] <= to_s
+    )
+
+
+def percentile(values: list[float], percent: float) -> float:
+    """Of a sorted list; not a number where there is none."""
+    if not values:
+        return math.nan
+    return values[min(len(values) - 1, math.ceil(len(values) * percent / 100) - 1)]
+
+
+async def run_outage(
+    directory: Path, settings: OutageSettings, tell: Callable[[str], None] = lambda _: None
+) -> dict[str, Any]:
+    """Run the drill in a federation of its own; figures, and which promises held."""
+    run = int.from_bytes(os.urandom(4))
+    after_s = max(5.0, settings.baseline_s / 2)
+    total = round((settings.baseline_s + settings.away_s + after_s) * settings.rate_per_s)
+    async with OwnGround(directory, emulated_links=False) as ground:
+        urls = [place.broker_url for place in ground.places]
+        publisher = Publisher(run, 0, ORIGIN, urls[ORIGIN], qos=(settings.qos,), count=total, size_bytes=_PAYLOAD_BYTES)
+        other, away = (
+            Subscriber(run, k, site, urls[site], [publisher.sent], settings.qos) for k, site in enumerate((OTHER, AWAY))
+        )
+        clients: list[Publisher | Subscriber] = [other, away, publisher]
+        for client in clients:
+            await client.start()
+        await _open(publisher, [other, away])
+        await ground.wait_converged(group=filter_of(run))
+        directories = [directory / f"site-{place.site}" / "federator" for place in ground.places]
+        async with Watch(ground, directories) as watch:
+            began_s = time.monotonic()
+            stream = asyncio.create_task(publisher.stream(settings.rate_per_s, 20_000))
+            tell("the baseline")
+            await asyncio.sleep(settings.baseline_s)
+            down_s = time.monotonic()
+            await ground.crash("federator", AWAY)
+            tell(f"federator {AWAY} is away")
+            await asyncio.sleep(settings.away_s)
+            await ground.revive("federator", AWAY)
+            up_s = time.monotonic()
+            tell(f"federator {AWAY} is back")
+            await stream
+            await publisher.wait_acknowledged(20.0)
+            drained_s = await _drained(publisher, away, up_s, settings.drain_s)
+            await asyncio.sleep(1.0)
+        for client in clients:
+            await client.stop()
+    history = History([publisher.sent], [other.reader, away.reader])
+    found = count(history, Span(down_s, down_s, up_s))
+    result = _latency(publisher.sent, other.reader.seen[0], began_s, down_s, up_s) | _memory(watch, down_s, up_s)
+    result |= {
+        "away_s": round(up_s - down_s, 1),
+        "rate_per_s": settings.rate_per_s,
+        "published": found.published,
+        "acknowledged": found.acked,
+        "lost": found.lost,
+        "duplicates": found.duplicates.total(),
+        "reordered_at_away": away.reader.seen[0].reordered,
+        "drained_after_s": None if drained_s is None else round(drained_s, 1),
+    }
+    result["held"] = {
+        "nothing_lost": not found.lost,
+        "in_order": not away.reader.seen[0].reordered,
+        "waited_on_disk": _grown_mb(result) * MB >= settings.away_s * settings.rate_per_s * _PAYLOAD_BYTES / 2,
+        "drained": drained_s is not None and not result["outbox_gauge_after"],
+        "memory_flat": result["grown_mb_max"] <= FLAT_MB,
+        "others_p99_at_most_twice": result["other_p99_ratio"] <= 2.0,
+    }
+    return result
+
+
+def _latency(sent: Sent, seen: Seen, began_s: float, down_s: float, up_s: float) -> dict[str, Any]:
+    # The first second of a stream warms up caches and connections.
+    before = latencies_ms(sent, seen, began_s + 1.0, down_s - 0.5)
+    during = latencies_ms(sent, seen, down_s, up_s)
+    return {
+        "other_p99_ms_before": round(percentile(before, 99), 3),
+        "other_p99_ms_during": round(percentile(during, 99), 3),
+        "other_p50_ms_before": round(percentile(before, 50), 3),
+        "other_p50_ms_during": round(percentile(during, 50), 3),
+        "other_p99_ratio": round(percentile(during, 99) / max(_FLOOR_MS, percentile(before, 99)), 2)
+        if before and during
+        else math.inf,
+    }
+
+
+def _memory(watch: Watch, down_s: float, up_s: float) -> dict[str, Any]:
+    """Of those who stayed: the most in the first quarter of the outage, and in the rest."""
+    quarter_s = down_s + (up_s - down_s) / 4
+    stayed = [samples for site, samples in enumerate(watch.sites) if site != AWAY]
+    early = [samples.highest_mb(down_s, quarter_s) for samples in stayed]
+    late = [samples.highest_mb(quarter_s, up_s) for samples in stayed]
+    outbox = [value for samples in stayed for value in samples.outbox if value is not None]
+    return {
+        "resident_mb_first_quarter": early,
+        "resident_mb_rest": late,
+        "grown_mb_max": round(max(b - a for a, b in zip(early, late, strict=True)), 1),
+        "disk_mb_before": [samples.disk_mb[0] for samples in stayed],
+        "disk_mb_max": [max(samples.disk_mb) for samples in stayed],
+        "disk_mb_after": [samples.disk_mb[-1] for samples in stayed],
+        "outbox_gauge_max": max(outbox, default=None),
+        "outbox_gauge_after": max(
+            (last for samples in stayed if (last := samples.outbox[-1]) is not None), default=None
+        ),
+    }
+
+
+def _grown_mb(result: dict[str, Any]) -> float:
+    """By how much the disk of one of them grew, the most."""
+    return max(float(b - a) for a, b in zip(result["disk_mb_before"], result["disk_mb_max"], strict=True))
+
+
+async def _open(publisher: Publisher, subscribers: list[Subscriber]) -> None:
+    async with asyncio.timeout(_OPEN_S):
+        while not all(subscriber.probed for subscriber in subscribers):
+            publisher.probe()
+            await asyncio.sleep(0.3)
+    await asyncio.sleep(2.0)
+
+
+async def _drained(publisher: Publisher, away: Subscriber, up_s: float, deadline_s: float) -> float | None:
+    """Seconds from the return until all that was acknowledged had come; None if it did not."""
+    sent, seen = publisher.sent, away.reader.seen[0]
+    until_s = time.monotonic() + deadline_s
+    while time.monotonic() < until_s:
+        if all(seen.copies[n] for n in range(sent.count) if sent.acked_s[n]):
+            return max((seen.first_s[n] for n in range(sent.count)), default=up_s) - up_s
+        await asyncio.sleep(0.5)
+    return None
