@@ -473,6 +473,29 @@ def test_a_failed_sync_is_tried_again_with_the_same_records(tmp_path: Path, monk
     assert make(tmp_path).counters.torn == 0
 
 
+def test_nothing_of_a_failed_write_is_left_behind_a_shorter_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outbox = make(tmp_path)
+    outbox.append(1, [b"one"])
+    outbox.commit()
+    outbox.append(1, [bytes(500)])
+
+    def failing(_: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", failing)
+        with pytest.raises(LocalError):
+            outbox.commit()
+    outbox.discard(1, [1])
+    outbox.append(1, [b"two"])
+    outbox.commit()
+    again = make(tmp_path)
+    assert contents(again, 1) == {0: b"one", 2: b"two"}
+    assert again.counters.torn == again.counters.damaged == 0
+
+
 def test_one_way_that_cannot_be_written_does_not_hold_the_others(tmp_path: Path) -> None:
     outbox = make(tmp_path)
     outbox.append(1, [b"a"])

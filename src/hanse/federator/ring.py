@@ -59,7 +59,7 @@ class DeliveredRing:
         self._slot = self._sequence % capacity * _SLOT_WORDS
 
     def add(self, origin: int, epoch: int, first: int, count: int) -> None:
-        """These were delivered: ids `(origin, epoch, first)` and on. 0.7 us, 0.3 us where it continues the last."""
+        """These were delivered: ids `(origin, epoch, first)` and on. 0.8 us, 0.3 us where it continues the last."""
         if first == self._next and origin == self._origin and epoch == self._epoch:
             total = self._count + count
             if total <= _COUNT_MAX:
