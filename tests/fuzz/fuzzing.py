@@ -6,7 +6,7 @@ Rules:
   is made from its number alone, so a failure names the round that shows it again, whatever the budget was.
 - An input is taken, or refused with one of the errors that the target names, in a sentence that can be printed.
   Anything else is a failure: it is shortened, shown in hexadecimal, and belongs into `corpus/<target>.txt` for ever.
-- Every eighth round is watched: no example with all its mutants may hold more than 20 MB at any moment.
+- The first example of every round is watched: with all its mutants it may hold 20 MB at no moment.
 - Time is judged by comparing sizes: eight times the bytes may cost at most three times as much a byte.
 """
 
@@ -31,7 +31,6 @@ EXAMPLES_A_ROUND = 40
 # In the first round, whatever the budget.
 EXAMPLES_AT_LEAST = 3
 MUTANTS_AN_EXAMPLE = 30
-WATCHED_EVERY = 8
 # The longest input whose every prefix and every bit is tried.
 WHOLE_BYTES_MAX = 200
 
@@ -47,7 +46,14 @@ def share_s() -> float:
     return float(os.environ.get("HANSE_FUZZ_SECONDS") or 20.0) / targets
 
 
-def fuzz(target: str, valid: st.SearchStrategy[bytes], take: Take, *, refusals: Refusals = (RemoteError,)) -> None:
+def fuzz(
+    target: str,
+    valid: st.SearchStrategy[bytes],
+    take: Take,
+    *,
+    refusals: Refusals = (RemoteError,),
+    is_slow: bool = False,
+) -> None:
     """Feed a target until its share of the budget is used up; fails with the shortest input that was found.
 
     Args:
@@ -55,13 +61,14 @@ def fuzz(target: str, valid: st.SearchStrategy[bytes], take: Take, *, refusals: 
         valid: inputs that should be taken, from which the bad ones are made.
         take: what is fuzzed. It keeps nothing from one input to the next that would change the outcome.
         refusals: the errors by which it may say no.
+        is_slow: milliseconds an input: the first example's every prefix and every bit are then not tried.
     """
     for data in corpus(target):
         _judge(target, "the corpus", data, take, refusals)
     deadline = time.monotonic() + share_s()
     number = 0
     while number == 0 or time.monotonic() < deadline:
-        _run_round(target, number, valid, take, refusals, deadline)
+        _run_round(target, number, valid, take, refusals, deadline, is_whole=number == 0 and not is_slow)
         number += 1
 
 
@@ -96,10 +103,16 @@ def _cpu_s(data: bytes, take: Take, refusals: Refusals) -> float:
 
 
 def _run_round(
-    target: str, number: int, valid: st.SearchStrategy[bytes], take: Take, refusals: Refusals, deadline: float
+    target: str,
+    number: int,
+    valid: st.SearchStrategy[bytes],
+    take: Take,
+    refusals: Refusals,
+    deadline: float,
+    *,
+    is_whole: bool,
 ) -> None:
     failed: list[tuple[bytes, BaseException]] = []
-    is_watched = number % WATCHED_EVERY == 0
     examples = 0
 
     # Hypothesis makes what is valid; what fails is kept and shortened here, as most of it comes from the mutations.
@@ -117,11 +130,12 @@ def _run_round(
         if failed or ((number or examples >= EXAMPLES_AT_LEAST) and time.monotonic() > deadline):
             return
         examples += 1
+        is_watched = examples == 1
         if is_watched:
             tracemalloc.start()
         try:
             before = tracemalloc.get_traced_memory()[0]
-            for mutant in _inputs(data, other, Random(seed), is_whole=number == 0 and examples == 1):
+            for mutant in _inputs(data, other, Random(seed), is_whole=is_whole and examples == 1):
                 try:
                     _take(mutant, take, refusals)
                 except BaseException as error:  # noqa: BLE001 - whatever it is, it is what was looked for

@@ -40,6 +40,6 @@ def test_whatever_a_body_holds_the_manager_answers(tmp_path: Path) -> None:
             assert len((await here.get("/api/v1/topology"))["federators"]) < 1_000
 
         try:
-            fuzz("manager_bodies", st.one_of(JOINS, REPORTS, LEAVES), lambda data: runner.run(ask(data)))
+            fuzz("manager_bodies", st.one_of(JOINS, REPORTS, LEAVES), lambda data: runner.run(ask(data)), is_slow=True)
         finally:
             runner.run(scene.__aexit__(None, None, None))
