@@ -59,6 +59,9 @@ class Scene:
         self.agent._carry_out(self.agent.machine.start(0.0))
         for wanted in ("a/#", "+/b", "$hanse/telemetry/#"):
             self.agent._step(Subscribed(wanted))
+        self.agent.reporter._sample_rate = 1.0  # each publication is traced
+        self.agent.reporter.report()
+        assert self.agent.reporter.is_active
 
     def _deliver(self, body: bytes, qos: int, count: int, obligation: object) -> None:
         del obligation
@@ -78,6 +81,7 @@ class Scene:
 
     def end(self) -> None:
         self.agent._step(Tick())
+        self.agent.reporter.report()
         for timer in (self.agent._timer, self.agent._expiry_timer):
             if timer is not None:
                 timer.cancel()
