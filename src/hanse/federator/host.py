@@ -8,6 +8,7 @@ Rules:
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from hanse.errors import HanseError
 from hanse.federator.obligations import DeliveryBook, Obligation
@@ -30,7 +31,8 @@ class HostSession(ClientHandler):
         on_state: Callable[[bool, HanseError | None], None],
         on_credit: Callable[[], None],
     ) -> None:
-        self.client = Client(settings, self)
+        # A broker that sends us its log must not be told a limit: see `hanse.mqtt.skipping`.
+        self.client = Client(replace(settings, tells_packet_max=False), self)
         self._take_publications = on_publications
         self._take_internal = on_internal
         self._tell_state = on_state
