@@ -1,4 +1,6 @@
-"""The access list that `hanse interest config --acl` prints, in force at real Mosquittos: what works with it, and what does not."""
+"""The access list that `hanse interest config --acl` prints, in force at real Mosquittos: what works with it, and what
+does not.
+"""
 
 import subprocess
 from collections.abc import Iterator
@@ -38,7 +40,9 @@ class Login:
     """A client with a login, which is told what its publications came to."""
 
     def __init__(self, broker: Mosquitto, user: str) -> None:
-        self.client = paho.Client(CallbackAPIVersion.VERSION2, client_id=f"as-{user}", protocol=MQTTProtocolVersion.MQTTv5)
+        self.client = paho.Client(
+            CallbackAPIVersion.VERSION2, client_id=f"as-{user}", protocol=MQTTProtocolVersion.MQTTv5
+        )
         self.client.username_pw_set(user, user)
         self.answers: list[ReasonCode] = []
         self.topics: list[str] = []
@@ -140,7 +144,7 @@ def test_attack_a_client_with_a_login_cannot_speak_on_the_control_topics(scene: 
 
 def test_attack_a_client_cannot_listen_to_the_control_topics_or_the_log(scene: Scene, app: Login) -> None:
     brokers, _ = scene
-    app.client.subscribe([("federator/#", 1), ("$SYS/broker/log/#", 1), ("#", 1)])  # type: ignore[arg-type]
+    app.client.subscribe([("federator/#", 1), ("$SYS/broker/log/#", 1), ("#", 1)])
     assert app.may_publish("plant/marker")
     other = Login(brokers[0], "hanse-1")
     try:
@@ -162,7 +166,7 @@ def test_attack_a_neighbours_login_speaks_in_its_own_name_only(scene: Scene) -> 
         assert stolen.may_publish("federator/ack/1/2", b"\1\4\0\0") is is_by_broker
         for topic in ("federator/core_ann/1/3", "federator/core_ann/2/1", "plant/x", "$hanse/telemetry/v1/x/2"):
             assert not stolen.may_publish(topic)
-        stolen.client.subscribe([("#", 1), ("federator/#", 1)])  # type: ignore[arg-type]
+        stolen.client.subscribe([("#", 1), ("federator/#", 1)])
         home = Login(brokers[0], "app")
         try:
             assert home.may_publish("plant/secret")

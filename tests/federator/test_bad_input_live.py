@@ -1,7 +1,8 @@
-"""Bad input to a real agent beside a real Mosquitto: by its link port, by its broker's topics, as a client's publication.
+"""Bad input to a real agent beside a real Mosquitto: by its link port, by its broker's topics, as a client's
+publication.
 
-Whatever was sent, afterwards: the counter moved, nothing of it was passed on or published, the agent's memory grew by at most
-20 MB, its session at the broker is the one that it had, and the federation carries what it should.
+Whatever was sent, afterwards: the counter moved, nothing of it was passed on or published, the agent's memory grew by
+at most 20 MB, its session at the broker is the one that it had, and the federation carries what it should.
 """
 
 import contextlib
@@ -81,19 +82,20 @@ class Scene:
         return [message.topic for message in self.here.messages if not message.payload.startswith(b"proof")]
 
 
-def scene_of(directory: Path, *words: list[str]) -> Iterator[Scene]:
-    with Mosquitto(*LOG_LINES, "max_packet_size 100000000") as one, Mosquitto(*LOG_LINES) as two:
-        with (
-            running(ring([one, two], directory, words or None)) as federators,
-            Client(one.port, name="here") as here,
-            Client(two.port, name="there") as there,
-        ):
-            here.subscribe("here/#")
-            here.subscribe("$SYS/evil/#")
-            here.subscribe("federator/evil/#")
-            there.subscribe("#")
-            eventually(lambda: knows_all(federators, "#") and knows_all(federators, "here/#"), "interest is known")
-            yield Scene([one, two], list(federators), here, there)
+def scene_of(directory: Path) -> Iterator[Scene]:
+    with (
+        Mosquitto(*LOG_LINES) as one,
+        Mosquitto(*LOG_LINES) as two,
+        running(ring([one, two], directory)) as federators,
+        Client(one.port, name="here") as here,
+        Client(two.port, name="there") as there,
+    ):
+        here.subscribe("here/#")
+        here.subscribe("$SYS/evil/#")
+        here.subscribe("federator/evil/#")
+        there.subscribe("#")
+        eventually(lambda: knows_all(federators, "#") and knows_all(federators, "here/#"), "interest is known")
+        yield Scene([one, two], list(federators), here, there)
 
 
 @pytest.fixture(scope="module")
@@ -152,11 +154,17 @@ BAD_FRAMES = {
     "empty": [b""],
     "one byte": [b"\x01", b"\x00", b"\xff"],
     "every strict prefix": [DATA[:end] for end in range(len(DATA))],
-    "bit flips of the head": [frame for frame in flips(CONTROL) + flips(DATA) if frame[:2] not in (b"\x01\x01", b"\x01\x02")],
+    "bit flips of the head": [
+        frame for frame in flips(CONTROL) + flips(DATA) if frame[:2] not in (b"\x01\x01", b"\x01\x02")
+    ],
     "wrong version": [b"\x02" + CONTROL[1:], b"\x00" + DATA[1:]],
     "unknown type": [b"\x01\x03" + CONTROL[2:], b"\x01\xff"],
     "trailing bytes": [CONTROL + b"\xff", DATA + b"\0"],
-    "lengths beyond the frame": [b"\x01\x02\xff\xff\xff\xff\x0f", b"\x01\x02\x01\xff\xff\x03a", b"\x01\x01" + b"\xff" * 40],
+    "lengths beyond the frame": [
+        b"\x01\x02\xff\xff\xff\xff\x0f",
+        b"\x01\x02\x01\xff\xff\x03a",
+        b"\x01\x01" + b"\xff" * 40,
+    ],
     "numbers out of range": [b"\x01\x01" + b"\xff" * 8 + b"\x7f", CONTROL[:2] + b"\x80\x00" + CONTROL[3:]],
     "json": [b"[" * 100_000, b'{"a": NaN}', b"9" * 1_000_000],
 }
@@ -241,7 +249,10 @@ def test_what_is_no_handshake_is_turned_away(scene: Scene) -> None:
         b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x00\x00\x00",
         b"\x16\x03\x01\x02\x00\x01",
         mqtt5.PublishPacket("c", CONTROL).write(),
-        *(connect(identity, ("protocol", "1")) for identity in ("", "0", "+", "#", "a/b", "-1", "4294967296", "9" * 60_000)),
+        *(
+            connect(identity, ("protocol", "1"))
+            for identity in ("", "0", "+", "#", "a/b", "-1", "4294967296", "9" * 60_000)
+        ),
         connect("9"),
         connect("9", ("protocol", "2")),
         connect("9", ("protocol", "1"), ("protocol", "1")),
@@ -294,8 +305,19 @@ def test_attack_a_neighbours_malformed_publications_do_not_end_the_session_at_th
 
 
 def test_words_between_federators_that_are_none_are_counted(scene: Scene) -> None:
-    words = [b"", b"[" * 100_000, b"{}", b'{"kind": "retained"}', b'{"kind": "retained", "filters": 1, "to": 1}', b"\xff"]
-    words += [b'{"kind": "retained", "filters": [], "to": 1e999}', b'{"kind": "shares", "names": {"a": [1]}}', b"9" * 5_000]
+    words = [
+        b"",
+        b"[" * 100_000,
+        b"{}",
+        b'{"kind": "retained"}',
+        b'{"kind": "retained", "filters": 1, "to": 1}',
+        b"\xff",
+    ]
+    words += [
+        b'{"kind": "retained", "filters": [], "to": 1e999}',
+        b'{"kind": "shares", "names": {"a": [1]}}',
+        b"9" * 5_000,
+    ]
     with Neighbour(scene.federator) as neighbour:
 
         def bad() -> None:
@@ -370,7 +392,7 @@ def test_topics_of_clients_cross_as_they_are_or_not_at_all(scene: Scene) -> None
 
 def test_payloads_of_clients_cross_whole_or_are_counted(scene: Scene) -> None:
     def properties(count: int, **more: object) -> Properties:
-        made = Properties(PacketTypes.PUBLISH)
+        made = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
         if count:
             made.UserProperty = [(f"k{n}", "v") for n in range(count)]
         for name, value in more.items():
@@ -396,7 +418,7 @@ def test_payloads_of_clients_cross_whole_or_are_counted(scene: Scene) -> None:
 
 
 def test_attack_one_large_publication_does_not_end_the_broker(scene: Scene) -> None:
-    """Larger than the agent takes, 16 MiB and a little: Mosquitto, told that limit, drops it, logs that to us, and dies."""
+    """Larger than 16 MiB and a little: Mosquitto, told that limit, drops it, logs that to us, drops that, and dies."""
 
     def bad() -> None:
         for qos in (0, 1, 2):

@@ -91,5 +91,5 @@ class Scene:
 def scenes(folder: Path, **settings: object) -> Iterator[tuple[asyncio.Runner, StateDirectory, FederatorSettings]]:
     """What scenes are made of, one for each input."""
     with asyncio.Runner() as runner, StateDirectory(folder) as state:
-        state.write_epoch = lambda _: None  # type: ignore[method-assign]  # the disk's time is not what is looked for
+        state.write_epoch = lambda epoch: None  # type: ignore[method-assign]  # noqa: ARG005 - the disk's time is not what is looked for
         yield runner, state, FederatorSettings(id=IDENTITY, metrics="off", insecure=True, **settings)  # type: ignore[arg-type]

@@ -37,7 +37,24 @@ WHOLE_BYTES_MAX = 200
 Take = Callable[[bytes], object]
 Refusals = tuple[type[Exception], ...]
 
-_EDGES = (0, 1, 2, 3, 0x7F, 0x80, 0xFF, 0x100, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 2**63, 2**64 - 1)
+_EDGES = (
+    0,
+    1,
+    2,
+    3,
+    0x7F,
+    0x80,
+    0xFF,
+    0x100,
+    0x7FFF,
+    0x8000,
+    0xFFFF,
+    0x7FFFFFFF,
+    0x80000000,
+    0xFFFFFFFF,
+    2**63,
+    2**64 - 1,
+)
 
 
 def share_s() -> float:
@@ -84,12 +101,12 @@ def assert_linear(
 ) -> None:
     """Inputs of `large` bytes cost at most three times as much a byte as inputs of an eighth."""
     small, whole = make(large // 8), make(large)
-    for attempt in range(3):  # a neighbour on the machine may spoil one comparison, not three
+    for _ in range(3):  # a neighbour on the machine may spoil one comparison, not three
         small_s, large_s = _cpu_s(small, take, refusals), _cpu_s(whole, take, refusals)
         # What takes less than this is judged by nothing: the clock's own steps are larger than the difference.
         if large_s <= 24 * max(small_s, 0.000_5):
             return
-    raise AssertionError(f"{len(small)} bytes took {small_s} s of CPU, {len(whole)} took {large_s} s ({attempt + 1} times)")
+    raise AssertionError(f"{len(small)} bytes took {small_s} s of CPU, {len(whole)} took {large_s} s")
 
 
 def _cpu_s(data: bytes, take: Take, refusals: Refusals) -> float:
@@ -199,11 +216,13 @@ def _mutated(data: bytes, other: bytes, random: Random) -> bytes:
 def _take(data: bytes, take: Take, refusals: Refusals) -> None:
     try:
         take(data)
-    except refusals as error:
-        words = str(error)
-        assert len(words) > 10, f"{error!r} says nothing"
-        assert words.isprintable(), f"{words!r} could forge a line of a log"
-        assert len(words) < 1_000, f"an error of {len(words)} characters repeats what it should not"
+    except refusals as refusal:
+        words = str(refusal)
+    else:
+        return
+    assert len(words) > 10, f"{words!r} says nothing"
+    assert words.isprintable(), f"{words!r} could forge a line of a log"
+    assert len(words) < 1_000, f"an error of {len(words)} characters repeats what it should not"
 
 
 def _judge(target: str, where: str, data: bytes, take: Take, refusals: Refusals) -> None:
@@ -239,4 +258,3 @@ def _shortened(data: bytes, error: BaseException, take: Take, refusals: Refusals
             at += size
         size //= 2
     return data
-

@@ -1,8 +1,8 @@
 """Accepted, ignored or refused with a clear error and a counter; nothing else happens; memory grows by at most 20 MB;
 nothing of it is forwarded.
 
-The target is the host broker's side of a whole agent: CONNACK and what follows, with messages that any client of that broker may
-publish on the topics to which the agent listens: log lines, beacons, announcements, control topics.
+The target is the host broker's side of a whole agent: CONNACK and what follows, with messages that any client of that
+broker may publish on the topics to which the agent listens: log lines, beacons, announcements, control topics.
 """
 
 import asyncio

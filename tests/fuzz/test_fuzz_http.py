@@ -1,7 +1,8 @@
 """Accepted, ignored or refused with a clear error and a counter; nothing else happens; memory grows by at most 20 MB;
 nothing of it is forwarded.
 
-The target is a request to the federator's own pages. Whatever comes, the answer is whole, and repeats nothing of the request.
+The target is a request to the federator's own pages. Whatever comes, the answer is whole, and repeats nothing of the
+request.
 """
 
 from hypothesis import strategies as st
@@ -9,7 +10,7 @@ from tests.fuzz.fuzzing import assert_linear, fuzz
 
 from hanse.federator.http import HttpServer
 
-SECRET = b"{\"id\": 7}"
+SECRET = b'{"id": 7}'
 METHODS = st.sampled_from(["GET", "HEAD", "POST", "OPTIONS"])
 PATHS = st.sampled_from(["/healthz", "/metrics", "/", "/healthz?x=<script>", "/../etc", "/%2e%2e/"])
 HEADERS = st.sampled_from(["Host: x", "Content-Length: 5", "Transfer-Encoding: chunked", "X: ü", "Cookie: c", "A:"])

@@ -1,8 +1,8 @@
 """Accepted, ignored or refused with a clear error and a counter; nothing else happens; memory grows by at most 20 MB;
 nothing of it is forwarded.
 
-The target is what makes interest known: lines of Mosquitto's log, by topic and by file, beacons, announcements. Whatever the
-adapters report, the registry takes it in, holds to its limits, and wants only what the protocol takes.
+The target is what makes interest known: lines of Mosquitto's log, by topic and by file, beacons, announcements.
+Whatever the adapters report, the registry takes it in, holds to its limits, and wants only what the protocol takes.
 """
 
 from hypothesis import strategies as st
@@ -22,12 +22,20 @@ from hanse.protocol.machine import Machine
 from hanse.protocol.settings import Settings
 from hanse.protocol.topics import check_filter
 
-CLIENTS = st.sampled_from(["a", "my client", "x 1 y", "Client", "hanse-federator-3", "ü", "New client connected from x as"])
+CLIENTS = st.sampled_from(
+    ["a", "my client", "x 1 y", "Client", "hanse-federator-3", "ü", "New client connected from x as"]
+)
 FILTERS = st.sampled_from(["a", "a b/+/#", "$share/g/a/#", "federator/#", "#", "$SYS/#", "1 a"])
 LINES = st.one_of(
     st.builds("{} {} {}".format, CLIENTS, st.integers(0, 2), FILTERS),
     st.builds("{} {}".format, CLIENTS, FILTERS),
-    st.builds("New client connected from 127.0.0.1:{} as {} (p{}, c{}, k60).".format, st.integers(1, 9), CLIENTS, st.integers(1, 5), st.integers(0, 1)),
+    st.builds(
+        "New client connected from 127.0.0.1:{} as {} (p{}, c{}, k60).".format,
+        st.integers(1, 9),
+        CLIENTS,
+        st.integers(1, 5),
+        st.integers(0, 1),
+    ),
     st.builds("Client {} disconnected.".format, CLIENTS),
     st.builds("Client {} [127.0.0.1:{}] disconnected: connection closed by client.".format, CLIENTS, st.integers(1, 9)),
     st.builds("1700000000: {} {} {}".format, CLIENTS, st.integers(0, 2), FILTERS),
@@ -79,7 +87,14 @@ def test_a_megabyte_of_log_is_read_in_linear_time() -> None:
         for at in range(0, len(data), 4_096):
             adapter.feed(data[at : at + 4_096])
 
-    for line in (b"x 1 a\n", b"Client " * 100 + b"\n", b"1 " * 400 + b"\n", b"x", b"\n", b"New client connected from x as (p1, c1, " * 20 + b"\n"):
+    for line in (
+        b"x 1 a\n",
+        b"Client " * 100 + b"\n",
+        b"1 " * 400 + b"\n",
+        b"x",
+        b"\n",
+        b"New client connected from x as (p1, c1, " * 20 + b"\n",
+    ):
         assert_linear(lambda size, line=line: line * (size // len(line)), feed, large=1 << 18)  # type: ignore[misc]
 
     def announce(data: bytes) -> None:

@@ -1,8 +1,8 @@
 """Accepted, ignored or refused with a clear error and a counter; nothing else happens; memory grows by at most 20 MB;
 nothing of it is forwarded.
 
-The target is the link port of a whole agent: a handshake, frames, and in them words and runs that say anything. Whatever a
-neighbour sends, the host broker gets well-formed publications on topics that cross, or nothing.
+The target is the link port of a whole agent: a handshake, frames, and in them words and runs that say anything.
+Whatever a neighbour sends, the host broker gets well-formed publications on topics that cross, or nothing.
 """
 
 import asyncio
@@ -32,7 +32,9 @@ def frame(topic: str, payload: bytes, number: int = 0) -> bytes:
 CONNECT = mqtt5.ConnectPacket("2", user_properties=[("protocol", "1"), ("hanse", "0")], clean_start=True).write()
 CONTROLS = CONTROL_FRAMES.map(lambda one: frame("c", codec.encode_control(one)))
 DATA = st.builds(lambda runs, number: frame("d", codec.encode_data(runs), number), batches(), st.integers(0, 5))
-TOPICS = st.sampled_from(["a/b", "a/x", "$SYS/broker/log", "federator/core_ann/7/2", "hanse/probe/x", "$hanse/telemetry/v1/x/1"])
+TOPICS = st.sampled_from(
+    ["a/b", "a/x", "$SYS/broker/log", "federator/core_ann/7/2", "hanse/probe/x", "$hanse/telemetry/v1/x/1"]
+)
 
 
 def run_of(groups: tuple[str, ...], first: int, packets: list[bytes]) -> bytes:
@@ -47,7 +49,11 @@ WANTED = st.builds(
 )
 WORDS = st.fixed_dictionaries(
     {"kind": st.sampled_from(["retained", "shares", "bridges", "x"])},
-    optional={"names": st.lists(st.text(max_size=3)) | st.integers(), "filters": st.lists(st.just("a")), "to": st.sampled_from([-1, 2, 2**70, float("inf"), "7", None])},
+    optional={
+        "names": st.lists(st.text(max_size=3)) | st.integers(),
+        "filters": st.lists(st.just("a")),
+        "to": st.sampled_from([-1, 2, 2**70, float("inf"), "7", None]),
+    },
 )
 GROUPS = st.sampled_from([MANAGEMENT_GROUP, private_group(7), "$hanse/x", "$hanse/telemetry/#"])
 INTERNAL = st.builds(
@@ -56,7 +62,9 @@ INTERNAL = st.builds(
     GROUPS,
     st.integers(0, 50),
 )
-STREAMS = st.lists(st.one_of(WANTED, INTERNAL, CONTROLS, DATA), min_size=2, max_size=6).map(lambda frames: CONNECT + b"".join(frames))
+STREAMS = st.lists(st.one_of(WANTED, INTERNAL, CONTROLS, DATA), min_size=2, max_size=6).map(
+    lambda frames: CONNECT + b"".join(frames)
+)
 
 
 async def talk(scene: Scene, data: bytes) -> Sink:

@@ -1,8 +1,9 @@
 """Accepted, ignored or refused with a clear error and a counter; nothing else happens; memory grows by at most 20 MB;
 nothing of it is forwarded.
 
-The target is the protocol's machine: frames that are well-formed and say anything, runs that claim anything, between ticks. It
-never raises, sends nothing back to whom it came from, and keeps its limits. A program of bytes says who sends what, and when.
+The target is the protocol's machine: frames that are well-formed and say anything, runs that claim anything, between
+ticks. It never raises, sends nothing back to whom it came from, and keeps its limits. A program of bytes says who
+sends what, and when.
 """
 
 import tracemalloc
@@ -113,8 +114,12 @@ def piece(who: int, how: int, frame: bytes) -> bytes:
     return bytes((who, how)) + len(frame).to_bytes(2) + frame
 
 
-CONTROLS = st.builds(piece, st.integers(0, 2), st.integers(0, 127).map(lambda how: how * 2), CONTROL_FRAMES.map(codec.encode_control))
-DATA = st.builds(piece, st.integers(0, 2), st.integers(0, 127).map(lambda how: how * 2 + 1), batches().map(codec.encode_data))
+CONTROLS = st.builds(
+    piece, st.integers(0, 2), st.integers(0, 127).map(lambda how: how * 2), CONTROL_FRAMES.map(codec.encode_control)
+)
+DATA = st.builds(
+    piece, st.integers(0, 2), st.integers(0, 127).map(lambda how: how * 2 + 1), batches().map(codec.encode_data)
+)
 PROGRAMS = st.lists(st.one_of(CONTROLS, DATA), min_size=1, max_size=12).map(b"".join)
 
 

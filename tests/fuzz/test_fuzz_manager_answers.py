@@ -1,7 +1,8 @@
 """Accepted, ignored or refused with a clear error and a counter; nothing else happens; memory grows by at most 20 MB;
 nothing of it is forwarded.
 
-The target is what comes in a manager's name: its answers over HTTP, its announcements on the broker, where any client may publish.
+The target is what comes in a manager's name: its answers over HTTP, its announcements on the broker, where any client
+may publish.
 """
 
 import asyncio

@@ -1,8 +1,9 @@
 """Accepted, ignored or refused with a clear error and a counter; nothing else happens; memory grows by at most 20 MB;
 nothing of it is forwarded.
 
-The target is the body of a join, a report or a leave, as bytes: each gets an answer below 500, and no body grows the overlay
-beyond those who joined. Schemathesis asks by the interface's own description (tests/topology/test_openapi.py); this does not.
+The target is the body of a join, a report or a leave, as bytes: each gets an answer below 500, and no body grows the
+overlay beyond those who joined. Schemathesis asks by the interface's own description (tests/topology/test_openapi.py);
+this does not.
 """
 
 import asyncio
@@ -27,7 +28,7 @@ LEAVES = st.just(b'leave {"id": 1}')
 def test_whatever_a_body_holds_the_manager_answers(tmp_path: Path) -> None:
     with asyncio.Runner() as runner:
         scene = running(tmp_path)
-        here = runner.run(scene.__aenter__())  # noqa: PLC2801 - the loop must stand between inputs
+        here = runner.run(scene.__aenter__())
         runner.run(here.join(0))
 
         async def ask(data: bytes) -> None:

@@ -18,14 +18,16 @@ PAIRS = st.lists(st.tuples(TEXT, TEXT), max_size=3)
 IDS = st.integers(1, 65_535)
 FILTERS = st.sampled_from(["a", "a/#", "+/b", "$share/g/a", "ü"])
 PACKETS = st.one_of(
-    st.builds(mqtt5.ConnectPacket, TEXT, username=st.none() | TEXT, user_properties=PAIRS, keep_alive=st.integers(0, 9)),
+    st.builds(
+        mqtt5.ConnectPacket, TEXT, username=st.none() | TEXT, user_properties=PAIRS, keep_alive=st.integers(0, 9)
+    ),
     st.builds(mqtt5.ConnAckPacket, session_present=st.booleans(), user_properties=PAIRS, reason_str=st.none() | TEXT),
     st.builds(mqtt5.PubAckPacket, IDS, user_properties=PAIRS),
     st.builds(mqtt5.PubRelPacket, IDS),
+    st.builds(mqtt5.SubscribePacket, IDS, st.lists(st.builds(mqtt5.TopicFilter, FILTERS), min_size=1, max_size=3)),
     st.builds(
-        mqtt5.SubscribePacket, IDS, st.lists(st.builds(mqtt5.TopicFilter, FILTERS), min_size=1, max_size=3)
+        mqtt5.SubAckPacket, IDS, st.just([mqtt5.SubAckReasonCode.GRANTED_QOS_AT_LEAST_ONCE]), user_properties=PAIRS
     ),
-    st.builds(mqtt5.SubAckPacket, IDS, st.just([mqtt5.SubAckReasonCode.GRANTED_QOS_AT_LEAST_ONCE]), user_properties=PAIRS),
     st.builds(mqtt5.UnsubscribePacket, IDS, st.lists(FILTERS, min_size=1, max_size=3)),
     st.builds(mqtt5.DisconnectPacket, reason_str=st.none() | TEXT, user_properties=PAIRS),
     st.builds(mqtt5.AuthPacket, authentication_method=TEXT),

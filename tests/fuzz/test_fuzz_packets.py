@@ -1,7 +1,8 @@
 """Accepted, ignored or refused with a clear error and a counter; nothing else happens; memory grows by at most 20 MB;
 nothing of it is forwarded.
 
-The target is a run's body, as a hop looks at it: where packets end, their topics. It agrees with the room that reads them whole.
+The target is a run's body, as a hop looks at it: where packets end, their topics. It agrees with the room that reads
+them whole.
 """
 
 from hypothesis import strategies as st

@@ -16,7 +16,20 @@ from hanse.topology.settings import ManagerSettings
 
 NAMES = st.sampled_from(sorted({one.name for one in (*settings_of(FederatorSettings), *settings_of(ManagerSettings))}))
 VALUES = st.sampled_from(
-    ['"1s"', "2", "true", '"mqtt://b:1883"', '["a/#"]', '"x"', "1.5", "-1", "nan", "1979-05-27", "{ a = 1 }", '"127.0.0.1:0"']
+    [
+        '"1s"',
+        "2",
+        "true",
+        '"mqtt://b:1883"',
+        '["a/#"]',
+        '"x"',
+        "1.5",
+        "-1",
+        "nan",
+        "1979-05-27",
+        "{ a = 1 }",
+        '"127.0.0.1:0"',
+    ]
 )
 TABLES = st.lists(st.builds("{} = {}".format, NAMES, VALUES), max_size=4, unique_by=lambda line: line.split()[0])
 FILES = st.builds(

@@ -1,7 +1,8 @@
 """Accepted, ignored or refused with a clear error and a counter; nothing else happens; memory grows by at most 20 MB;
 nothing of it is forwarded.
 
-The target is a federator's state directory after an accident: no file in it stops a start. It is used whole, or put aside.
+The target is a federator's state directory after an accident: no file in it stops a start. It is used whole, or put
+aside.
 """
 
 import json

@@ -1,7 +1,8 @@
 """Accepted, ignored or refused with a clear error and a counter; nothing else happens; memory grows by at most 20 MB;
 nothing of it is forwarded.
 
-The target is a topic name or filter. What is taken can be matched, covered, put into the trie and asked whether it crosses.
+The target is a topic name or filter. What is taken can be matched, covered, put into the trie and asked whether it
+crosses.
 """
 
 from hypothesis import strategies as st
@@ -14,7 +15,24 @@ from hanse.protocol import topics
 from hanse.protocol.trie import FilterIndex
 
 LEVELS = st.sampled_from(
-    ["a", "b", "", "+", "#", "$SYS", "$share", "$hanse", "telemetry", "federator", "..", "<script>", "e\u0301", "é", "\ufeff", "\x01"]
+    [
+        "a",
+        "b",
+        "",
+        "+",
+        "#",
+        "$SYS",
+        "$share",
+        "$hanse",
+        "telemetry",
+        "federator",
+        "..",
+        "<script>",
+        "e\u0301",
+        "é",
+        "\ufeff",
+        "\x01",
+    ]
 )
 TEXTS = st.lists(LEVELS, min_size=1, max_size=6).map("/".join).map(str.encode)
 CROSSING = Crossing(import_allow=("a/#", "+/b"), import_deny=("a/b/+",), export_deny=("b/#",), prefix="a/p")

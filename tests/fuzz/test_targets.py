@@ -12,8 +12,8 @@ from tests.fuzz.fuzzing import HERE, assert_linear, corpus, fuzz
 from hanse.errors import RemoteError
 
 INVARIANT = (
-    "Accepted, ignored or refused with a clear error and a counter; nothing else happens; memory grows by at most 20 MB; "
-    "nothing of it is forwarded."
+    "Accepted, ignored or refused with a clear error and a counter; nothing else happens; "
+    "memory grows by at most 20 MB; nothing of it is forwarded."
 )
 TARGETS = sorted(HERE.glob("test_fuzz_*.py"))
 

@@ -1,6 +1,7 @@
 """A broker may name another server; a client of ours goes where its settings say, and nowhere else."""
 
 import asyncio
+from typing import Self
 
 import mqtt5
 import pytest
@@ -21,7 +22,7 @@ class Server:
         self.connections = 0
         self._server: asyncio.Server | None = None
 
-    async def __aenter__(self) -> "Server":
+    async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         return self
 

@@ -37,7 +37,9 @@ def test_what_is_within_the_limit_comes_out_however_the_stream_is_cut(
     assert splitter.refusal is None
     assert found == [one for one in sent if len(one) <= LIMIT]
     large = [one for one in sent if len(one) > LIMIT]
-    expected = [(one[0] >> 1 & 3, int.from_bytes(one[one.index(b"a/b") + 3 :][:2]) if one[0] & 6 else 0) for one in large]
+    expected = [
+        (one[0] >> 1 & 3, int.from_bytes(one[one.index(b"a/b") + 3 :][:2]) if one[0] & 6 else 0) for one in large
+    ]
     assert skipped == expected
 
 

@@ -1,11 +1,11 @@
 """A stream of packets from which a PUBLISH beyond the limit is left out, instead of ending the connection.
 
-For a session that cannot tell its peer how much it takes. Mosquitto 2.0.11 logs each packet that it drops for a Maximum
-Packet Size; where that log goes to the same session as a message (`log_dest topic`), it drops and logs for ever, and dies.
-So at such a host the limit is ours to keep.
+For a session that cannot tell its peer how much it takes. Mosquitto 2.0.11 logs each packet that it drops for a
+Maximum Packet Size; where that log goes to the same session as a message (`log_dest topic`), it drops and logs for
+ever, and dies. So at such a host the limit is ours to keep.
 
-Rules: of a packet that is left out no more is kept than its topic and identifier, so that it can be counted and answered;
-every other packet beyond the limit still ends the connection.
+Rules: of a packet that is left out no more is kept than its topic and identifier, so that it can be counted and
+answered; every other packet beyond the limit still ends the connection.
 """
 
 from collections.abc import Callable
