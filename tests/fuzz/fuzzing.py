@@ -102,7 +102,8 @@ def assert_linear(
     """Inputs of `large` bytes cost at most three times as much a byte as inputs of an eighth."""
     small, whole = make(large // 8), make(large)
     for _ in range(3):  # a neighbour on the machine may spoil one comparison, not three
-        small_s, large_s = _cpu_s(small, take, refusals), _cpu_s(whole, take, refusals)
+        small_s = min(_cpu_s(small, take, refusals) for _ in range(2))
+        large_s = _cpu_s(whole, take, refusals)
         # What takes less than this is judged by nothing: the clock's own steps are larger than the difference.
         if large_s <= 24 * max(small_s, 0.000_5):
             return
@@ -110,13 +111,10 @@ def assert_linear(
 
 
 def _cpu_s(data: bytes, take: Take, refusals: Refusals) -> float:
-    best = float("inf")
-    for _ in range(3):
-        before = time.thread_time()
-        with contextlib.suppress(*refusals):
-            take(data)
-        best = min(best, time.thread_time() - before)
-    return best
+    before = time.thread_time()
+    with contextlib.suppress(*refusals):
+        take(data)
+    return time.thread_time() - before
 
 
 def _run_round(

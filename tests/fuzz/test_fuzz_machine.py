@@ -124,7 +124,7 @@ PROGRAMS = st.lists(st.one_of(CONTROLS, DATA), min_size=1, max_size=12).map(b"".
 
 
 def test_whatever_neighbours_say_the_machine_stands() -> None:
-    fuzz("machine", PROGRAMS, take)
+    fuzz("machine", PROGRAMS, take, is_slow=True)
 
 
 @settings(max_examples=3, deadline=None, database=None, derandomize=True)
