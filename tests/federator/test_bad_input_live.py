@@ -531,3 +531,18 @@ def test_attack_a_retained_control_message_is_refused_live(by_broker: Scene) -> 
     assert moved.get("frames_refused", 0) + moved.get("ignored_stale_frame", 0) == 1
     assert scene.federator.neighbours() == [1]
     scene.here.publish(topic, b"", 1, retain=True)
+
+
+@pytest.mark.parametrize(
+    "document", ['{"version": 99}', '{"version": 1, "saved_at_s": 0, "subscriptions": [7]}', "{", "7"]
+)
+def test_a_damaged_state_directory_does_not_stop_a_start(tmp_path: Path, document: str) -> None:
+    with Mosquitto(*LOG_LINES) as broker:
+        federator = Federator(0, broker.url, tmp_path)
+        state = tmp_path / "federator-0"
+        state.mkdir()
+        (state / "interest.json").write_text(document)
+        (state / "epoch").write_text("not a number")
+        with running([federator]):
+            assert (state / "interest.json.damaged").read_text() == document
+            assert (state / "epoch.damaged").exists()

@@ -6,6 +6,7 @@ aside.
 """
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,13 @@ def interest() -> bytes:
     registry = InterestRegistry()
     registry.apply(0.0, "mosquitto-log", [Subscribed("c", "a/+/#", 1), Subscribed("d", "$share/g/b", 2, 60.0)])
     return json.dumps(registry.dump(1.0, 1_000.0)).encode()
+
+
+def with_edges(text: bytes) -> list[bytes]:
+    """The same with numbers that no clock shows in place of each."""
+    edges = (b"1e999", b"-1e999", b"NaN", b"9" * 400, b"-" + b"9" * 400, b"null", b"true", b'"x"', b"[]")
+    spots = [match.span() for match in re.finditer(rb"[0-9]+(\.[0-9]+)?", text)]
+    return [text[:start] + edge + text[end:] for start, end in spots for edge in edges]
 
 
 def membership(folder: Path) -> bytes:
@@ -78,4 +86,7 @@ def load(state: StateDirectory, document: dict[str, object]) -> None:
 
 def test_whatever_a_state_file_holds_it_is_used_or_put_aside(folder: Path) -> None:
     files = st.sampled_from([b"e1700000000\n", b"i" + interest(), b"m" + membership(folder)])
+    for data in (b"i" + interest(), b"m" + membership(folder)):
+        for edge in with_edges(data):
+            take(folder, edge)
     fuzz("state_files", files, lambda data: take(folder, data), refusals=(LocalError,))

@@ -293,7 +293,10 @@ class Agent:
         # Before the first link: the claims that neighbours hear first should be whole.
         document = self._state.read_interest()
         if document is not None:
-            self._change_interest(self.interest.load(self._loop.time(), time.time(), document))
+            try:
+                self._change_interest(self.interest.load(self._loop.time(), time.time(), document))
+            except LocalError as error:  # JSON, and not ours: it never stops a start
+                self._state.drop_interest(str(error))
         self._is_restored = True
         self.host.listen(self._sources.topics())
         if self.membership is not None:
