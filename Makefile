@@ -27,6 +27,7 @@ format: setup
 test: check
 	$(bin)/pytest
 
+test-all: export HANSE_FUZZ_SECONDS ?= 600
 test-all: check
 	$(bin)/pytest -m "slow or not slow" --timeout 7200
 

@@ -212,7 +212,7 @@ def _read_table(file: Path, section: str) -> Mapping[str, object]:
         document = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise LocalError(f"{file}: cannot be read ({error.strerror}); name a readable TOML file.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, a number without end, brackets without end
         raise LocalError(f"{file}: not TOML ({error}).") from error
     loose = sorted(name for name, value in document.items() if not isinstance(value, dict))
     if loose:

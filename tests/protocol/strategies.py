@@ -90,7 +90,8 @@ def batches(draw: st.DrawFn) -> list[Run]:
     for run, is_next in drawn:
         if batch and is_next:
             before = batch[-1]
-            follows = before.first + before.length
+            # numbers end there
+            follows = min(before.first + before.length, SEQUENCE_MAX - run.length + 1)
             batch.append(run._replace(origin=before.origin, epoch=before.epoch, first=follows))
         else:
             batch.append(run)

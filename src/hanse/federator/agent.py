@@ -29,6 +29,7 @@ from hanse.federator.custodian import Custodian
 from hanse.federator.dialling import Dialling
 from hanse.federator.echoes import EchoMemory
 from hanse.federator.entering import Entrance, ReadAgain
+from hanse.federator.gate import Gate
 from hanse.federator.host import HostSession
 from hanse.federator.http import JSON, HttpServer, Reply
 from hanse.federator.links import CONTROL_TOPIC, LinkBook
@@ -114,6 +115,7 @@ class Agent:
         self._asked = FilterCounts(self._crossing.inward_filter)
         self._copies = CopyMerger()
         self._echoes = EchoMemory()
+        self._gate = Gate(self.counters)
         self._bridges = BridgeBook()
         self._joined: frozenset[int] = frozenset()
         self._shares_warned: set[tuple[str, int]] = set()
@@ -331,7 +333,10 @@ class Agent:
         # Before the first link: the claims that neighbours hear first should be whole.
         document = self._state.read_interest()
         if document is not None:
-            self._change_interest(self.interest.load(self._loop.time(), time.time(), document))
+            try:
+                self._change_interest(self.interest.load(self._loop.time(), time.time(), document))
+            except LocalError as error:  # JSON, and not ours: it never stops a start
+                self._state.drop_interest(str(error))
         self._is_restored = True
         self.host.listen(self._sources.topics())
         if self.membership is not None:
@@ -624,6 +629,9 @@ class Agent:
             if run[6][0].startswith(INTERNAL_PREFIX) and not run[6][0].startswith(TELEMETRY_PREFIX):
                 self._take_internal(run)
                 continue
+            run = self._admitted(run)  # noqa: PLW2901 - the run as any broker takes it
+            if not run[3]:
+                continue
             if not self._crossing.is_trivial:
                 body, length = imported(self._crossing, run.body)
                 run = run._replace(body=body, length=length)  # noqa: PLW2901 - the run as this broker may see it
@@ -651,6 +659,11 @@ class Agent:
             if run[4] == 1:
                 self.custodian.ring.add(run[0], run[1], run[2], run[3])
         self._carry_out(self.machine.acknowledged(self._loop.time(), HOST, (token,)))
+
+    def _admitted(self, run: Run) -> Run:
+        """A neighbour's run without what no broker should be given."""
+        body, length = self._gate.admit(run[7], run[3])
+        return run if length == run[3] else run._replace(body=body, length=length)
 
     def _deliver_bodies(self, body: bytes, qos: int, count: int, obligation: Obligation | None) -> None:
         self.host.deliver(body, qos, count, obligation)
@@ -703,7 +716,9 @@ class Agent:
     def _take_internal(self, run: Run) -> None:
         """A message to the federators, not to clients."""
         if run.groups[0] == private_group(self.identity):
-            self.retained.on_answer(run)
+            answer = self._admitted(run)
+            if answer.length:
+                self.retained.on_answer(answer)
             return
         for start, end in split(run.body):
             packet = run.body[start:end]
@@ -717,7 +732,7 @@ class Agent:
                 elif kind == "bridges":
                     self._bridges.hear(run.origin, [str(name) for name in message["names"]])
                     self._count_echoes()
-            except (ValueError, KeyError, TypeError, AttributeError):
+            except (ArithmeticError, AttributeError, LookupError, RecursionError, RemoteError, TypeError, ValueError):
                 self.counters["management_refused"] += 1
 
     def _compare_shares(self, origin: int, names: list[str]) -> None:

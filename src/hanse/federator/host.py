@@ -11,6 +11,7 @@ Rules:
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from hanse.errors import HanseError, Unavailable
 from hanse.federator.journal import DeliveryJournal, MessageId
@@ -39,7 +40,8 @@ class HostSession(ClientHandler):
         journal: DeliveryJournal,
         ring: DeliveredRing,
     ) -> None:
-        self.client = Client(settings, self)
+        # A broker that sends us its log must not be told a limit: see `hanse.mqtt.skipping`.
+        self.client = Client(replace(settings, tells_packet_max=False), self)
         self._journal = journal
         self._ring = ring
         # Number of a publication of QoS 2 that the host has not completed, to its id and packet identifier.

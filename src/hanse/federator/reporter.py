@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
+from hanse.errors import RemoteError
 from hanse.federator.metrics import LinkTraffic
 from hanse.mqtt.publication import encode
 from hanse.protocol.effects import Emit
@@ -100,9 +101,11 @@ class FederatorReporter:
                     onward[key] = onward.get(key, 0) + 1
         delivered = {(run.origin, run.epoch, seq): run for run in routed.deliveries for seq in self._sampled(run)}
         for run in runs:
+            spans: list[tuple[int, int]] = []
             for seq in self._sampled(run):
                 key = (run.origin, run.epoch, seq)
-                topic = _topic(run, seq)
+                spans = spans or split(run.body)
+                topic = _topic(run.body, spans[seq - run.first][0])
                 hops = onward.get(key, 0)
                 is_new = previous is None or hops > 0 or key in delivered
                 self._rows.add(
@@ -199,9 +202,11 @@ class FederatorReporter:
         return ResourceSample(_now_us(), self._started_at_us, self._host, "federator", cpu_us, rss_bytes)
 
 
-def _topic(run: Run, seq: int) -> str:
-    start, end = split(run.body)[seq - run.first]
-    return topic_of(run.body[start:end])
+def _topic(body: bytes, start: int) -> str:
+    try:
+        return topic_of(body, start)
+    except RemoteError:  # a neighbour's: no hop but the last looks at it
+        return ""
 
 
 def _now_us() -> int:

@@ -109,14 +109,18 @@ def read_announcement(payload: bytes, identity: int, credential: str | None) -> 
         raise RemoteError(f"An announcement on {ANNOUNCEMENT_TOPIC} is no JSON object.")
     if body.get("id") != identity:
         return None
-    shown = body.pop("mac", None)
-    if (
-        credential is None
-        or not isinstance(shown, str)
-        or not hmac.compare_digest(shown.encode(), announcement_mac(credential, body).encode())
-    ):
+    if not _is_genuine(body, body.pop("mac", None), credential):
         raise RemoteError(f"An announcement on {ANNOUNCEMENT_TOPIC} is not the manager's: its mac does not fit.")
     return Announcement(_number(body, "epoch", EPOCH_MAX), _neighbours(body))
+
+
+def _is_genuine(body: Mapping[str, object], shown: object, credential: str | None) -> bool:
+    if credential is None or not isinstance(shown, str) or not shown.isascii():
+        return False
+    try:
+        return hmac.compare_digest(shown, announcement_mac(credential, body))
+    except RecursionError:  # deeper than what is written can be, though it could be read
+        return False
 
 
 def announcement_mac(credential: str, body: Mapping[str, object]) -> str:

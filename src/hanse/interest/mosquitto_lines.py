@@ -33,17 +33,22 @@ CLIENTS_KNOWN_MAX = 100_000
 # Broker 2.0 prints internal numbers (1: MQTT 3.1, 2: 3.1.1, 5: 5), 2.1 prints the version (3, 4, 5).
 PROTOCOL_5 = 5
 
+# DOTALL below: text that a client chose may hold a line's end, where a topic brings it.
 _TIMESTAMP = re.compile(r"(?:\d{9,11}|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[^ ]*): ")
 _CONNECTED = re.compile(
     r"New (?P<kind>client|bridge) connected from (?P<address>\S+) as (?P<client>.*)"
-    r" \(p(?P<protocol>\d+), c(?P<clean>[01]), k\d+(?:, u'.*')?\)\.?"
+    r" \(p(?P<protocol>\d+), c(?P<clean>[01]), k\d+(?:, u'.*')?\)\.?",
+    re.DOTALL,
 )
 _LEFT = re.compile(
     r"Client (?P<client>.+?)(?: \[(?P<address>[^\]]*)\])? "
-    r"(?:disconnected(?:(?: due to|,|:) .*)?|closed its connection|has exceeded timeout, disconnecting)\.?"
+    r"(?:disconnected(?:(?: due to|,|:) .*)?|closed its connection|has exceeded timeout, disconnecting)\.?",
+    re.DOTALL,
 )
-_BROKEN = re.compile(r"(?:Bad socket read/write|Socket error) on client (?P<client>.+?)(?:: .*|, disconnecting\.?)")
-_SPLIT = re.compile(r" ([012]) (?=.)")
+_BROKEN = re.compile(
+    r"(?:Bad socket read/write|Socket error) on client (?P<client>.+?)(?:: .*|, disconnecting\.?)", re.DOTALL
+)
+_SPLIT = re.compile(r" ([012]) (?=.)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)

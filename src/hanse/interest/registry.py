@@ -203,7 +203,7 @@ class InterestRegistry:
                 "move the file away to begin with none."
             )
         # A wall clock that stepped back must not lengthen anything.
-        away_s = max(0.0, wall_s - saved_at_s)
+        away_s = max(0.0, wall_s - min(max(saved_at_s, 0), wall_s))
         for row in rows:
             try:
                 source, client, text, qos, left_s = row
@@ -211,7 +211,7 @@ class InterestRegistry:
                 left_s = None if left_s is None else float(left_s) - away_s
                 # JSON as Python reads it has NaN and Infinity: a time that no clock reaches.
                 left_s = left_s if left_s is None or math.isfinite(left_s) else 0.0
-            except (TypeError, ValueError) as error:
+            except (OverflowError, TypeError, ValueError) as error:
                 raise LocalError(
                     "The stored interest holds a row that is not [source, client, filter, qos, seconds left]; "
                     "move the file away to begin with none."

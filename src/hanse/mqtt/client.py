@@ -30,8 +30,9 @@ from hanse.mqtt.framing import Splitter
 from hanse.mqtt.limits import HELD_BYTES_MAX, HELD_PACKETS_MAX, PACKET_BYTES_MAX, RECEIVE_MAX, WRITE_BYTES_MAX
 from hanse.mqtt.publication import Publication, encode
 from hanse.mqtt.receiving import Receiving
-from hanse.mqtt.refusal import NORMAL, WITH_WILL, Refusal, protocol_error
+from hanse.mqtt.refusal import NORMAL, QUOTA_EXCEEDED, WITH_WILL, Refusal, protocol_error
 from hanse.mqtt.sending import Sending
+from hanse.mqtt.skipping import SkippingSplitter
 from hanse.mqtt.subscriptions import Subscription, Subscriptions
 from hanse.mqtt.tls import TlsSettings, client_context
 from hanse.mqtt.urls import Address, parse
@@ -69,6 +70,9 @@ class ClientSettings:
             Mosquitto 2.0.11 saves no session to disk whose CONNECT asked for a clean start.
         session_expiry_s: how long the broker keeps the session (and what arrives for it) while we are away.
         receive_max: how many unacknowledged publications of QoS 1 and 2 the broker may send.
+        packet_bytes_max: what is larger is not taken.
+        tells_packet_max: whether the broker is told, and keeps such packets to itself. Where it is not, a larger
+            PUBLISH is left out of the stream, answered and counted (`skipping`).
         connect_timeout_s: for the whole of an attempt: name, TCP, TLS, CONNACK.
         held_packets_max, held_bytes_max: QoS 1 and 2 publications kept for the broker before credit ends.
         write_bytes_max: unsent bytes beyond which QoS 0 is dropped.
@@ -85,6 +89,7 @@ class ClientSettings:
     session_expiry_s: int = 0
     receive_max: int = RECEIVE_MAX
     packet_bytes_max: int = PACKET_BYTES_MAX
+    tells_packet_max: bool = True
     connect_timeout_s: float = 10.0
     held_packets_max: int = HELD_PACKETS_MAX
     held_bytes_max: int = HELD_BYTES_MAX
@@ -295,6 +300,12 @@ class Client:
 
     # Inside.
 
+    def _on_skipped(self, qos: int, packet_id: int) -> None:
+        """A PUBLISH beyond our limit was left out: unanswered, the broker would send it again."""
+        self.counters.drop("packet_too_large")
+        if qos in (1, 2) and packet_id:
+            self._write(self._exchange.receiving.reject(packet_id, qos, QUOTA_EXCEEDED))
+
     def _write(self, data: bytes) -> None:
         if data and self._attempt is not None and self._attempt.connection is not None:
             self._attempt.connection.write(data)
@@ -326,7 +337,7 @@ class Client:
                 keep_alive=settings.keep_alive_s,
                 session_expiry_interval=settings.session_expiry_s,
                 receive_max=settings.receive_max,
-                max_packet_size=settings.packet_bytes_max,
+                max_packet_size=settings.packet_bytes_max if settings.tells_packet_max else None,
                 user_properties=list(settings.user_properties),
                 will=None
                 if will is None
@@ -458,7 +469,15 @@ class _Attempt:
     def make(self) -> Connection:
         """The protocol for the transport."""
         settings = self._client.settings
-        splitter = Splitter(settings.packet_bytes_max, first_kind=codec.CONNACK)
+        splitter = (
+            Splitter(settings.packet_bytes_max, first_kind=codec.CONNACK)
+            if settings.tells_packet_max
+            else SkippingSplitter(
+                settings.packet_bytes_max,
+                first_kind=codec.CONNACK,
+                on_skipped=self._client._on_skipped,  # noqa: SLF001
+            )
+        )
         self.connection = Connection(self, splitter, self._client.counters, says_disconnect=False)
         return self.connection
 

@@ -399,6 +399,9 @@ def decode_data(data: bytes, *, is_record: bool = False) -> list[Run]:
         body = reader.raw(reader.varint(reader.left, "length of a run"), "run")
         if not 0 < count <= len(body):
             raise RemoteError(f"A run says it holds {count} publications in {len(body)} bytes.")
+        if first + count - 1 > SEQUENCE_MAX:
+            # Sent on, such a number would make the next hop refuse the whole frame, with what others have in it.
+            raise RemoteError(f"A run ends with the number {first + count - 1}; numbers end at {SEQUENCE_MAX}.")
         check_body(body, count, qos)
         groups = tuple([table[reference] for reference in references])
         runs.append(Run(origin, epoch, first, count, qos, hops, groups, body, flags & _RETURNED != 0))

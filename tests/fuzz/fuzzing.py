@@ -1,0 +1,258 @@
+"""How a target is fuzzed: valid inputs from Hypothesis, mutants of each, within a budget, watched.
+
+Rules:
+
+- `HANSE_FUZZ_SECONDS` is the budget of all targets together, shared evenly; each runs a few examples at least. A round
+  is made from its number alone, so a failure names the round that shows it again, whatever the budget was.
+- An input is taken, or refused with one of the errors that the target names, in a sentence that can be printed.
+  Anything else is a failure: it is shortened, shown in hexadecimal, and belongs into `corpus/<target>.txt` for ever.
+- The first example of every round is watched: with all its mutants it may hold 20 MB at no moment.
+- Time is judged by comparing sizes: eight times the bytes may cost at most three times as much a byte.
+"""
+
+import contextlib
+import os
+import time
+import tracemalloc
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+
+import hypothesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from hanse.errors import RemoteError
+
+HERE = Path(__file__).parent
+GROWTH_BYTES_MAX = 20_000_000
+EXAMPLES_A_ROUND = 40
+# In the first round, whatever the budget.
+EXAMPLES_AT_LEAST = 3
+MUTANTS_AN_EXAMPLE = 30
+# The longest input whose every prefix and every bit is tried.
+WHOLE_BYTES_MAX = 200
+
+Take = Callable[[bytes], object]
+Refusals = tuple[type[Exception], ...]
+
+_EDGES = (
+    0,
+    1,
+    2,
+    3,
+    0x7F,
+    0x80,
+    0xFF,
+    0x100,
+    0x7FFF,
+    0x8000,
+    0xFFFF,
+    0x7FFFFFFF,
+    0x80000000,
+    0xFFFFFFFF,
+    2**63,
+    2**64 - 1,
+)
+
+
+def share_s() -> float:
+    """What one target may take of the budget."""
+    targets = len(list(HERE.glob("test_fuzz_*.py")))
+    return float(os.environ.get("HANSE_FUZZ_SECONDS") or 20.0) / targets
+
+
+def fuzz(
+    target: str,
+    valid: st.SearchStrategy[bytes],
+    take: Take,
+    *,
+    refusals: Refusals = (RemoteError,),
+    is_slow: bool = False,
+) -> None:
+    """Feed a target until its share of the budget is used up; fails with the shortest input that was found.
+
+    Args:
+        target: its name, and that of its corpus.
+        valid: inputs that should be taken, from which the bad ones are made.
+        take: what is fuzzed. It keeps nothing from one input to the next that would change the outcome.
+        refusals: the errors by which it may say no.
+        is_slow: milliseconds an input: the first example's every prefix and every bit are then not tried.
+    """
+    for data in corpus(target):
+        _judge(target, "the corpus", data, take, refusals)
+    deadline = time.monotonic() + share_s()
+    number = 0
+    while number == 0 or time.monotonic() < deadline:
+        _run_round(target, number, valid, take, refusals, deadline, is_whole=number == 0 and not is_slow)
+        number += 1
+
+
+def corpus(target: str) -> list[bytes]:
+    """Every input that once failed: a line each, in hexadecimal, with what it was behind a `#`."""
+    path = HERE / "corpus" / f"{target}.txt"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return [bytes.fromhex(line.partition("#")[0]) for line in lines if line.partition("#")[0].strip()]
+
+
+def assert_linear(
+    make: Callable[[int], bytes], take: Take, *, refusals: Refusals = (RemoteError,), large: int = 1 << 20
+) -> None:
+    """Inputs of `large` bytes cost at most three times as much a byte as inputs of an eighth."""
+    small, whole = make(large // 8), make(large)
+    for _ in range(3):  # a neighbour on the machine may spoil one comparison, not three
+        small_s = min(_cpu_s(small, take, refusals) for _ in range(2))
+        large_s = _cpu_s(whole, take, refusals)
+        # What takes less than this is judged by nothing: the clock's own steps are larger than the difference.
+        if large_s <= 24 * max(small_s, 0.000_5):
+            return
+    raise AssertionError(f"{len(small)} bytes took {small_s} s of CPU, {len(whole)} took {large_s} s")
+
+
+def _cpu_s(data: bytes, take: Take, refusals: Refusals) -> float:
+    before = time.thread_time()
+    with contextlib.suppress(*refusals):
+        take(data)
+    return time.thread_time() - before
+
+
+def _run_round(
+    target: str,
+    number: int,
+    valid: st.SearchStrategy[bytes],
+    take: Take,
+    refusals: Refusals,
+    deadline: float,
+    *,
+    is_whole: bool,
+) -> None:
+    failed: list[tuple[bytes, BaseException]] = []
+    examples = 0
+
+    # Hypothesis makes what is valid; what fails is kept and shortened here, as most of it comes from the mutations.
+    @hypothesis.seed(zlib.crc32(target.encode()) + number)
+    @settings(
+        max_examples=EXAMPLES_A_ROUND,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(valid, valid, st.integers(0, 2**32 - 1))
+    def one(data: bytes, other: bytes, seed: int) -> None:
+        nonlocal examples
+        if failed or ((number or examples >= EXAMPLES_AT_LEAST) and time.monotonic() > deadline):
+            return
+        examples += 1
+        is_watched = examples == 1
+        if is_watched:
+            tracemalloc.start()
+        try:
+            before = tracemalloc.get_traced_memory()[0]
+            for mutant in _inputs(data, other, Random(seed), is_whole=is_whole and examples == 1):
+                try:
+                    _take(mutant, take, refusals)
+                except BaseException as error:  # noqa: BLE001 - whatever it is, it is what was looked for
+                    failed.append((mutant, error))
+                    return
+            if is_watched and tracemalloc.get_traced_memory()[1] - before > GROWTH_BYTES_MAX:
+                grown = tracemalloc.get_traced_memory()[1] - before
+                failed.append((data, AssertionError(f"{grown} bytes were held for this input and its mutants")))
+        finally:
+            tracemalloc.stop()
+
+    one()
+    for data, error in failed:
+        shortest = _shortened(data, error, take, refusals)
+        _fail(target, f"round {number}", shortest, error)
+
+
+def _inputs(data: bytes, other: bytes, random: Random, *, is_whole: bool) -> Iterator[bytes]:
+    yield data
+    if is_whole and len(data) <= WHOLE_BYTES_MAX:
+        for end in range(len(data)):
+            yield data[:end]
+        for bit in range(8 * len(data)):
+            yield data[: bit // 8] + bytes((data[bit // 8] ^ 1 << bit % 8,)) + data[bit // 8 + 1 :]
+    for _ in range(MUTANTS_AN_EXAMPLE):
+        mutant = data
+        for _ in range(random.choice((1, 1, 1, 2, 3))):
+            mutant = _mutated(mutant, other, random)
+        yield mutant
+
+
+def _mutated(data: bytes, other: bytes, random: Random) -> bytes:
+    at = random.randrange(len(data) + 1)
+    to = min(len(data), at + random.choice((1, 1, 2, 4, random.randrange(len(data) + 1))))
+    match random.randrange(10):
+        case 0:  # cut short
+            return data[:at]
+        case 1 if data:  # a bit
+            at = random.randrange(len(data))
+            return data[:at] + bytes((data[at] ^ 1 << random.randrange(8),)) + data[at + 1 :]
+        case 2:  # a part left out
+            return data[:at] + data[to:]
+        case 3:  # a part twice
+            return data[:to] + data[at:to] + data[to:]
+        case 4:  # two inputs in one
+            return data[:at] + other[random.randrange(len(other) + 1) :]
+        case 5:  # more behind it
+            return data + random.randbytes(random.randrange(1, 9))
+        case 6:  # a length, or any other number, at its edges
+            size = random.choice((1, 2, 4, 8))
+            number = random.choice(_EDGES) & (1 << 8 * size) - 1
+            return data[:at] + number.to_bytes(size, random.choice(("big", "little"))) + data[at + size :]
+        case 7:  # a variable length that does not end, or ends late
+            return data[:at] + b"\xff" * random.randrange(1, 10) + random.choice((b"", b"\x7f", b"\0")) + data[at + 1 :]
+        case 8:  # noise
+            return data[:at] + random.randbytes(to - at) + data[to:]
+        case _:  # a part moved
+            return data[to:] + data[at:to] + data[:at]
+
+
+def _take(data: bytes, take: Take, refusals: Refusals) -> None:
+    try:
+        take(data)
+    except refusals as refusal:
+        words = str(refusal)
+    else:
+        return
+    assert len(words) > 10, f"{words!r} says nothing"
+    assert words.isprintable(), f"{words!r} could forge a line of a log"
+    assert len(words) < 1_000, f"an error of {len(words)} characters repeats what it should not"
+
+
+def _judge(target: str, where: str, data: bytes, take: Take, refusals: Refusals) -> None:
+    try:
+        _take(data, take, refusals)
+    except BaseException as error:  # noqa: BLE001
+        _fail(target, where, data, error)
+
+
+def _fail(target: str, where: str, data: bytes, error: BaseException) -> None:
+    error.add_note(
+        f"Found by {target} in {where}, shortened to {len(data)} bytes. Put this line into corpus/{target}.txt:\n"
+        f"{data.hex()}  # {type(error).__name__}"
+    )
+    raise error
+
+
+def _shortened(data: bytes, error: BaseException, take: Take, refusals: Refusals) -> bytes:
+    """The input without all that can be left out while the same kind of error comes; a few thousand tries."""
+    tries = 3_000
+    size = len(data) // 2
+    while size and tries > 0:
+        at = 0
+        while at < len(data) and tries > 0:
+            tries -= 1
+            shorter = data[:at] + data[at + size :]
+            try:
+                _take(shorter, take, refusals)
+            except BaseException as again:  # noqa: BLE001
+                if type(again) is type(error):
+                    data = shorter
+                    continue
+            at += size
+        size //= 2
+    return data
