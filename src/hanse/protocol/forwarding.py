@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from hanse.errors import RemoteError
+from hanse.protocol.accounts import DROPPED, HOST, PIECE, Accounts, Stream, Use, Way
 from hanse.protocol.messages import Publication, Run
 from hanse.protocol.packets import split, topic_of
 from hanse.protocol.seen import Done, SeenIds
@@ -25,10 +26,9 @@ from hanse.protocol.settings import Settings
 from hanse.protocol.topics import check_name, may_cross
 
 PLANS_MAX = 65_536
-FLOWS_MAX = 100_000
-OTHER_GROUPS = ("(other)",)
 
 _new_tuple = tuple.__new__
+_NO_USE: Use = [0, 0]
 
 
 class Table(Protocol):
@@ -48,6 +48,9 @@ class Table(Protocol):
 
     def hops(self, group: str) -> tuple[tuple[int, ...], bool]:
         """The neighbours that a publication of the group goes to, and whether it must wait for a way."""
+
+    def absent(self, group: str) -> tuple[int, ...]:
+        """The neighbours of the group's mesh whose link is down."""
 
     def hop_limit(self) -> int:
         """The number of hops beyond which a publication is dropped (R29)."""
@@ -71,15 +74,16 @@ class Plan(NamedTuple):
     has_unknown: bool
     # The neighbours of `hops` where each gets all groups and nothing waits: the common case.
     uniform: tuple[int, ...]
+    # The accounts: what all this means, its uses by stream, and the use by our own publications.
+    way: Way
+    uses: dict[Stream, Use]
+    own: Use
 
 
 class _Parked(NamedTuple):
     expires_at: float
     source: int
     run: Run
-
-
-HOST = -1
 
 
 class Forwarding:
@@ -99,8 +103,7 @@ class Forwarding:
         self._parked_bytes = 0
         # 0 where it has to be asked for anew.
         self._hop_limit = 0
-        # (measure, origin, groups) to [publications, bytes of packets]: what the federation's accounts are made of.
-        self.flows: dict[tuple[str, int, tuple[str, ...]], list[int]] = {}
+        self.accounts = Accounts()
 
     # --- what the control side does ---------------------------------------------------------------------------
 
@@ -114,12 +117,13 @@ class Forwarding:
         """Ids start anew under a new epoch (R1)."""
         self.epoch = epoch
         self.next_id = 0
+        self.invalidate()  # plans hold accounts of the old epoch
 
     def forget(self, now: float) -> None:
         """Once a round: drop what is too old to be remembered or to wait."""
         self._seen.forget(now)
         while self._parked and self._parked[0].expires_at <= now:
-            self._drop_parked("parked_expired")
+            self._drop_parked("parked_expired", "parked_expired")
 
     def retry_parked(self) -> dict[int, list[Run]]:
         """Frames for what was parked and now has a way, in the order in which it was parked (R30)."""
@@ -129,6 +133,8 @@ class Forwarding:
         for parked in waiting:
             plan = self._plan(parked.run.groups, parked.source)
             self._spread(plan, parked.run, frames)
+            if plan.hops or not plan.blocked:
+                self.accounts.use(plan.way._replace(source=PIECE, blocked=()), parked.run)
             if plan.blocked:
                 self._keep(parked._replace(run=parked.run._replace(groups=plan.blocked)))
         return frames
@@ -138,21 +144,16 @@ class Forwarding:
         """How much waits for a way."""
         return self._parked_bytes
 
-    def count_flow(self, measure: str, origin: int, groups: tuple[str, ...], count: int, size: int) -> None:
-        """Add to an account; beyond the limit, accounts of new groups are kept together."""
-        flow = self.flows.get((measure, origin, groups))
-        if flow is None:
-            if len(self.flows) >= FLOWS_MAX:
-                groups = OTHER_GROUPS
-            flow = self.flows.setdefault((measure, origin, groups), [0, 0])
-        flow[0] += count
-        flow[1] += size
+    def waiting(self) -> list[Run]:
+        """The runs that wait for a way."""
+        return [parked.run for parked in self._parked]
 
     # --- publications from the host broker ----------------------------------------------------------------------
 
     def publish(self, now: float, publications: Sequence[Publication]) -> Routed:
         """Route what clients published at the host broker: match, number, and spread (R25, R26)."""
         frames: defaultdict[int, list[Run]] = defaultdict(list)
+        self.accounts.now = now
         plans = self._topic_plans
         plan: Plan | None = None
         qos = -1
@@ -189,12 +190,16 @@ class Forwarding:
         if len(body) > self._settings.message_bytes_max:
             packets = [packet for packet in packets if len(packet) <= self._settings.message_bytes_max]
             self._counters["dropped_too_large"] += count - len(packets)
+            for measure in ("published", f"{DROPPED}too_large") if len(packets) < count else ():
+                self.accounts.add(measure, (self.identity, self.epoch), plan.groups, count - len(packets), 0)
             count, body = len(packets), b"".join(packets)
             if not count:
                 return
         first = self.next_id
         self.next_id = first + count
-        self.count_flow("published", self.identity, plan.groups, count, len(body))
+        use = plan.own
+        use[0] += count
+        use[1] += len(body)
         # A named tuple's own constructor costs as much as the rest of this function.
         run = _new_tuple(Run, (self.identity, self.epoch, first, count, qos, 1, plan.groups, body))
         if plan.uniform:
@@ -221,34 +226,50 @@ class Forwarding:
         frames: dict[int, list[Run]] = {}
         deliveries: list[Run] = []
         counters = self._counters
+        accounts = self.accounts
+        accounts.now = now
         hop_limit = self._hop_limit
         if not hop_limit:
             hop_limit = self._hop_limit = self._table.hop_limit()
         for run in runs:
-            origin, epoch, first, count, _, hops, groups, _ = run
+            origin, epoch, first, count, _, hops, groups, body = run
             counters["received"] += count
             if origin == self.identity:
                 counters["duplicates"] += count
+                self._refuse(neighbour, run, "duplicate")
                 continue
             if hops > hop_limit:
                 counters["dropped_hops"] += count
+                self._refuse(neighbour, run, f"{DROPPED}hops")
                 continue
             window = self._seen.window(origin, epoch)
             if window is None:
                 counters["refused_old"] += count
+                self._refuse(neighbour, run, f"{DROPPED}too_old")
                 continue
             plan = self._link_plans.get((neighbour, groups))
             if plan is None:
                 plan = self._plan_link(neighbour, groups)
             if plan.has_unknown:
+                accounts.count("received", run, neighbour=neighbour)
                 self._forward_by_topic(now, neighbour, run, frames, deliveries)
             elif window.record_if_new(now, first, count, plan.done):
+                use = plan.uses.get((origin, epoch))
+                if use is None:
+                    use = accounts.begin(plan.way, (origin, epoch))
+                use[0] += count
+                use[1] += len(body)
                 self._pass_on(now, neighbour, plan, run, frames)
                 if plan.is_local:
                     deliveries.append(run)
             else:
+                accounts.count("received", run, neighbour=neighbour)
                 self._forward_pieces(now, neighbour, groups, run, frames, deliveries)
         return Routed(frames, deliveries)
+
+    def _refuse(self, neighbour: int, run: Run, measure: str) -> None:
+        self.accounts.count("received", run, neighbour=neighbour)
+        self.accounts.count(measure, run)
 
     def _forward_by_topic(
         self, now: float, neighbour: int, run: Run, frames: dict[int, list[Run]], deliveries: list[Run]
@@ -262,11 +283,13 @@ class Forwarding:
                 check_name(topic)
             except RemoteError:
                 self._counters["rejected_packet"] += 1
+                self.accounts.count(f"{DROPPED}malformed", run._replace(length=1, body=packet))
                 continue
             found = self._table.match(topic) if may_cross(topic) else ()  # R32
             matched = tuple([group for group in found if group not in named])
             if not named and not matched:
                 self._counters["dropped_unknown_group"] += 1
+                self.accounts.count(f"{DROPPED}unknown_group", run._replace(length=1, body=packet))
                 continue
             single = run._replace(first=run.first + offset, length=1, body=packet)
             if named:
@@ -289,20 +312,26 @@ class Forwarding:
         assert window is not None, "forward() has just had it"
         spans = split(run.body)
         for first, count, done in list(window.pieces(run.first, run.length)):
+            stream = run.origin, run.epoch
             if done is None:
                 self._counters["refused_old"] += count
+                self.accounts.add(f"{DROPPED}too_old", stream, groups, count, 0)
                 continue
             served, was_delivered = done
             fresh = tuple([group for group in groups if group not in served])
             if not fresh:
                 self._counters["duplicates"] += count
+                self.accounts.add("duplicate", stream, groups, count, 0)
                 continue
             plan = self._plan_link(neighbour, fresh)
             low, high = first - run.first, first - run.first + count - 1
             piece = run._replace(first=first, length=count, groups=fresh, body=run.body[spans[low][0] : spans[high][1]])
+            self.accounts.use(plan.way._replace(source=PIECE), piece)
             self._pass_on(now, neighbour, plan, piece, frames)
             if plan.is_local and not was_delivered:
                 deliveries.append(piece)
+            elif plan.is_local:
+                self.accounts.count("merged", piece, tuple(filter(self._table.is_local, fresh)))
             window.record(now, first, count, (served | plan.done[0], was_delivered or plan.is_local))
 
     def _pass_on(self, now: float, neighbour: int, plan: Plan, run: Run, frames: dict[int, list[Run]]) -> None:
@@ -329,8 +358,11 @@ class Forwarding:
     def _plan(self, groups: tuple[str, ...], source: int) -> Plan:
         table = self._table
         by_neighbour: dict[int, list[str]] = {}
+        absent: dict[int, list[str]] = {}
         blocked = []
         for group in groups:
+            for neighbour in table.absent(group):
+                absent.setdefault(neighbour, []).append(group)
             neighbours, is_blocked = table.hops(group)
             for neighbour in neighbours:
                 if neighbour != source:
@@ -346,7 +378,13 @@ class Forwarding:
         uniform = tuple(neighbour for neighbour, _ in hops) if is_uniform else ()
         is_local = any(map(table.is_local, groups))
         has_unknown = not all(map(table.is_known, groups))
-        return Plan(groups, tuple(hops), is_local, tuple(blocked), (frozenset(groups), is_local), has_unknown, uniform)
+        way = Way(
+            source, groups, tuple(hops), is_local, tuple(blocked), tuple((n, tuple(absent[n])) for n in sorted(absent))
+        )
+        uses = self.accounts.uses(way)
+        own = self.accounts.begin(way, (self.identity, self.epoch)) if source == HOST and (hops or blocked) else _NO_USE
+        done = (frozenset(groups), is_local)
+        return Plan(groups, way.hops, is_local, way.blocked, done, has_unknown, uniform, way, uses, own)
 
     def _park(self, now: float, source: int, run: Run) -> None:
         """Keep a run until there is a way, within the limits; the oldest goes first (R30)."""
@@ -355,13 +393,14 @@ class Forwarding:
         self._counters["parked"] += run.length
         self._keep(_Parked(now + wait_s, source, run))
         while self._parked_bytes > settings.parked_bytes_max:
-            self._drop_parked("dropped_parked_full")
+            self._drop_parked("dropped_parked_full", "parked_full")
 
     def _keep(self, parked: _Parked) -> None:
         self._parked.append(parked)
         self._parked_bytes += len(parked.run.body)
 
-    def _drop_parked(self, reason: str) -> None:
+    def _drop_parked(self, counter: str, reason: str) -> None:
         parked = self._parked.popleft()
         self._parked_bytes -= len(parked.run.body)
-        self._counters[reason] += parked.run.length
+        self._counters[counter] += parked.run.length
+        self.accounts.count(f"{DROPPED}{reason}", parked.run)

@@ -26,6 +26,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import assert_never
 
+from hanse.protocol.accounts import Accounts
 from hanse.protocol.changes import Alarms, Changes, Due
 from hanse.protocol.claimbook import ClaimBook, ClaimWatchers
 from hanse.protocol.effects import CloseLink, Effect, Emit, SendRuns, StoreEpoch
@@ -199,15 +200,27 @@ class Machine:
         return tuple(sorted(n.identity for n in self._neighbours.values() if n.is_up))
 
     @property
+    def accounts(self) -> Accounts:
+        """What became of publications, by origin, epoch and groups, since the start."""
+        return self._forwarding.accounts
+
+    @property
     def flows(self) -> dict[tuple[str, int, tuple[str, ...]], list[int]]:
-        """Publications and bytes by (measure, origin, groups), since the start."""
-        return self._forwarding.flows
+        """Publications and bytes by (measure, origin, groups), since the start: what telemetry tells."""
+        return self._forwarding.accounts.flows()
+
+    def waiting(self) -> list[Run]:
+        """The runs that wait for a way."""
+        return self._forwarding.waiting()
 
     def count_delivered(self, run: Run) -> None:
         """The host broker was handed a run: account for it under the groups that are of interest here."""
+        self.count_here("delivered", run)
+
+    def count_here(self, measure: str, run: Run) -> None:
+        """What else became of a run that was for the host broker, for the groups that are of interest here."""
         interest = self._host.interest
-        groups = tuple([group for group in run.groups if group in interest])
-        self._forwarding.count_flow("delivered", run.origin, groups, run.length, len(run.body))
+        self.accounts.count(measure, run, tuple([group for group in run.groups if group in interest]))
 
     @property
     def parked_bytes(self) -> int:
@@ -240,6 +253,10 @@ class Machine:
             return (), bool(self._claims.claimants(group))
         parents = self.parents_of(core)
         return (parents[:1] if self.settings.outsider == "one_parent" else parents), not parents
+
+    def absent(self, group: str) -> tuple[int, ...]:
+        """The neighbours of the group's mesh whose link is down (R22)."""
+        return self._mesh.absent(group)
 
     def hop_limit(self) -> int:
         """The number of hops beyond which a publication is dropped (R29)."""
