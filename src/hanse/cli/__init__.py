@@ -16,6 +16,7 @@ from hanse.errors import HanseError, LocalError
 
 # Command word to the module that registers it.
 COMMANDS: dict[str, str] = {
+    "account": "hanse.cli.account",
     "bench": "hanse.cli.bench",
     "collect": "hanse.cli.collect",
     "down": "hanse.cli.pub_sub",

@@ -22,6 +22,7 @@ from typing import Any, cast
 from hanse import __version__
 from hanse.errors import HanseError, LocalError, RemoteError, Unavailable
 from hanse.federator import entering, logs
+from hanse.federator.accounting import Accounting
 from hanse.federator.bridges import BridgeBook
 from hanse.federator.copies import CopyMerger
 from hanse.federator.crossing import Crossing, FilterCounts
@@ -100,6 +101,7 @@ class Agent:
             wall_s=int(time.time()),
             stored_epoch=state.read_epoch(),
         )
+        self._accounting = Accounting(self.machine, self._loop.time)
         self._crossing: Crossing = settings.crossing()
         # Names here and names in the federation, where they differ: interest outward, host subscriptions inward.
         self._wanted = FilterCounts(self._crossing.outward_filter)
@@ -141,7 +143,12 @@ class Agent:
         self._is_restored = False
         self.link_url: str | None = None
         self.http = HttpServer(
-            {"/metrics": self._metrics_page, "/healthz": self._health_page, "/groups": self._groups_page}
+            {
+                "/metrics": self._metrics_page,
+                "/healthz": self._health_page,
+                "/groups": self._groups_page,
+                "/accounts": lambda: (200, JSON, self._accounting.page()),
+            },
         )
         self.metrics = self._make_metrics()
         self.reporter = FederatorReporter(
@@ -454,6 +461,8 @@ class Agent:
             self.counters["forwarded"] += count
         else:
             traffic.dropped_frames += 1
+            for run in runs:
+                self.machine.accounts.count("dropped:link", run, neighbour=neighbour)
 
     # --- frames from neighbours ---------------------------------------------------------------------------------------
 
@@ -495,31 +504,41 @@ class Agent:
 
     def _deliver(self, runs: list[Run], obligation: Obligation | None) -> None:
         """Publish runs at the host; those of QoS 0 leave as one piece."""
-        bodies: list[bytes] = []
-        count = 0
+        loose: list[Run] = []
         for run in runs:
             if run[6][0].startswith(INTERNAL_PREFIX) and not run[6][0].startswith(TELEMETRY_PREFIX):
                 self._take_internal(run)
                 continue
             if not self._crossing.is_trivial:
                 body, length = imported(self._crossing, run.body)
+                self._count_kept_out("dropped:import", run, length)
                 run = run._replace(body=body, length=length)  # noqa: PLW2901 - the run as this broker may see it
                 if not length:
                     continue
             if run[0] in self._joined:
                 body, length = self._echoes.without_echoes(self._loop.time(), run.body)
                 self.counters["echoes_cancelled"] += run.length - length
+                self._count_kept_out("dropped:echo", run, length)
                 run = run._replace(body=body, length=length)  # noqa: PLW2901 - the run without what came from here
                 if not length:
                     continue
-            self.machine.count_delivered(run)
             if run[4]:
+                self.machine.count_delivered(run)
                 self._deliver_owed(run, obligation or Obligation(_nothing))
             else:
-                bodies.append(run[7])
-                count += run[3]
-        if bodies:
-            self._deliver_bodies(b"".join(bodies), 0, count, None)
+                loose.append(run)
+        if loose:
+            drops = self.host.client.counters.drops
+            dropped = sum(drops.values())
+            self._deliver_bodies(b"".join([run[7] for run in loose]), 0, sum([run[3] for run in loose]), None)
+            # Such a batch leaves whole, or not at all.
+            measure = "delivered" if sum(drops.values()) == dropped else "dropped:host"
+            for run in loose:
+                self.machine.count_here(measure, run)
+
+    def _count_kept_out(self, measure: str, run: Run, length: int) -> None:
+        if length < run.length:
+            self.machine.count_here(measure, run._replace(length=run.length - length, body=b""))
 
     def _deliver_bodies(self, body: bytes, qos: int, count: int, obligation: Obligation | None) -> None:
         self.host.deliver(body, qos, count, obligation)
@@ -666,6 +685,7 @@ class Agent:
         self._step(event)
         if self.machine.is_local(group) != was_local:
             self.reporter.note_interest(group, is_added=not was_local, epoch=self.machine.epoch)
+            self._accounting.note_interest(group, is_added=not was_local)
 
     def _arm_expiry(self) -> None:
         if self._expiry_timer is not None:

@@ -116,30 +116,30 @@ class Accounts:
             uses = self._ways[way] = {}
         return uses
 
-    def begin(self, way: Way, stream: Stream) -> Use:
-        """The account for a stream's use of a way, to be added to."""
-        uses = self.uses(way)
-        use = uses.get(stream)
-        if use is not None:
+    def begin(self, uses: dict[Stream, Use], way: Way, stream: Stream) -> Use:
+        """The account for a stream that is not yet among the uses of its way, to be added to."""
+        if self._has_room():
+            self._size += 1
+            use = uses[stream] = [0, 0, self.now]
             return use
-        if not self._has_room():
-            way = _folded(way)
-            uses = self._ways.get(way, {})
-            use = uses.get(stream)
-            if use is not None:
-                return use
-            if not self._has_room(2):
-                return self._folded
-            if way not in self._ways:
-                self._ways[way] = uses
-                self._size += 1
+        way = _folded(way)
+        uses = self._ways.get(way, {})
+        found = uses.get(stream)
+        if found is not None:
+            return found
+        if not self._has_room(2):
+            return self._folded
+        if not uses:
+            self._ways[way] = uses
         self._size += 1
         use = uses[stream] = [0, 0, self.now]
         return use
 
     def use(self, way: Way, run: Run) -> None:
         """A run went its way, off the hot path."""
-        use = self.begin(way, (run.origin, run.epoch))
+        stream = run.origin, run.epoch
+        uses = self.uses(way)
+        use = uses.get(stream) or self.begin(uses, way, stream)
         use[0] += run.length
         use[1] += len(run.body)
 

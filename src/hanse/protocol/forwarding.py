@@ -256,7 +256,7 @@ class Forwarding:
             elif window.record_if_new(now, first, count, plan.done):
                 use = plan.uses.get((origin, epoch))
                 if use is None:
-                    use = accounts.begin(plan.way, (origin, epoch))
+                    use = accounts.begin(plan.uses, plan.way, (origin, epoch))
                 use[0] += count
                 use[1] += len(body)
                 self._pass_on(now, neighbour, plan, run, frames)
@@ -382,7 +382,10 @@ class Forwarding:
             source, groups, tuple(hops), is_local, tuple(blocked), tuple((n, tuple(absent[n])) for n in sorted(absent))
         )
         uses = self.accounts.uses(way)
-        own = self.accounts.begin(way, (self.identity, self.epoch)) if source == HOST and (hops or blocked) else _NO_USE
+        own = _NO_USE
+        if source == HOST and (hops or blocked):
+            stream = self.identity, self.epoch
+            own = uses.get(stream) or self.accounts.begin(uses, way, stream)
         done = (frozenset(groups), is_local)
         return Plan(groups, way.hops, is_local, way.blocked, done, has_unknown, uniform, way, uses, own)
 
