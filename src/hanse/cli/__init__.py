@@ -30,6 +30,7 @@ COMMANDS: dict[str, str] = {
     "sim": "hanse.cli.sim",
     "sub": "hanse.cli.pub_sub",
     "token": "hanse.cli.token",
+    "trace": "hanse.cli.trace",
     "up": "hanse.cli.up",
 }
 

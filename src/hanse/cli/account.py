@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from hanse.errors import LocalError, RemoteError, Unavailable
@@ -88,11 +90,10 @@ async def _read_all(urls: list[str]) -> tuple[list[Books], list[str]]:
 
 def _show(found: Balance, silent: list[str], *, is_at_rest: bool) -> None:
     console = Console()
-    table = Table(
-        "origin", "group", "published", "at", "delivered", "duplicates", "dropped there", "missing", "unexplained"
-    )
+    names = ("origin", "group", "published", "at", "delivered", "twice", "kept out", "missing", "unexplained")
+    table = Table(*names, box=SIMPLE_HEAD)
     for one in found.accounts:
-        head = (str(one.origin), one.group, str(one.published))
+        head = (str(one.origin), escape(one.group), str(one.published))
         for destination in one.destinations:
             table.add_row(*head, *_cells(destination))
             head = ("", "", "")
@@ -102,7 +103,7 @@ def _show(found: Balance, silent: list[str], *, is_at_rest: bool) -> None:
         if on_the_way:
             table.add_row("", f"  on the way: {_counts(on_the_way)}", "", "", "", "", "", "", "")
     console.print(table)
-    links = Table("link", "sent", "received", "lost or under way")
+    links = Table("link", "sent", "received", "lost or under way", box=SIMPLE_HEAD)
     for link in found.links:
         lost = link.why if link.lost is None else str(link.lost)
         links.add_row(f"{link.source} to {link.target}", str(link.sent), str(link.received), lost)

@@ -31,17 +31,19 @@ from hanse.federator.echoes import EchoMemory
 from hanse.federator.entering import Entrance, ReadAgain
 from hanse.federator.host import HostSession
 from hanse.federator.http import JSON, HttpServer, Reply
-from hanse.federator.links import CONTROL_TOPIC, LinkBook
+from hanse.federator.links import CONTROL_TOPIC, PROBE_TOPIC, LinkBook
 from hanse.federator.links_by_broker import BrokerLinkBook
 from hanse.federator.membership import MembershipShell
 from hanse.federator.metrics import AgentMetrics
 from hanse.federator.naming import exported, imported, local_copies
 from hanse.federator.obligations import AckOrder, Obligation
+from hanse.federator.private import PrivateGroup
 from hanse.federator.reporter import REPORT_EVERY_S, FederatorReporter
 from hanse.federator.retained import RetainedFetcher
 from hanse.federator.settings import FederatorSettings
 from hanse.federator.sources import CLIENT_PREFIX, InterestSources
 from hanse.federator.store import StateDirectory
+from hanse.federator.tracing import Tracing
 from hanse.interest import Change, InterestRegistry, MosquittoFileAdapter, Report
 from hanse.interest.follow import LogFollower, Read, Rotated
 from hanse.mqtt.client import ClientSettings
@@ -124,19 +126,33 @@ class Agent:
         )
         self._acks = AckOrder(self.host.client.ack)
         self.links = self._make_links(client_settings)
+        own = private_group(self.identity)
+        private = PrivateGroup(lambda: self._step(events.Subscribed(own)), lambda: self._step(events.Unsubscribed(own)))
         self.retained = RetainedFetcher(
             self.identity,
             client_settings,
             crossing=self._crossing,
             publish=self._publish_to,
             is_known=self.machine.is_known,
-            join=lambda group: self._step(events.Subscribed(group)),
-            part=lambda group: self._step(events.Unsubscribed(group)),
+            join=lambda _: private.join(),
+            part=lambda _: private.part(),
             deliver=self._deliver_own,
             counters=self.counters,
         )
         self.interest = InterestRegistry()
         self._sources = InterestSources(settings)
+        self.tracing = Tracing(
+            self.machine,
+            crossing=self._crossing,
+            publish=self._publish_to,
+            ask_all=self._tell_all,
+            send=self.links.send_probe,
+            is_host_up=lambda: self.host.client.is_connected,
+            filters=self.interest.wanted,
+            join=private.join,
+            part=private.part,
+            counters=self.counters,
+        )
         self._known_filters: set[str] = set()
         self._expiry_timer: asyncio.TimerHandle | None = None
         self._is_interest_dirty = False
@@ -149,6 +165,7 @@ class Agent:
                 "/groups": self._groups_page,
                 "/accounts": lambda: (200, JSON, self._accounting.page()),
             },
+            posts={"/trace": self.tracing.answer},
         )
         self.metrics = self._make_metrics()
         self.reporter = FederatorReporter(
@@ -324,6 +341,7 @@ class Agent:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.retained.stop()
+        await self.tracing.stop()
         self._step(events.Leave())
         if self.membership is not None:
             await self.membership.stop(is_leaving=not self.membership.must_restart.is_set())
@@ -479,6 +497,9 @@ class Agent:
                         self.links.note_epoch(neighbour, control.epoch)
                     self._step(events.Received(neighbour, control))
                     continue
+                if topic == PROBE_TOPIC:
+                    self.tracing.on_probe(neighbour, payload)
+                    continue
                 runs = codec.decode_data(payload)
             except RemoteError as error:
                 self.counters["frames_refused"] += 1
@@ -582,7 +603,8 @@ class Agent:
     def _take_internal(self, run: Run) -> None:
         """A message to the federators, not to clients."""
         if run.groups[0] == private_group(self.identity):
-            self.retained.on_answer(run)
+            if not self.tracing.take_report(run):
+                self.retained.on_answer(run)
             return
         for start, end in split(run.body):
             packet = run.body[start:end]
@@ -591,6 +613,8 @@ class Agent:
                 kind = message.get("kind")
                 if kind == "retained":
                     self.retained.on_request([str(wanted) for wanted in message["filters"]], int(message["to"]))
+                elif kind == "trace":
+                    self.tracing.on_question(run.origin, message)
                 elif kind == "shares":
                     self._compare_shares(run.origin, [str(name) for name in message["names"]])
                 elif kind == "bridges":

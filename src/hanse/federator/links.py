@@ -24,6 +24,7 @@ from hanse.protocol.settings import FEDERATOR_ID_MAX
 
 CONTROL_TOPIC = "c"
 DATA_TOPIC = "d"
+PROBE_TOPIC = "p"
 _NOT_VALID, _NOT_AUTHORISED = 0x85, 0x87
 _log = logging.getLogger(__name__)
 
@@ -161,6 +162,17 @@ class LinkBook(LinkListenerHandler):
         obligation.owe()
         if peer.waiting or not self._send_owed(peer, payload, obligation):
             peer.waiting.append((payload, obligation))
+        return True
+
+    def send_probe(self, identity: int, payload: bytes) -> bool:
+        """Send a probe behind the data that waits, as a publication of QoS 0 would go."""
+        peer = self._peers.get(identity)
+        if peer is None:
+            return False
+        try:
+            peer.link.send(PROBE_TOPIC, payload, qos=0)
+        except Unavailable:
+            return False
         return True
 
     def flush(self, identity: int) -> None:

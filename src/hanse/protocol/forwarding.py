@@ -355,6 +355,10 @@ class Forwarding:
 
     # --- plans and parking ----------------------------------------------------------------------------------------
 
+    def plan(self, groups: tuple[str, ...], source: int) -> Plan:
+        """Where publications of these groups would go from here, coming from a source: what a probe follows."""
+        return self._plan(groups, source)
+
     def _plan(self, groups: tuple[str, ...], source: int) -> Plan:
         table = self._table
         by_neighbour: dict[int, list[str]] = {}

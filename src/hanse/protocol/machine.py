@@ -43,7 +43,7 @@ from hanse.protocol.events import (
     Tick,
     Unsubscribed,
 )
-from hanse.protocol.forwarding import Forwarding, Routed
+from hanse.protocol.forwarding import Forwarding, Plan, Routed
 from hanse.protocol.hostside import HostSide
 from hanse.protocol.identity import boot_epoch, check_federator_id
 from hanse.protocol.mesh import Mesh
@@ -198,6 +198,14 @@ class Machine:
     def neighbours(self) -> tuple[int, ...]:
         """The neighbours whose link is up."""
         return tuple(sorted(n.identity for n in self._neighbours.values() if n.is_up))
+
+    def lost_neighbours(self) -> tuple[int, ...]:
+        """The neighbours that are not gone for good, and whose link is down or that are no longer heard (R4, R22)."""
+        return tuple(sorted(n.identity for n in self._neighbours.values() if not n.is_usable))
+
+    def plan(self, groups: tuple[str, ...], source: int) -> Plan:
+        """Where publications of these groups would go from here, coming from a source: what a probe follows."""
+        return self._forwarding.plan(groups, source)
 
     @property
     def accounts(self) -> Accounts:
