@@ -4,13 +4,15 @@ import json
 from typing import Any
 
 import pytest
-from tests.protocol.net import Desk, publication
+from tests.protocol.net import Desk, packet, publication
 
 from hanse.errors import RemoteError
 from hanse.federator import accounting
 from hanse.federator.accounting import Accounting, read
+from hanse.federator.reporter import FederatorReporter
 from hanse.protocol.events import LinkDown
-from hanse.protocol.messages import Announcement, ClaimChange, ClaimDelta
+from hanse.protocol.messages import Announcement, ClaimChange, ClaimDelta, Run
+from hanse.telemetry import FLOW_MEASURES
 
 
 def desk() -> Desk:
@@ -69,3 +71,20 @@ def test_a_page_that_is_none_is_refused(change: dict[str, Any]) -> None:
     read(document)
     with pytest.raises(RemoteError, match="page of accounts is malformed"):
         read({**document, **change})
+
+
+def test_telemetry_tells_flows_in_its_own_words() -> None:
+    made = desk()
+    made.machine.forward(5.0, 2, [Run(8, 900, 0, 2, 0, 200, ("a/#",), packet("a/x") * 2)])
+    reporter = FederatorReporter(
+        5, is_wanted=lambda _: True, publish=lambda *_: None, flows=lambda: made.machine.flows, links=dict
+    )
+    found = {
+        (row.origin, row.measure, row.reason): (row.destination, row.publications) for row in reporter._flow_rows()
+    }
+    assert found == {
+        ("5", "published", None): (None, 3),
+        ("5", "forwarded", None): (None, 2),
+        ("8", "dropped", "hops"): ("5", 2),
+    }
+    assert {measure for _, measure, _ in found} <= set(FLOW_MEASURES)

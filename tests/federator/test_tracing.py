@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from tests.protocol.net import Network
@@ -255,6 +255,12 @@ def test_attack_a_flood_of_probes_is_bounded(monkeypatch: pytest.MonkeyPatch) ->
     assert sent == [2]  # the second copy is a duplicate
 
 
+class Nested(NamedTuple):
+    """JSON that opens so many lists and closes none."""
+
+    depth: int
+
+
 GOOD: dict[str, Any] = {
     "id": [0, 1000, 1],
     "federator": 2,
@@ -281,12 +287,16 @@ GOOD: dict[str, Any] = {
         {**GOOD, "forwarded": [{"neighbour": 1}]},
         {**GOOD, "ends": [{"reason": "because", "groups": [], "neighbour": None, "detail": ""}]},
         {**GOOD, "path": [[1]]},
+        {**GOOD, "arrived_us": float("inf")},
+        {**GOOD, "detail": "x" * 2_000_000},
+        Nested(100_000),
         {key: value for key, value in GOOD.items() if key != "delivered"},
     ],
 )
 def test_attack_a_forged_report_is_counted_and_dropped(wrong: object) -> None:
     made = Federators()
-    body = encode(REPORT_TOPIC, json.dumps(wrong).encode(), qos=1)
+    text = "[" * wrong.depth if isinstance(wrong, Nested) else json.dumps(wrong)
+    body = encode(REPORT_TOPIC, text.encode(), qos=1)
 
     async def ask() -> None:
         made.deaf.add(1)
@@ -298,6 +308,19 @@ def test_attack_a_forged_report_is_counted_and_dropped(wrong: object) -> None:
 
     asyncio.run(ask())
     assert made.counters["trace_reports_dropped"] == 1
+
+
+@pytest.mark.parametrize("message", [{}, {"id": [0, 1, 2]}, {"id": 7, "topic": "a"}, {"id": [0, 1, 2], "topic": "#"}])
+def test_attack_a_forged_question_raises_what_the_agent_counts(message: dict[str, Any]) -> None:
+    with pytest.raises((ValueError, KeyError, TypeError)):
+        Federators().shells[1].on_question(0, message)
+
+
+def test_a_question_for_a_trace_of_somebody_else_is_not_answered() -> None:
+    made = Federators(crossings={2: Crossing(import_deny=["a/#"])})
+    made._publish = lambda *_: pytest.fail("it was answered")  # type: ignore[method-assign]
+    made.shells[2].on_question(1, {"id": [0, 1, 1], "topic": "a/x"})
+    made.shells[2].on_question(2, {"id": [2, 1, 1], "topic": "a/x"})
 
 
 def test_a_report_speaks_for_its_sender_alone() -> None:

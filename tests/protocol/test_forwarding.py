@@ -148,7 +148,7 @@ def test_accounts_are_kept_by_measure_origin_and_groups(monkeypatch: pytest.Monk
     machine = desk.machine
     machine.publish(0.0, [publication("a", b"1"), publication("a", b"2"), publication("x")])
     size = len(packet("a", b"1"))
-    assert machine.flows == {("published", 5, ("a",)): [2, 2 * size]}
+    assert machine.flows == {("published", 5, ("a",)): [2, 2 * size], ("forwarded", 5, ("a",)): [2, 2 * size]}
     machine.count_delivered(runs(0, b"1", group="b")._replace(groups=("a", "b")))
     assert machine.flows["delivered", 8, ("b",)] == [1, len(packet("b", b"1"))]
     monkeypatch.setattr(accounts, "ACCOUNTS_MAX", 3)

@@ -12,7 +12,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from hanse.errors import HanseError, Unavailable
+from hanse.errors import HanseError, LocalError, Unavailable
 from hanse.federator.obligations import Obligation
 from hanse.mqtt.endpoints import LinkDialler, LinkGreeting, LinkListener, LinkListenerHandler
 from hanse.mqtt.link import Frame, Link
@@ -171,7 +171,7 @@ class LinkBook(LinkListenerHandler):
             return False
         try:
             peer.link.send(PROBE_TOPIC, payload, qos=0)
-        except Unavailable:
+        except (Unavailable, LocalError):  # full, or larger than the neighbour takes
             return False
         return True
 

@@ -41,6 +41,10 @@ REPORT_TOPIC = "$hanse/trace"
 # Traces of one federator at once, and what one of them gathers: a federation of a thousand, twice.
 TRACES_MAX = 8
 REPORTS_MAX = 2_000
+TRACE_BYTES_MAX = 8 * 1024 * 1024
+# One report, and the groups that it names of each kind: more are left off.
+REPORT_BYTES_MAX = 1024 * 1024
+GROUPS_MAX = 8
 # Others' probes and questions a second. Each costs a look at the table and one report.
 HANDLED_A_SECOND_MAX = 200
 # How long a trace may last, and lasts where nobody says. Reports take some milliseconds a hop, and the first of them
@@ -56,6 +60,8 @@ _LOOK_AGAIN_S = 0.02
 # Filters of local interest that are looked at for a remark; there may be a million.
 FILTERS_MAX = 100_000
 _TEXT_MAX = 200
+# What reading somebody's JSON can raise: it nests too deep, or holds Infinity where a whole number stands.
+_NOT_ONE_OF_OURS = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
 
 
 class _Trace:
@@ -67,10 +73,12 @@ class _Trace:
         self.hops: list[dict[str, Any]] = []
         self.remarks: list[dict[str, Any]] = []
         self.changed = asyncio.Event()
+        self._bytes = 0
 
-    def take(self, report: dict[str, Any]) -> bool:
+    def take(self, report: dict[str, Any], size: int = 0) -> bool:
         """A report; False for one too many."""
-        if len(self.hops) + len(self.remarks) >= REPORTS_MAX:
+        self._bytes += size
+        if len(self.hops) + len(self.remarks) >= REPORTS_MAX or self._bytes > TRACE_BYTES_MAX:
             return False
         (self.remarks if report["is_remark"] else self.hops).append(report)
         self.changed.set()
@@ -228,10 +236,13 @@ class Tracing:
         self._tell(probe.origin, (probe.origin, probe.epoch, probe.number), report)
 
     def on_question(self, origin: int, message: dict[str, Any]) -> None:
-        """Another federator traces a topic, and asks for remarks; malformed words raise as the caller expects."""
+        """Another federator traces a topic, and asks for remarks; words that are none raise ValueError and its like."""
         name = _name(message["id"])
         topic = str(message["topic"])
-        check_name(topic)
+        try:
+            check_name(topic)
+        except RemoteError as error:
+            raise ValueError(topic[:_TEXT_MAX]) from error
         if origin == self._machine.identity or name[0] != origin or not self._may_handle():
             return
         ends = self._remarks(topic)
@@ -250,7 +261,7 @@ class Tracing:
                 if matches(filter_, local)
             )
             if wanted:
-                ends.append(End(Reason.IMPORT, wanted[:8], detail="clients there subscribe to it"))
+                ends.append(End(Reason.IMPORT, wanted, detail="clients there subscribe to it"))
         return tuple(ends)
 
     def _at_this_broker(self, topic: str, verdict: Verdict) -> Verdict:
@@ -293,33 +304,41 @@ class Tracing:
     # --- reports ------------------------------------------------------------------------------------------------------
 
     def _tell(self, origin: int, name: tuple[int, int, int], report: dict[str, Any]) -> None:
-        if len(self._tasks) >= PENDING_MAX:
+        group = private_group(origin)
+        packet = encode(REPORT_TOPIC, json.dumps({"id": name, **report}).encode(), qos=1)
+        if self._machine.is_known(group):
+            self._publish(group, [packet])
+        elif len(self._tasks) < PENDING_MAX:
+            task = asyncio.ensure_future(self._tell_when_known(group, packet))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        else:
             self._counters["trace_reports_dropped"] += 1
-            return
-        payload = json.dumps({"id": name, **report}).encode()
-        task = asyncio.ensure_future(self._tell_when_known(private_group(origin), payload))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
-    async def _tell_when_known(self, group: str, payload: bytes) -> None:
+    async def _tell_when_known(self, group: str, packet: bytes) -> None:
+        """The origin's claim of its private group is still on its way."""
         loop = asyncio.get_running_loop()
         until = loop.time() + PENDING_S
-        # The origin's claim of its private group may still be on its way.
         while not self._machine.is_known(group) and loop.time() < until:  # noqa: ASYNC110 - a deadline, not an event
             await asyncio.sleep(_LOOK_AGAIN_S)
-        self._publish(group, [encode(REPORT_TOPIC, payload, qos=1)])
+        if self._machine.is_known(group):
+            self._publish(group, [packet])
+        else:
+            self._counters["trace_reports_dropped"] += 1
 
     def take_report(self, run: Run) -> bool:
         """A run for our private group; False where it is no report."""
-        spans = split(run.body)
-        if topic_of(run.body) != REPORT_TOPIC:
+        try:
+            if topic_of(run.body) != REPORT_TOPIC:
+                return False
+        except RemoteError:
             return False
-        for start, end in spans:
+        for start, end in split(run.body):
             try:
-                report = json.loads(payload_of(run.body[start:end]))
+                report = json.loads(payload_of(run.body[start:end])) if end - start <= REPORT_BYTES_MAX else {}
                 trace = self._traces.get(_name(report["id"]))
-                is_taken = trace is not None and trace.take(_checked(run.origin, report))
-            except (ValueError, KeyError, TypeError, AttributeError):
+                is_taken = trace is not None and trace.take(_checked(run.origin, report), end - start)
+            except _NOT_ONE_OF_OURS:
                 is_taken = False
             if not is_taken:
                 self._counters["trace_reports_dropped"] += 1
@@ -336,7 +355,7 @@ def _question(body: bytes) -> tuple[str, float]:
     try:
         question = json.loads(body)
         topic, wait_ms = question["topic"], question.get("wait_ms", WAIT_S * 1e3)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except _NOT_ONE_OF_OURS as error:
         raise RemoteError('Expected JSON like {"topic": "a/b", "wait_ms": 2000}; wait_ms may be left out.') from error
     if not isinstance(topic, str) or isinstance(wait_ms, bool) or not isinstance(wait_ms, int | float):
         raise RemoteError("The topic must be a text, and wait_ms a number.")
@@ -355,12 +374,14 @@ def _report(
         "is_remark": False,
         "arrived_us": arrived_us,
         "left_us": left_us,
-        "delivered": list(verdict.delivered),
-        "forwarded": [{"neighbour": neighbour, "groups": list(groups)} for neighbour, groups in verdict.forwarded],
+        "delivered": list(verdict.delivered[:GROUPS_MAX]),
+        "forwarded": [
+            {"neighbour": neighbour, "groups": list(groups[:GROUPS_MAX])} for neighbour, groups in verdict.forwarded
+        ],
         "ends": [
             {
                 "reason": end.reason.value,
-                "groups": list(end.groups),
+                "groups": list(end.groups[:GROUPS_MAX]),
                 "neighbour": end.neighbour if end.neighbour >= 0 else None,
                 "detail": end.detail,
             }

@@ -53,6 +53,9 @@ MEASURES = {
     f"{DROPPED}link": "the link was down or full",
 }
 
+# What telemetry has a word for (`telemetry.contracts.FLOW_MEASURES`), beside drops.
+TOLD = frozenset({"published", "forwarded", "delivered", "duplicate"})
+
 Groups = tuple[str, ...]
 # Whose publications: origin and epoch.
 Stream = tuple[int, int]
@@ -184,11 +187,10 @@ class Accounts:
         return [Row(*key, int(use[0]), int(use[1]), use[2]) for key, use in sorted(table.items())]
 
     def flows(self) -> dict[tuple[str, int, Groups], list[int]]:
-        """What telemetry tells: published and delivered, by measure, origin and groups."""
+        """What telemetry tells, by measure, origin and groups: published, forwarded, delivered, duplicate, dropped."""
         flows: dict[tuple[str, int, Groups], list[int]] = {}
         for row in self.rows():
-            # The host broker has it: as telemetry counts, whichever of the groups it came for.
-            if row.measure in ("published", "delivered"):
+            if row.measure in TOLD or row.measure.startswith(DROPPED):
                 flow = flows.setdefault((row.measure, row.origin, row.groups), [0, 0])
                 flow[0] += row.publications
                 flow[1] += row.bytes
