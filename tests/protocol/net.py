@@ -7,15 +7,42 @@ host broker that knows No Local and the host subscriptions: what the federator i
 import heapq
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from hanse.protocol import codec, topics
-from hanse.protocol.effects import CloseLink, Effect, Emit, Send, SendRuns, StoreEpoch, SubscribeHost, UnsubscribeHost
-from hanse.protocol.events import Event, Leave, LinkDown, LinkUp, Received, Subscribed, Tick, Unsubscribed
+from hanse.protocol.effects import (
+    Acknowledge,
+    CloseLink,
+    Deliver,
+    Discard,
+    Effect,
+    Emit,
+    Fetch,
+    Send,
+    SendRuns,
+    SendSummaries,
+    Store,
+    StoreEpoch,
+    SubscribeHost,
+    UnsubscribeHost,
+)
+from hanse.protocol.events import (
+    Event,
+    Fetched,
+    Leave,
+    LinkDown,
+    LinkUp,
+    Received,
+    Stored,
+    Subscribed,
+    Summarised,
+    Tick,
+    Unsubscribed,
+)
 from hanse.protocol.forwarding import Routed
 from hanse.protocol.machine import Machine
-from hanse.protocol.messages import ControlFrame, Publication, Run
+from hanse.protocol.messages import HOST, ControlFrame, Publication, Run, Summary
 from hanse.protocol.packets import split, topic_of
 from hanse.protocol.settings import Settings
 
@@ -48,6 +75,7 @@ class Sent(NamedTuple):
     control: ControlFrame | None
     runs: tuple[Run, ...]
     size_bytes: int
+    summaries: tuple[Summary, ...] = ()
 
 
 class Delivered(NamedTuple):
@@ -74,6 +102,12 @@ class Host:
     interest: set[str]
     subscriptions: set[str]
     epoch: int = 0
+    # What the federator has on disk: the outbox by way and position, and what the host broker has taken.
+    outbox: dict[int, dict[int, bytes]] = field(default_factory=dict)
+    delivered: list[tuple[int, int, int, int]] = field(default_factory=list)
+    # Receipts that the host broker gave and has not got back.
+    unacknowledged: set[int] = field(default_factory=set)
+    is_taking: bool = True
 
 
 class Network:
@@ -103,6 +137,9 @@ class Network:
         self._links: dict[Link, int] = {}
         self._incarnations = itertools.count(1)
         self._order = itertools.count()
+        self._receipts = itertools.count(1)
+        # Receipt of a frame to who sent it, under which token, over which connection.
+        self._frames: dict[int, tuple[int, int, int, int]] = {}
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._ticks: dict[int, float] = {}
         for identity in range(brokers) if isinstance(brokers, int) else brokers:
@@ -121,6 +158,11 @@ class Network:
         self.machines[identity] = machine
         host.subscriptions.clear()
         self._carry_out(identity, machine.start(self.now))
+        if host.outbox or host.delivered:
+            outbox = {
+                way: (min(records, default=0), max(records, default=-1) + 1) for way, records in host.outbox.items()
+            }
+            self._carry_out(identity, machine.restore(self.now, delivered=host.delivered, outbox=outbox))
         for filter_ in sorted(host.interest):
             self.step(identity, Subscribed(filter_))
 
@@ -168,7 +210,10 @@ class Network:
         """A client publishes at a host broker; whether its federator is subscribed and so hears of it."""
         if not any(topics.matches(group, topic) for group in self.hosts[broker].subscriptions):
             return False
-        routed = self.machines[broker].publish(self.now, [publication(topic, payload, qos)])
+        receipt = next(self._receipts) if qos else 0
+        if receipt:
+            self.hosts[broker].unacknowledged.add(receipt)
+        routed = self.machines[broker].publish(self.now, [publication(topic, payload, qos)], receipt)
         self._route(broker, routed)
         return True
 
@@ -217,8 +262,25 @@ class Network:
             match effect:
                 case Send(neighbour, frame):
                     self._transmit(broker, neighbour, codec.encode_control(frame))
-                case SendRuns(neighbour, runs):
-                    self._transmit(broker, neighbour, codec.encode_data(runs))
+                case SendRuns(neighbour, runs, token):
+                    self._transmit(broker, neighbour, codec.encode_data(runs), token)
+                case SendSummaries(neighbour, summaries, token):
+                    self._transmit(broker, neighbour, codec.encode_summaries(summaries), token)
+                case Deliver(runs, token):
+                    self._deliver(broker, runs, token)
+                case Acknowledge(giver, receipts):
+                    self._acknowledge(broker, giver, receipts)
+                case Store(way, position, records):
+                    for offset, runs in enumerate(records):
+                        host.outbox.setdefault(way, {})[position + offset] = codec.encode_data(runs)
+                    self._after(broker, 0.002, Stored(way, position + len(records)))
+                case Fetch(way, start, end):
+                    found = [(k, host.outbox[way][k]) for k in sorted(host.outbox[way]) if start <= k < end]
+                    runs_of = tuple((k, tuple(codec.decode_data(data, is_record=True))) for k, data in found)
+                    self._after(broker, 0.002, Fetched(way, runs_of, end))
+                case Discard(way, positions):
+                    for position in positions:
+                        host.outbox[way].pop(position, None)
                 case SubscribeHost(group):
                     assert group not in host.subscriptions
                     host.subscriptions.add(group)
@@ -233,38 +295,95 @@ class Network:
                     self.emitted.append(Emitted(self.now, broker, effect))
         machine = self.machines[broker]
         assert host.subscriptions == machine.host_subscriptions()
+        self._watch(broker, machine)
+
+    def _watch(self, broker: int, machine: Machine) -> None:
+        if machine.is_stopped:
+            return
         if self._ticks.get(broker) != machine.deadline:
             deadline = self._ticks[broker] = machine.deadline
             self._at(deadline, lambda: self._tick(broker, machine, deadline))
 
+    def _after(self, broker: int, seconds: float, event: Event) -> None:
+        machine = self.machines[broker]
+
+        def happen() -> None:
+            if self.machines.get(broker) is machine:
+                self.step(broker, event)
+
+        self._at(self.now + seconds, happen)
+
     def _route(self, broker: int, routed: Routed) -> None:
         for neighbour, runs in routed.frames.items():
-            self._transmit(broker, neighbour, codec.encode_data(runs))
-        for run in routed.deliveries:
+            self._transmit(broker, neighbour, codec.encode_data(runs), routed.tokens.get(neighbour, 0))
+        if routed.deliveries:
+            self._deliver(broker, routed.deliveries, routed.tokens.get(HOST, 0))
+        self._carry_out(broker, routed.effects)
+
+    def _deliver(self, broker: int, runs: Sequence[Run], token: int) -> None:
+        host, machine = self.hosts[broker], self.machines[broker]
+        if not host.is_taking:
+            return
+        for run in runs:
             for start, end in split(run.body):
                 publish = run.body[start:end]
                 self.deliveries.append(Delivered(self.now, broker, topic_of(publish), publish))
 
-    def _transmit(self, source: int, target: int, data: bytes) -> None:
-        is_control = codec.kind_of(data) == codec.CONTROL
-        control = codec.decode_control(data) if is_control else None
-        runs = () if is_control else tuple(codec.decode_data(data))
-        self.sent.append(Sent(self.now, source, target, control, runs, len(data)))
+        def taken() -> None:
+            if self.machines.get(broker) is machine:
+                host.delivered.extend((run.origin, run.epoch, run.first, run.length) for run in runs if run.qos)
+                self._carry_out(broker, machine.acknowledged(self.now, HOST, [token]))
+
+        if token:
+            self._at(self.now + 0.001, taken)
+
+    def _acknowledge(self, broker: int, giver: int, receipts: Sequence[int]) -> None:
+        for receipt in receipts:
+            if giver == HOST:
+                self.hosts[broker].unacknowledged.discard(receipt)
+                continue
+            source, target, incarnation, token = self._frames[receipt]
+            assert (source, target) == (giver, broker)
+            if self._links.get((source, target)) != incarnation or (target, source) in self.deaf:
+                continue
+
+            def taken(
+                source: int = source, target: int = target, incarnation: int = incarnation, token: int = token
+            ) -> None:
+                if self._links.get((source, target)) == incarnation:
+                    self._carry_out(source, self.machines[source].acknowledged(self.now, target, [token]))
+
+            self._at(self.now + self._latency_s(target, source), taken)
+
+    def _latency_s(self, source: int, target: int) -> float:
+        return self.latency_s if isinstance(self.latency_s, float) else self.latency_s[source, target]
+
+    def _transmit(self, source: int, target: int, data: bytes, token: int = 0) -> None:
+        kind = codec.kind_of(data)
+        control = codec.decode_control(data) if kind == codec.CONTROL else None
+        runs = tuple(codec.decode_data(data)) if kind == codec.DATA else ()
+        summaries = codec.decode_summaries(data) if kind == codec.SUMMARIES else ()
+        sent = Sent(self.now, source, target, control, runs, len(data), summaries)
+        self.sent.append(sent)
         incarnation = self._links.get((source, target))
         if incarnation is None or (source, target) in self.deaf:
             return
-        latency_s = self.latency_s if isinstance(self.latency_s, float) else self.latency_s[source, target]
-        self._at(self.now + latency_s, lambda: self._arrive(source, target, incarnation, control, runs))
+        self._at(self.now + self._latency_s(source, target), lambda: self._arrive(sent, incarnation, token))
 
-    def _arrive(
-        self, source: int, target: int, incarnation: int, control: ControlFrame | None, runs: tuple[Run, ...]
-    ) -> None:
+    def _arrive(self, sent: Sent, incarnation: int, token: int) -> None:
+        source, target = sent.source, sent.target
         if self._links.get((source, target)) != incarnation:
             return
-        if control is not None:
-            self.step(target, Received(source, control))
+        receipt = 0
+        if token:
+            receipt = next(self._receipts)
+            self._frames[receipt] = (source, target, incarnation, token)
+        if sent.control is not None:
+            self.step(target, Received(source, sent.control))
+        elif sent.summaries:
+            self.step(target, Summarised(source, sent.summaries, receipt))
         else:
-            self._route(target, self.machines[target].forward(self.now, source, runs))
+            self._route(target, self.machines[target].forward(self.now, source, sent.runs, receipt))
 
     def _tick(self, broker: int, machine: Machine, deadline: float) -> None:
         if self._ticks.get(broker) == deadline and self.machines.get(broker) is machine:

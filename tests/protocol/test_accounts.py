@@ -7,10 +7,10 @@ import pytest
 from tests.protocol.net import Desk, packet, publication
 
 from hanse.protocol import accounts
-from hanse.protocol.accounts import HOST, MEASURES, OTHER_GROUPS, PIECE, Accounts, Row, Way
+from hanse.protocol.accounts import MEASURES, OTHER_GROUPS, PIECE, Accounts, Row, Way
 from hanse.protocol.balance import Account, Books, Destination, LinkAccount, balance, is_internal
 from hanse.protocol.events import LinkDown, Subscribed
-from hanse.protocol.messages import Announcement, ClaimChange, ClaimDelta, Run, SetDelta, SetStep
+from hanse.protocol.messages import HOST, Announcement, ClaimChange, ClaimDelta, Run, SetDelta, SetStep
 
 A, B = ("a",), ("b",)
 
@@ -97,7 +97,7 @@ def test_an_absent_member_is_accounted_for_and_what_is_parked_waits_then_goes_or
     made = desk()
     made.step(LinkDown(2))
     made.machine.publish(0.0, [publication("a")])
-    assert counts(made)["absent", 5, A, 2] == 1
+    assert counts(made)["dropped:link", 5, A, 2] == 1  # QoS 0 is not kept for it
     made.step(LinkDown(1))
     made.machine.publish(0.0, [publication("b"), publication("b")])
     assert counts(made)["parked", 5, B, -1] == 2

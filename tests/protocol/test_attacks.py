@@ -112,7 +112,7 @@ def test_attack_replayed_publications_are_delivered_once() -> None:
     for _ in range(3):
         for sent in recorded:
             routed = net.machines[sent.target].forward(net.now, sent.source, sent.runs)
-            assert routed == ({}, [])
+            assert routed[:2] == ({}, [])
     assert net.got(3) == ["g"]
 
 
@@ -239,7 +239,7 @@ def test_attack_a_run_that_names_us_as_origin_is_not_delivered() -> None:
     desk = Desk(peers=(1,))
     desk.step(Subscribed("g"))
     run = Run(5, 1_000, 10**6, 1, 0, 1, ("g",), packet("g"))
-    assert desk.machine.forward(0.0, 1, [run]) == ({}, [])
+    assert desk.machine.forward(0.0, 1, [run])[:2] == ({}, [])
 
 
 def test_attack_a_link_that_flaps_leaves_nothing_behind() -> None:

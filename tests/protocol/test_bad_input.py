@@ -209,7 +209,7 @@ def test_a_topic_that_is_no_name_or_never_crosses_is_not_matched(topic: str) -> 
     desk = spoken()
     desk.say(1, claim_deltas=(ClaimDelta(9, 1_000, 1, (ClaimChange("#", 100),)),))
     routed = desk.machine.forward(0.0, 2, [Run(7, 1, 0, 1, 0, 1, ("unknown",), packet(topic))])
-    assert routed == ({}, [])
+    assert routed[:2] == ({}, [])
     assert desk.machine.counters["dropped_unknown_group"] + desk.machine.counters["rejected_packet"] == 1
 
 

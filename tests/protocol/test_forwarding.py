@@ -25,7 +25,7 @@ def runs(first: int, *payloads: bytes, group: str = "g") -> Run:
 
 
 def test_a_batch_of_nothing_is_nothing() -> None:
-    assert outsider("g").machine.publish(0.0, []) == ({}, [])
+    assert outsider("g").machine.publish(0.0, [])[:2] == ({}, [])
 
 
 def test_publications_with_the_same_way_travel_as_one_run() -> None:
@@ -74,7 +74,7 @@ def test_a_run_across_the_windows_chunks_goes_on_whole() -> None:
     desk = outsider("g")
     routed = desk.machine.forward(0.0, 2, [runs(CHUNK - 1, b"0", b"1")])
     assert [(run.first, run.length) for run in routed.frames[1]] == [(CHUNK - 1, 2)]
-    assert desk.machine.forward(0.0, 2, [runs(CHUNK - 1, b"0", b"1")]) == ({}, [])
+    assert desk.machine.forward(0.0, 2, [runs(CHUNK - 1, b"0", b"1")])[:2] == ({}, [])
 
 
 def test_what_never_crosses_the_table_again_is_planned_anew_when_the_ways_change() -> None:
@@ -101,7 +101,7 @@ def test_a_run_that_names_a_known_and_an_unknown_group_goes_on_for_the_known_one
     other = runs(1, b"1", group="x/h")._replace(groups=named)
     routed = desk.machine.forward(0.0, 2, [other])
     assert [(run.first, run.groups) for run in routed.frames[1]] == [(1, ("g",)), (1, ("+/h",))]
-    assert desk.machine.forward(0.0, 2, [other]) == ({}, [])
+    assert desk.machine.forward(0.0, 2, [other])[:2] == ({}, [])
 
 
 def test_the_caches_of_plans_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,8 +127,8 @@ def test_r03_frames_count_only_from_a_neighbour_whose_link_is_up() -> None:
     desk.step(LinkDown(1))
     desk.say(1, announcements=(Announcement(1, 1_000, 1, 0, 0),))
     run = Run(9, 1_000, 0, 1, 0, 1, ("g",), packet("g"))
-    assert desk.machine.forward(0.0, 9, [run]) == ({}, [])
-    assert desk.machine.forward(0.0, 1, [run]) == ({}, [])
+    assert desk.machine.forward(0.0, 9, [run])[:2] == ({}, [])
+    assert desk.machine.forward(0.0, 1, [run])[:2] == ({}, [])
     assert desk.machine.counters["rejected_stranger"] == 5
     assert desk.machine.distance_to(9) is desk.machine.distance_to(1) is None
 
@@ -909,7 +909,7 @@ def test_r27_a_later_copy_is_forwarded_only_for_groups_that_no_earlier_copy_serv
     first = desk.machine.forward(0.0, 3, [run_of("g", groups=("g",))])
     assert (set(first.frames), len(first.deliveries)) == ({1, 2}, 1)
     again = desk.machine.forward(0.0, 3, [run_of("g", groups=("g",))])
-    assert again == ({}, [])
+    assert again[:2] == ({}, [])
     wider = desk.machine.forward(0.0, 3, [run_of("g", groups=("+", "g"))])
     assert [run.groups for run in wider.frames[2]] == [("+",)]
     assert 1 not in wider.frames
@@ -919,7 +919,7 @@ def test_r27_a_later_copy_is_forwarded_only_for_groups_that_no_earlier_copy_serv
 
 def test_r27_what_comes_back_to_its_origin_is_dropped() -> None:
     desk = three_neighbours()
-    assert desk.machine.forward(0.0, 1, [run_of("g", groups=("g",), origin=5)]) == ({}, [])
+    assert desk.machine.forward(0.0, 1, [run_of("g", groups=("g",), origin=5)])[:2] == ({}, [])
     assert desk.machine.counters["duplicates"] == 1
 
 
@@ -947,7 +947,7 @@ def test_r29_a_publication_that_has_made_too_many_hops_is_dropped_and_counted() 
     desk = three_neighbours()
     limit = 64  # core 9 is two hops away: the least limit holds
     assert desk.machine.forward(0.0, 3, [run_of("g", groups=("g",), hops=limit)]).frames
-    assert desk.machine.forward(0.0, 3, [run_of("g", groups=("g",), first=1, hops=limit + 1)]) == ({}, [])
+    assert desk.machine.forward(0.0, 3, [run_of("g", groups=("g",), first=1, hops=limit + 1)])[:2] == ({}, [])
     assert desk.machine.counters["dropped_hops"] == 1
 
 
@@ -997,10 +997,10 @@ def test_r31_ids_are_remembered_for_the_set_time_and_older_copies_are_refused() 
     desk.machine.forward(0.0, 3, [run])
     desk.machine.forward(0.0, 3, [run_of("g", groups=("g",), first=5_000)])
     desk.wait(9)
-    assert desk.machine.forward(desk.now, 3, [run]) == ({}, [])
+    assert desk.machine.forward(desk.now, 3, [run])[:2] == ({}, [])
     assert desk.machine.counters["duplicates"] == 1
     desk.wait(12)
-    assert desk.machine.forward(desk.now, 3, [run]) == ({}, [])
+    assert desk.machine.forward(desk.now, 3, [run])[:2] == ({}, [])
     assert desk.machine.counters["refused_old"] == 1
 
 
@@ -1009,7 +1009,7 @@ def test_r31_the_two_newest_epochs_of_an_origin_count_and_older_ones_are_refused
     for epoch in (2, 3, 2, 4):
         desk.machine.forward(0.0, 3, [run_of("g", groups=("g",), epoch=epoch)])
     assert desk.machine.counters["duplicates"] == 1
-    assert desk.machine.forward(0.0, 3, [run_of("g", groups=("g",), epoch=2, first=7)]) == ({}, [])
+    assert desk.machine.forward(0.0, 3, [run_of("g", groups=("g",), epoch=2, first=7)])[:2] == ({}, [])
     assert desk.machine.counters["refused_old"] == 1
 
 

@@ -80,6 +80,6 @@ def test_the_epoch_grows_whatever_a_crash_leaves(has_disk: bool, has_clock: bool
     faults.arm(federation, fault)
     federation.run(8.0)
     assert federation.nodes[0].running.epoch > before
-    assert federation.nodes[0].disk_epoch == federation.nodes[0].running.epoch
+    assert federation.nodes[0].disk.epoch == federation.nodes[0].running.epoch
     assert federation.nodes[0].clock_s == (WALL_S if has_clock else 0)
     assert why_not_converged(federation) is None

@@ -19,21 +19,21 @@ The rules:
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from hanse.protocol.messages import Run
+from hanse.protocol.messages import HOST, Run
 
 # About 300 bytes each. Precedent: the same number of flows was kept for telemetry.
 ACCOUNTS_MAX = 100_000
 OTHER_GROUPS = ("(other)",)
 
-# Sources that are no neighbour: the host's clients, and a piece of a run that was counted when it came.
-HOST = -1
-PIECE = -2
+# A source beside the host's clients and the neighbours: a piece of a run that was counted when it came.
+PIECE = -9
 
 DROPPED = "dropped:"
 MEASURES = {
     "published": "by clients of this broker, and wanted elsewhere",
     "received": "from the neighbour, copies included",
     "forwarded": "to the neighbour",
+    "queued": "counted as forwarded, and it waits: behind others, or until the neighbour is back; counted again then",
     "absent": "not sent: the neighbour is in the mesh, and its link is down",
     "parked": "put aside until there is a way",
     "unwanted": "received, and of no use here or beyond",
@@ -211,7 +211,7 @@ def _outcomes(way: Way) -> Iterable[tuple[str, Groups, int]]:
     """Measure, groups and neighbour of all that a use of the way means."""
     if way.source == HOST:
         yield "published", way.groups, -1
-    elif way.source != PIECE:
+    elif way.source >= 0:
         yield "received", way.groups, way.source
     for neighbour, groups in way.hops:
         yield "forwarded", groups, neighbour

@@ -129,7 +129,7 @@ class _Sums:
                 self.lost[name][f"link {source} to {target}"] += count
 
     def _take(self, identity: int, row: Row) -> None:
-        if row.measure in ("forwarded", "received", f"{DROPPED}link"):
+        if row.measure in ("forwarded", "received", "queued", f"{DROPPED}link"):
             self._take_link(identity, row)
         for name in _names(row):
             self.here[identity, name][row.measure] += row.publications
@@ -148,7 +148,7 @@ class _Sums:
             link, count = (row.neighbour, identity), -row.publications
             self.received[link] += row.publications
         else:
-            # What the link refused was counted as forwarded before.
+            # What the link refused, and what waits for it, was counted as forwarded before.
             link, count = (identity, row.neighbour), row.publications * (1 if row.measure == "forwarded" else -1)
             self.sent[link] += count
         self.counted_since[link] = min(row.since, self.counted_since.get(link, row.since))

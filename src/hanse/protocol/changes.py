@@ -19,7 +19,7 @@ from hanse.protocol.messages import Key
 class Changes:
     """What is dirty, what is to be done, and what was counted."""
 
-    __slots__ = ("claims", "cores", "counters", "effects", "groups", "is_table_changed", "keys", "routes")
+    __slots__ = ("claims", "cores", "counters", "edges", "effects", "groups", "is_table_changed", "keys", "routes")
 
     def __init__(self) -> None:
         # Cores to which the parents are to be chosen anew.
@@ -31,6 +31,8 @@ class Changes:
         # Cores, and claim sets of cores, of which the neighbours are to hear at once (R17).
         self.cores: set[int] = set()
         self.claims: set[int] = set()
+        # (neighbour, group) of mesh edges that are new: what was missed may come over them (R37).
+        self.edges: set[tuple[int, str]] = set()
         # Something that the data path's plans depend on.
         self.is_table_changed = False
         self.effects: list[Effect] = []
@@ -56,6 +58,7 @@ class Changes:
             or self.keys
             or self.cores
             or self.claims
+            or self.edges
             or self.is_table_changed
             or self.effects
         )
@@ -70,6 +73,11 @@ class Changes:
         groups, self.groups = self.groups, set()
         return sorted(groups)
 
+    def take_edges(self) -> list[tuple[int, str]]:
+        """The mesh edges that are new; they are old with this."""
+        edges, self.edges = self.edges, set()
+        return sorted(edges)
+
     def take_keys(self) -> list[Key]:
         """The memberships that are to be placed anew; they are clean with this."""
         keys, self.keys = self.keys, set()
@@ -82,6 +90,7 @@ class Due(IntEnum):
     CORE_LOST = 0
     CLAIM = 1
     FADED = 2
+    FORGET = 3
 
 
 class Alarms:

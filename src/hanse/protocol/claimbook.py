@@ -20,6 +20,11 @@ from hanse.protocol.neighbour import Neighbour
 from hanse.protocol.settings import MANAGEMENT_GROUP, Settings
 from hanse.protocol.trie import FilterIndex, MatchCache
 
+# In the place of a core: somebody claimed the group before this federator restarted, or is about to. Never live.
+REMEMBERED = -1
+# In the place of a grouping, with a withdrawal: others want the group, and one of them will claim it.
+LEFT_TO_MEMBERS = "left"
+
 
 @dataclass(frozen=True, slots=True)
 class ClaimWatchers:
@@ -29,6 +34,7 @@ class ClaimWatchers:
         claimed: A core's claim of a group stands.
         ended: A core's claim of a group is gone.
         withdrawn: A core has said, now, that it gives a group up.
+        left: It had members, so that somebody else will claim the group.
         emptied: A core other than this federator claims nothing any longer.
         fetched: A claim set that was being fetched is here, or is no longer waited for.
     """
@@ -36,6 +42,7 @@ class ClaimWatchers:
     claimed: Callable[[int, str], None]
     ended: Callable[[int, str], None]
     withdrawn: Callable[[float, str], None]
+    left: Callable[[float, str], None]
     emptied: Callable[[int], None]
     fetched: Callable[[], None]
 
@@ -86,10 +93,12 @@ class ClaimBook:
 
     # --- our own claims -----------------------------------------------------------------------------------------------
 
-    def change_own(self, group: str, rank: int | None) -> None:
-        """Claim a group, with a rank, or withdraw from it (None)."""
+    def change_own(self, group: str, rank: int | None, *, has_members: bool = False) -> None:
+        """Claim a group, with a rank, or withdraw from it (None); who leaves says whether it had members (R22)."""
         changes = self._changes
         grouping = str(self._settings.grouping) if group == MANAGEMENT_GROUP and rank is not None else ""
+        if has_members:
+            grouping = LEFT_TO_MEMBERS
         if not self.own.groups:
             changes.cores.add(self._identity)
         if not self._record(self._identity, group, is_claimed=rank is not None):
@@ -104,6 +113,17 @@ class ClaimBook:
         """Our own claims, as they are, under a new epoch of ours (R1)."""
         self.own.reset_epoch(epoch)
         self._changes.cores.add(self._identity)
+
+    # --- what was claimed before a restart ----------------------------------------------------------------------------
+
+    def remember(self, group: str) -> None:
+        """Somebody else claimed the group before we restarted, or will claim it now (R36)."""
+        if group != MANAGEMENT_GROUP:
+            self._record(REMEMBERED, group, is_claimed=True)
+
+    def forget_remembered(self, group: str) -> None:
+        """Who has not claimed the group again by now has had time to."""
+        self._record(REMEMBERED, group, is_claimed=False)
 
     # --- the claims of others -----------------------------------------------------------------------------------------
 
@@ -246,6 +266,9 @@ class ClaimBook:
         if not self._record(claims.core, change.group, is_claimed=change.rank is not None):
             del claims.groups[change.group]
         if change.rank is None:
+            if change.grouping == LEFT_TO_MEMBERS and not self.claimants(change.group):
+                self.remember(change.group)
+                self._tell.left(now, change.group)
             self._tell.withdrawn(now, change.group)
         if not claims.groups:
             self._tell.emptied(claims.core)
@@ -265,7 +288,8 @@ class ClaimBook:
                     self._changes.effects.append(Emit("limit_reached", group=group, detail="groups_max"))
                     return False
                 self._index.add(group)
-            self._claimants[group] = tuple(sorted((*cores, core)))
+            others = [other for other in cores if other != REMEMBERED or core == self._identity]
+            self._claimants[group] = tuple(sorted((*others, core)))
         elif not is_claimed and core in cores:
             rest = tuple(other for other in cores if other != core)
             if rest:

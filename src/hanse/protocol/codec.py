@@ -28,6 +28,7 @@ from hanse.protocol.messages import (
     SetDelta,
     SetStep,
     Solicit,
+    Summary,
 )
 from hanse.protocol.packets import check_body
 from hanse.protocol.settings import EPOCH_MAX, FEDERATOR_ID_MAX, RANK_MAX, SEQUENCE_MAX
@@ -37,9 +38,13 @@ CONTROL = 1
 DATA = 2
 # 3 and 4 are what links by brokers put around data and acknowledgements (`hanse.federator.broker_link`).
 PROBE = 5
+SUMMARIES = 6
 RUNS_MAX = 65_535
+# A day: nobody retains publications for longer.
+AGE_MS_MAX = 86_400_000
 
 _FULL, _LEAVING = 1, 2
+_RETURNED = 8  # a run that goes back to the neighbour that it came from
 _FOLLOWS = 4  # a run that begins where the one before it ended, of the same origin and epoch
 
 _Item = TypeVar("_Item")
@@ -143,14 +148,14 @@ class _Reader:
 
 
 def kind_of(data: bytes) -> int:
-    """CONTROL, DATA or PROBE; RemoteError for anything else."""
+    """CONTROL, DATA, PROBE or SUMMARIES; RemoteError for anything else."""
     reader = _Reader(data)
     version = reader.byte()
     if version != VERSION:
         raise RemoteError(f"The frame has version {version}; this federator speaks version {VERSION}.")
     kind = reader.byte()
-    if kind not in (CONTROL, DATA, PROBE):
-        known = f"{CONTROL} (control), {DATA} (data) and {PROBE} (probe)"
+    if kind not in (CONTROL, DATA, PROBE, SUMMARIES):
+        known = f"{CONTROL} (control), {DATA} (data), {PROBE} (probe) and {SUMMARIES} (summaries)"
         raise RemoteError(f"The frame has type {kind}; known are {known}.")
     return kind
 
@@ -354,9 +359,11 @@ def encode_data(runs: Sequence[Run]) -> bytes:
     out: list[bytes] = []
     append = out.append
     follows_origin, follows_epoch, follows_first = -1, -1, -1
-    for origin, epoch, first, count, qos, hops, groups, body in runs:
+    for origin, epoch, first, count, qos, hops, groups, body, is_returned in runs:
         references = [table.setdefault(group, len(table)) for group in groups]
         size = len(body)
+        if is_returned:
+            qos |= _RETURNED  # noqa: PLW2901 - the flags of the run
         if origin == follows_origin and first == follows_first and epoch == follows_epoch:
             append(bytes((qos | _FOLLOWS, hops)))
         else:
@@ -371,8 +378,11 @@ def encode_data(runs: Sequence[Run]) -> bytes:
     return head + b"".join(out)
 
 
-def decode_data(data: bytes) -> list[Run]:
-    """The runs of a data frame; RemoteError for anything that no encoder makes."""
+def decode_data(data: bytes, *, is_record: bool = False) -> list[Run]:
+    """The runs of a data frame; RemoteError for anything that no encoder makes.
+
+    In a record of the outbox a run may name no group: it waits to be matched.
+    """
     reader = _body_of(data, DATA)
     table = reader.many("groups", _Reader.group)
     runs: list[Run] = []
@@ -380,22 +390,22 @@ def decode_data(data: bytes) -> list[Run]:
     for _ in range(reader.varint(RUNS_MAX, "number of runs")):
         flags, hops = reader.byte(), reader.byte()
         qos = flags & 3
-        if flags > 7 or qos == 3:
-            raise RemoteError(f"A run has flags {flags:#x}; the QoS must be 0 to 2, and nothing but 0x4 beside it.")
+        if flags > 15 or qos == 3:
+            raise RemoteError(f"A run has flags {flags:#x}; the QoS must be 0 to 2, and nothing but 0xc beside it.")
         if not flags & _FOLLOWS:
             origin, epoch, first = reader.federator(), reader.epoch(), reader.sequence()
         elif origin < 0:
             raise RemoteError("The first run of a data frame says that it follows another; there is none.")
         count = reader.sequence("number of publications")
         references = reader.many("groups", lambda reader: reader.varint(FEDERATOR_ID_MAX, "group reference"))
-        if not references or max(references) >= len(table):
+        if max(references, default=-1 if is_record else len(table)) >= len(table):
             raise RemoteError(f"A run names group {max(references, default=-1)}, but the frame lists {len(table)}.")
         body = reader.raw(reader.varint(reader.left, "length of a run"), "run")
         if not 0 < count <= len(body):
             raise RemoteError(f"A run says it holds {count} publications in {len(body)} bytes.")
         check_body(body, count, qos)
         groups = tuple([table[reference] for reference in references])
-        runs.append(Run(origin, epoch, first, count, qos, hops, groups, body))
+        runs.append(Run(origin, epoch, first, count, qos, hops, groups, body, flags & _RETURNED != 0))
         first += count
     reader.finish()
     return runs
@@ -434,3 +444,45 @@ def decode_probe(data: bytes) -> Probe:
             "each, and the origin as the first hop."
         )
     return Probe(origin, epoch, number, topic, groups, path)
+
+
+# --- summaries -----------------------------------------------------------------------------------------------------
+
+
+def encode_summaries(summaries: Sequence[Summary]) -> bytes:
+    """The bytes of a summaries frame."""
+    out = [bytes((VERSION, SUMMARIES)), _varint(len(summaries))]
+    for group, age_ms, have in summaries:
+        out += (_text(group), _varint(age_ms), _varint(len(have)))
+        for origin, epoch, ranges in have:
+            out += (_varint(origin), _varint(epoch), _varint(len(ranges)))
+            end = 0
+            for first, count in ranges:
+                out += (_varint(first - end), _varint(count))
+                end = first + count
+    return b"".join(out)
+
+
+def decode_summaries(data: bytes) -> tuple[Summary, ...]:
+    """The summaries of a frame; RemoteError for anything that no encoder makes."""
+    reader = _body_of(data, SUMMARIES)
+    summaries = reader.many("summaries", _get_summary)
+    reader.finish()
+    return summaries
+
+
+def _get_summary(reader: _Reader) -> Summary:
+    return Summary(reader.group(), reader.varint(AGE_MS_MAX, "age"), reader.many("origins", _get_have))
+
+
+def _get_have(reader: _Reader) -> tuple[int, int, tuple[tuple[int, int], ...]]:
+    origin, epoch = reader.federator(), reader.epoch()
+    ranges: list[tuple[int, int]] = []
+    end = 0
+    for gap, count in reader.many("ranges", lambda reader: (reader.sequence(), reader.sequence("number of ids"))):
+        first = end + gap
+        end = first + count
+        if not count or end > SEQUENCE_MAX or (ranges and not gap):
+            raise RemoteError(f"A summary has a range of {count} ids after a gap of {gap}; both must be above 0.")
+        ranges.append((first, count))
+    return origin, epoch, tuple(ranges)

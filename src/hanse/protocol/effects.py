@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from hanse.protocol.messages import ControlFrame, Run
+from hanse.protocol.messages import ControlFrame, Run, Summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,10 +15,62 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class SendRuns:
-    """Send runs that had been parked, as one data frame, over the link to `neighbour`."""
+    """Send runs, as one data frame, over the link to `neighbour`; its acknowledgement names the token, unless 0."""
 
     neighbour: int
     runs: tuple[Run, ...]
+    token: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SendSummaries:
+    """Tell `neighbour` what we have of some groups; its acknowledgement names the token."""
+
+    neighbour: int
+    summaries: tuple[Summary, ...]
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Publish runs at the host broker; its acknowledgement names the token."""
+
+    runs: tuple[Run, ...]
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledge:
+    """Tell the giver (a neighbour, or the host broker as `HOST`) that what bore these receipts has arrived."""
+
+    giver: int
+    receipts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Write records to the outbox of a way, from this position on; say `Stored` when they would survive a power cut."""
+
+    way: int
+    position: int
+    records: tuple[tuple[Run, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Read records of a way's outbox from `start` on, at most up to `end`; say `Fetched` how far it went."""
+
+    way: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Discard:
+    """Records of a way's outbox are needed no longer."""
+
+    way: int
+    positions: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,4 +129,18 @@ EMITTED = {
     "limit_reached": "a limit refused something: `detail`",
 }
 
-Effect = Send | SendRuns | SubscribeHost | UnsubscribeHost | StoreEpoch | CloseLink | Emit
+Effect = (
+    Send
+    | SendRuns
+    | SendSummaries
+    | Deliver
+    | Acknowledge
+    | Store
+    | Fetch
+    | Discard
+    | SubscribeHost
+    | UnsubscribeHost
+    | StoreEpoch
+    | CloseLink
+    | Emit
+)

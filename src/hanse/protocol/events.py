@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from hanse.errors import LocalError
-from hanse.protocol.messages import ControlFrame
+from hanse.protocol.messages import ControlFrame, Run, Summary
 from hanse.protocol.settings import RANK_MAX
 
 
@@ -74,4 +74,43 @@ class Leave:
     """The federator is about to stop: say so to everybody."""
 
 
-Event = LinkUp | LinkDown | Received | Subscribed | Unsubscribed | Ranked | Appointed | Tick | Leave
+@dataclass(frozen=True, slots=True)
+class Summarised:
+    """A neighbour says what it has of some groups, and wants an acknowledgement of this receipt."""
+
+    neighbour: int
+    summaries: tuple[Summary, ...]
+    receipt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """All records of a way's outbox up to `end` would survive a power cut."""
+
+    way: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """Records of a way's outbox, with their positions: all that there are from where was asked up to `end`."""
+
+    way: int
+    records: tuple[tuple[int, tuple[Run, ...]], ...]
+    end: int
+
+
+Event = (
+    LinkUp
+    | LinkDown
+    | Received
+    | Subscribed
+    | Unsubscribed
+    | Ranked
+    | Appointed
+    | Tick
+    | Leave
+    | Summarised
+    | Stored
+    | Fetched
+)

@@ -4,23 +4,27 @@ The control side owns who is a neighbour in which mesh; this side reads it throu
 topic to plan for what the host broker hands in, groups to plan for what a link hands in. `invalidate` empties the
 caches whenever the control side changed anything that a plan depends on.
 
-The rules (docs/protocol.md R25 to R31):
+The rules (docs/protocol.md R25 to R38):
 
 - No event, effect or log line per message; a transit hop passes bytes on.
 - Never back to the sender; a later copy only for groups that are new to it; delivered locally once.
-- A publication that has no way now is parked, within limits, and every drop is counted.
+- QoS 1 and 2 are in custody (`custody`) from here until every way has taken them, and retained for a while after.
+- What has no way now waits: QoS 0 within limits, every drop counted; QoS 1 and 2 as long as it takes.
 
 Plain tuples, dictionaries and local variables throughout: bench/bench_route.py measures it.
 """
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from hanse.errors import RemoteError
-from hanse.protocol.accounts import DROPPED, HOST, PIECE, Accounts, Stream, Use, Way
-from hanse.protocol.messages import Publication, Run
+from hanse.protocol.accounts import DROPPED, PIECE, Accounts, Stream, Use, Way
+from hanse.protocol.custody import DISK, NOBODY, Custody, Duty, Entry
+from hanse.protocol.effects import Acknowledge, Deliver, Effect, SendRuns
+from hanse.protocol.messages import BLOCKED, HOST, Publication, Run, Summary
 from hanse.protocol.packets import split, topic_of
+from hanse.protocol.retention import Retention
 from hanse.protocol.seen import Done, SeenIds
 from hanse.protocol.settings import Settings
 from hanse.protocol.topics import check_name, may_cross
@@ -55,12 +59,26 @@ class Table(Protocol):
     def hop_limit(self) -> int:
         """The number of hops beyond which a publication is dropped (R29)."""
 
+    @property
+    def is_synchronised(self) -> bool:
+        """Whether a neighbour has told all the claims that it knows of."""
+
+    def is_kept_for(self, neighbour: int, group: str) -> bool:
+        """Whether a neighbour that is away belonged to the group's mesh over its link to us (R38)."""
+
 
 class Routed(NamedTuple):
-    """What one batch became."""
+    """What one batch became.
+
+    `tokens` names, for each neighbour and for the host broker (`HOST`), the token that its acknowledgement of the
+    frame, or of the deliveries, is to bring to `acknowledged`; none where only QoS 0 goes there. `effects` are to be
+    carried out after frames and deliveries.
+    """
 
     frames: dict[int, list[Run]]
     deliveries: list[Run]
+    tokens: dict[int, int] = {}  # noqa: RUF012 - nobody writes to the default
+    effects: Sequence[Effect] = ()
 
 
 class Plan(NamedTuple):
@@ -78,12 +96,20 @@ class Plan(NamedTuple):
     way: Way
     uses: dict[Stream, Use]
     own: Use
+    # Claims are not known yet, so there may be more groups: QoS 1 and 2 wait (R36).
+    is_unsure: bool = False
 
 
 class _Parked(NamedTuple):
     expires_at: float
     source: int
     run: Run
+
+
+# Before a group in what was done with a publication: it passed here on its way to the mesh, not along the mesh.
+OUTSIDER = "\0"
+# The groups of a run that waits to be matched.
+UNMATCHED: tuple[str, ...] = ()
 
 
 class Forwarding:
@@ -104,6 +130,10 @@ class Forwarding:
         # 0 where it has to be asked for anew.
         self._hop_limit = 0
         self.accounts = Accounts()
+        self.custody = Custody(settings, counters, self.accounts)
+        self.retention = Retention(settings.retention_s, settings.retention_bytes_max, counters)
+        # Runs of QoS 1 and 2 of the batch at hand that have no way.
+        self._blocked_runs: list[Run] = []
 
     # --- what the control side does ---------------------------------------------------------------------------
 
@@ -122,6 +152,7 @@ class Forwarding:
     def forget(self, now: float) -> None:
         """Once a round: drop what is too old to be remembered or to wait."""
         self._seen.forget(now)
+        self.retention.age(now)
         while self._parked and self._parked[0].expires_at <= now:
             self._drop_parked("parked_expired", "parked_expired")
 
@@ -145,15 +176,31 @@ class Forwarding:
         return self._parked_bytes
 
     def waiting(self) -> list[Run]:
-        """The runs that wait for a way."""
-        return [parked.run for parked in self._parked]
+        """The runs that wait for a way, or for their turn on one."""
+        return [parked.run for parked in self._parked] + self.custody.held()
 
     # --- publications from the host broker ----------------------------------------------------------------------
 
-    def publish(self, now: float, publications: Sequence[Publication]) -> Routed:
-        """Route what clients published at the host broker: match, number, and spread (R25, R26)."""
+    def publish(
+        self,
+        now: float,
+        publications: Sequence[Publication],
+        receipt: int = 0,
+        again: tuple[int, int] | None = None,
+    ) -> Routed:
+        """Route what clients published at the host broker: match, number, and spread (R25, R26).
+
+        Publication k of the batch has the id `next_id + k` of this epoch; or, where the host broker hands in again
+        what a former process has numbered, `again` as `(epoch, number)` and on (R34). With a receipt the host broker
+        is to hear, by `Acknowledge`, when all of it has arrived (R33).
+        """
         frames: defaultdict[int, list[Run]] = defaultdict(list)
         self.accounts.now = now
+        if again is None:
+            epoch, first = self.epoch, self.next_id
+            self.next_id = first + len(publications)
+        else:
+            epoch, first = again
         plans = self._topic_plans
         plan: Plan | None = None
         qos = -1
@@ -165,43 +212,61 @@ class Forwarding:
             if new_plan is plan and packet_qos == qos:
                 packets.append(packet)
                 continue
-            if packets and plan is not None:
-                self._number(now, plan, qos, packets, frames)
+            if plan is not None:
+                self._number(now, plan, qos, epoch, first, packets, frames)
+                first += len(packets)
             plan, qos, packets = new_plan, packet_qos, [packet]
-        if packets and plan is not None:
-            self._number(now, plan, qos, packets, frames)
+        if plan is not None:
+            self._number(now, plan, qos, epoch, first, packets, frames)
         self._counters["published"] += len(publications)
-        return Routed(dict(frames), [])
+        return self._hand_out(now, self.custody.open(HOST, receipt), frames, [], HOST)
 
     def publish_to(self, now: float, group: str, qos: int, packets: list[bytes]) -> Routed:
         """Send packets to one group whatever their topics: for what one federator tells others."""
         frames: defaultdict[int, list[Run]] = defaultdict(list)
-        self._number(now, self._plan((group,), HOST), qos, packets, frames)
-        return Routed(dict(frames), [])
+        first = self.next_id
+        self.next_id = first + len(packets)
+        self._number(now, self._plan((group,), HOST), qos, self.epoch, first, packets, frames)
+        return self._hand_out(now, self.custody.open(NOBODY, 0), frames, [], HOST)
 
     def _number(
-        self, now: float, plan: Plan, qos: int, packets: list[bytes], frames: defaultdict[int, list[Run]]
+        self,
+        now: float,
+        plan: Plan,
+        qos: int,
+        epoch: int,
+        first: int,
+        packets: list[bytes],
+        frames: defaultdict[int, list[Run]],
     ) -> None:
         count = len(packets)
-        if not plan.hops and not plan.blocked:
+        is_waiting = plan.is_unsure and qos > 0
+        if not plan.hops and not plan.blocked and not is_waiting:
             self._counters["not_wanted"] += count
             return
         body = packets[0] if count == 1 else b"".join(packets)
         if len(body) > self._settings.message_bytes_max:
-            packets = [packet for packet in packets if len(packet) <= self._settings.message_bytes_max]
-            self._counters["dropped_too_large"] += count - len(packets)
-            for measure in ("published", f"{DROPPED}too_large") if len(packets) < count else ():
-                self.accounts.add(measure, (self.identity, self.epoch), plan.groups, count - len(packets), 0)
-            count, body = len(packets), b"".join(packets)
-            if not count:
+            if count == 1:
+                self._counters["dropped_too_large"] += 1
+                for measure in ("published", f"{DROPPED}too_large"):
+                    self.accounts.add(measure, (self.identity, epoch), plan.groups, 1, 0)
                 return
-        first = self.next_id
-        self.next_id = first + count
-        use = plan.own
-        use[0] += count
-        use[1] += len(body)
+            for offset, packet in enumerate(packets):
+                self._number(now, plan, qos, epoch, first + offset, [packet], frames)
+            return
         # A named tuple's own constructor costs as much as the rest of this function.
-        run = _new_tuple(Run, (self.identity, self.epoch, first, count, qos, 1, plan.groups, body))
+        run = _new_tuple(Run, (self.identity, epoch, first, count, qos, 1, plan.groups, body, False))
+        if is_waiting:
+            self._blocked_runs.append(run._replace(groups=UNMATCHED))
+            return
+        if epoch == self.epoch:
+            use = plan.own
+            use[0] += count
+            use[1] += len(body)
+        else:
+            self.accounts.use(plan.way, run)  # of a former process
+        if qos:
+            self.retention.add(now, run)
         if plan.uniform:
             for neighbour in plan.uniform:
                 frames[neighbour].append(run)
@@ -209,11 +274,14 @@ class Forwarding:
         for neighbour, groups in plan.hops:
             frames[neighbour].append(run if groups is plan.groups else run._replace(groups=groups))
         if plan.blocked:
-            self._park(now, HOST, run._replace(groups=plan.blocked))
+            self._wait(now, HOST, run._replace(groups=plan.blocked))
 
     def _plan_topic(self, topic: str) -> Plan:
         # A wide filter such as # brings in topics that never cross (R32).
-        plan = self._plan(self._table.match(topic) if may_cross(topic) else (), HOST)
+        crosses = may_cross(topic)
+        plan = self._plan(self._table.match(topic) if crosses else (), HOST)
+        if crosses and not self._table.is_synchronised:
+            plan = plan._replace(is_unsure=True)
         if len(self._topic_plans) >= PLANS_MAX:
             self._topic_plans.clear()
         self._topic_plans[topic] = plan
@@ -221,8 +289,14 @@ class Forwarding:
 
     # --- runs from a neighbour ----------------------------------------------------------------------------------
 
-    def forward(self, now: float, neighbour: int, runs: Sequence[Run]) -> Routed:
-        """Route what a link handed in: suppress what was here before, deliver, and pass on (R26 to R29)."""
+    def forward(
+        self, now: float, neighbour: int, runs: Sequence[Run], receipt: int = 0, sender_epoch: int = 0
+    ) -> Routed:
+        """Route what a link handed in: suppress what was here before, deliver, and pass on (R26 to R29).
+
+        With a receipt the neighbour is to hear, by `Acknowledge`, when all of it has arrived (R33).
+        """
+        entry = self.custody.open(neighbour, receipt)
         frames: dict[int, list[Run]] = {}
         deliveries: list[Run] = []
         counters = self._counters
@@ -232,8 +306,12 @@ class Forwarding:
         if not hop_limit:
             hop_limit = self._hop_limit = self._table.hop_limit()
         for run in runs:
-            origin, epoch, first, count, _, hops, groups, body = run
+            origin, epoch, first, count, qos, hops, groups, body, is_returned = run
             counters["received"] += count
+            if is_returned:
+                accounts.count("received", run, neighbour=neighbour)
+                self._turn(now, entry, neighbour, run)
+                continue
             if origin == self.identity:
                 counters["duplicates"] += count
                 self._refuse(neighbour, run, "duplicate")
@@ -252,6 +330,8 @@ class Forwarding:
                 plan = self._plan_link(neighbour, groups)
             if plan.has_unknown:
                 accounts.count("received", run, neighbour=neighbour)
+                if qos:
+                    self.custody.follow(entry, sender_epoch, run)
                 self._forward_by_topic(now, neighbour, run, frames, deliveries)
             elif window.record_if_new(now, first, count, plan.done):
                 use = plan.uses.get((origin, epoch))
@@ -264,8 +344,40 @@ class Forwarding:
                     deliveries.append(run)
             else:
                 accounts.count("received", run, neighbour=neighbour)
+                if qos:
+                    self.custody.follow(entry, sender_epoch, run)
                 self._forward_pieces(now, neighbour, groups, run, frames, deliveries)
-        return Routed(frames, deliveries)
+            if qos:
+                self.custody.note(entry, sender_epoch, run)
+        return self._hand_out(now, entry, frames, deliveries, neighbour)
+
+    def _turn(self, now: float, entry: Entry, neighbour: int, run: Run) -> None:
+        """A run came back because its way was lost: having passed here as by an outsider does not count (R36)."""
+        window = self._seen.window(run.origin, run.epoch)
+        if run.hops > self._table.hop_limit() or window is None:
+            self._counters["dropped_hops"] += run.length
+            self.accounts.count(f"{DROPPED}hops", run)
+            return
+        self._counters["turned"] += run.length
+        onward = run._replace(hops=run.hops + 1)
+        if run.origin == self.identity:
+            for group in run.groups:
+                self._route_again(now, entry, onward._replace(groups=(group,)), neighbour, now)
+            return
+        spans = split(run.body)
+        for first, count, done in list(window.pieces(run.first, run.length)):
+            served, was_delivered = done or (frozenset(run.groups), True)
+            low, high = first - run.first, first - run.first + count - 1
+            piece = onward._replace(first=first, length=count, body=run.body[spans[low][0] : spans[high][1]])
+            groups = tuple([group for group in run.groups if group not in served])
+            for group in groups:
+                self._route_again(now, entry, piece._replace(groups=(group,)), neighbour, now)
+            is_local = any(map(self._table.is_local, groups))
+            if groups:
+                marks = self._plan(groups, neighbour).done[0]
+                window.record(now, first, count, (served | marks, was_delivered or is_local))
+                if is_local and not was_delivered:
+                    self._send_to_host(now, entry, piece._replace(groups=groups, is_returned=False))
 
     def _refuse(self, neighbour: int, run: Run, measure: str) -> None:
         self.accounts.count("received", run, neighbour=neighbour)
@@ -287,11 +399,14 @@ class Forwarding:
                 continue
             found = self._table.match(topic) if may_cross(topic) else ()  # R32
             matched = tuple([group for group in found if group not in named])
-            if not named and not matched:
-                self._counters["dropped_unknown_group"] += 1
-                self.accounts.count(f"{DROPPED}unknown_group", run._replace(length=1, body=packet))
-                continue
             single = run._replace(first=run.first + offset, length=1, body=packet)
+            if not named and not matched:
+                if run.qos and not self._table.is_synchronised:
+                    self._blocked_runs.append(single._replace(groups=UNMATCHED))  # R36
+                else:
+                    self._counters["dropped_unknown_group"] += 1
+                    self.accounts.count(f"{DROPPED}unknown_group", single)
+                continue
             if named:
                 self._forward_pieces(now, neighbour, named, single, frames, deliveries)
             if matched:
@@ -318,7 +433,7 @@ class Forwarding:
                 self.accounts.add(f"{DROPPED}too_old", stream, groups, count, 0)
                 continue
             served, was_delivered = done
-            fresh = tuple([group for group in groups if group not in served])
+            fresh = tuple([group for group in groups if group not in served and OUTSIDER + group not in served])
             if not fresh:
                 self._counters["duplicates"] += count
                 self.accounts.add("duplicate", stream, groups, count, 0)
@@ -335,14 +450,177 @@ class Forwarding:
             window.record(now, first, count, (served | plan.done[0], was_delivered or plan.is_local))
 
     def _pass_on(self, now: float, neighbour: int, plan: Plan, run: Run, frames: dict[int, list[Run]]) -> None:
+        onward = run._replace(hops=run.hops + 1)
+        if run.qos:
+            self.retention.add(now, onward)
         if plan.hops:
-            self._spread(plan, run._replace(hops=run.hops + 1), frames)
+            self._spread(plan, onward, frames)
         if plan.blocked:
-            self._park(now, neighbour, run._replace(hops=run.hops + 1, groups=plan.blocked))
+            self._wait(now, neighbour, onward._replace(groups=plan.blocked))
 
     def _spread(self, plan: Plan, run: Run, frames: dict[int, list[Run]]) -> None:
         for neighbour, groups in plan.hops:
             frames.setdefault(neighbour, []).append(run if groups == run.groups else run._replace(groups=groups))
+
+    # --- custody ----------------------------------------------------------------------------------------------------
+
+    def _hand_out(
+        self, now: float, entry: Entry, frames: dict[int, list[Run]], deliveries: list[Run], source: int
+    ) -> Routed:
+        """Put what of a batch is of QoS 1 or 2 into custody; what has to wait its turn leaves the batch (R33, R35)."""
+        custody = self.custody
+        tokens: dict[int, int] = {}
+        for neighbour, runs in list(frames.items()):
+            owed = [run for run in runs if run[4]]
+            token = custody.send(now, entry, neighbour, owed, source) if owed else 0
+            if token:
+                tokens[neighbour] = token
+            elif len(owed) == len(runs) or not custody.is_open(neighbour):
+                # They wait; and QoS 0 is not kept for a neighbour that is away.
+                del frames[neighbour]
+                self._counters["dropped_link_down"] += sum(run[3] for run in runs if not run[4])
+                for run in runs:
+                    if not run[4]:
+                        self.accounts.count(f"{DROPPED}link", run, neighbour=neighbour)
+            elif owed:
+                frames[neighbour] = [run for run in runs if not run[4]]
+        owed = [run for run in deliveries if run[4]]
+        if owed:
+            token = custody.send(now, entry, HOST, owed, source)
+            if token:
+                tokens[HOST] = token
+            else:
+                deliveries = [run for run in deliveries if not run[4]]
+        if self._blocked_runs:
+            for run in self._blocked_runs:
+                custody.block(now, entry, run, source)
+            self._blocked_runs.clear()
+        custody.close(entry)
+        return Routed(frames, deliveries, tokens, custody.take_effects() if custody.effects else ())
+
+    def acknowledged(self, now: float, way: int, tokens: Sequence[int]) -> list[Effect]:
+        """A neighbour, or the host broker, has taken what bears these tokens (R33)."""
+        self.custody.acknowledge(now, way, tokens)
+        return self.custody.take_effects()
+
+    def lose_way(self, now: float, neighbour: int) -> None:
+        """A neighbour is gone: the other ways take over at once; what is its own is kept for it (R35, R38)."""
+        for duty in self.custody.close_way(neighbour):
+            held = []
+            for run in duty.runs:
+                kept = tuple([group for group in run.groups if self._table.is_kept_for(neighbour, group)])
+                if kept:
+                    held.append(run if len(kept) == len(run.groups) else run._replace(groups=kept))
+                others = tuple([group for group in run.groups if group not in kept])
+                if others:
+                    self._route_again(now, duty.entry, run._replace(groups=others), duty.source, now)
+            if held:
+                self.custody.hold(neighbour, duty, held)
+            self.custody.release(neighbour, duty)
+
+    def retry_blocked(self, now: float) -> None:
+        """What waits for a way, and has one now, goes (R36)."""
+        custody = self.custody
+        if self._table.is_synchronised:
+            custody.fetch_unsorted()
+        for source, groups in custody.blocked_keys():
+            if self._has_way(groups, source):
+                for duty in custody.take_blocked(source, groups):
+                    self._unblock(now, duty)
+                    custody.release(BLOCKED, duty)
+
+    def _has_way(self, groups: tuple[str, ...], source: int) -> bool:
+        """Whether publications of these groups, or at least of one of them, need not wait."""
+        if groups == UNMATCHED:
+            return self._table.is_synchronised
+        plan = self._plan(groups, source)
+        return plan.blocked != groups or any(self._leads_back(group, source) for group in groups)
+
+    def _leads_back(self, group: str, source: int) -> bool:
+        """Whether the only way of a group leads to where its publication came from."""
+        return source >= 0 and self._table.hops(group) == ((source,), False)
+
+    def fetched_blocked(self, now: float, records: Sequence[tuple[int, Sequence[Run]]]) -> None:
+        """Records of the outbox that had no way (R36)."""
+        for position, runs in records:
+            source = self.custody.source_of(position)
+            if all(not self._has_way(run.groups, source) for run in runs):
+                self.custody.keep_blocked(source, runs[0].groups, position)
+                continue
+            duty = Duty(Entry(DISK, record=(BLOCKED, position)), runs, now, source)
+            self._unblock(now, duty)
+            self.custody.close(duty.entry)
+
+    def _unblock(self, now: float, duty: Duty) -> None:
+        for run in duty.runs:
+            if run.groups != UNMATCHED:
+                self._route_again(now, duty.entry, run, duty.source, duty.since)
+                continue
+            matched = self._table.match(topic_of(run.body))
+            if not matched:
+                self._counters["not_wanted"] += run.length
+                continue
+            known = run._replace(groups=matched)
+            if run.origin == self.identity:
+                self.accounts.count("published", known)
+            self.retention.add(now, known)
+            self._route_again(now, duty.entry, known, duty.source, duty.since)
+            if run.origin != self.identity and any(map(self._table.is_local, matched)):
+                self._deliver(now, duty.entry, known)
+
+    def _route_again(self, now: float, entry: Entry, run: Run, source: int, since: float) -> None:
+        """Another way for a run, or back to where it came from, or it waits (R35, R36)."""
+        plan = self._plan(run.groups, source)
+        for neighbour, groups in plan.hops:
+            is_returned = run.is_returned and not self._table.is_member(groups[0])
+            self._send_again(now, entry, neighbour, run._replace(groups=groups, is_returned=is_returned), source)
+        back = tuple([group for group in plan.blocked if self._leads_back(group, source)])
+        if back and now > since:
+            self._send_again(now, entry, source, run._replace(groups=back, hops=run.hops + 1, is_returned=True), NOBODY)
+        else:
+            back = ()
+        blocked = tuple([group for group in plan.blocked if group not in back])
+        if blocked:
+            self.custody.block(now, entry, run._replace(groups=blocked), source)
+
+    def _send_again(self, now: float, entry: Entry, neighbour: int, run: Run, source: int) -> None:
+        self._counters["rerouted"] += run.length
+        self.accounts.count("forwarded", run, neighbour=neighbour)
+        token = self.custody.send(now, entry, neighbour, (run,), source)
+        if token:
+            self.custody.effects.append(SendRuns(neighbour, (run,), token))
+
+    def _deliver(self, now: float, entry: Entry, run: Run) -> None:
+        """Deliver a run that had to wait until its groups were known, as far as it has not been delivered."""
+        window = self._seen.window(run.origin, run.epoch)
+        if window is not None and window.record_if_new(now, run.first, run.length, (frozenset(run.groups), True)):
+            self._send_to_host(now, entry, run)
+
+    def _send_to_host(self, now: float, entry: Entry, run: Run) -> None:
+        token = self.custody.send(now, entry, HOST, (run,), HOST)
+        if token:
+            self.custody.effects.append(Deliver((run,), token))
+
+    # --- what neighbours lack ---------------------------------------------------------------------------------------
+
+    def supply(self, now: float, neighbour: int, summaries: Sequence[Summary], receipt: int) -> None:
+        """A neighbour says what it has: send it what it lacks, in order (R37)."""
+        entry = self.custody.open(NOBODY, 0)
+        for run in self.retention.missing(now, summaries):
+            self._counters["supplied"] += run.length
+            self.accounts.count("forwarded", run, neighbour=neighbour)
+            token = self.custody.send(now, entry, neighbour, (run,), neighbour)
+            if token:
+                self.custody.effects.append(SendRuns(neighbour, (run,), token))
+        self.custody.close(entry)
+        self.custody.effects.append(Acknowledge(neighbour, (receipt,)))
+
+    def restore_delivered(self, now: float, ranges: Iterable[tuple[int, int, int, int]]) -> None:
+        """What an earlier process delivered to the host broker, as `(origin, epoch, first, count)` (R34)."""
+        for origin, epoch, first, count in ranges:
+            window = self._seen.window(origin, epoch)
+            if window is not None:
+                window.record(now, first, count, (frozenset(), True))
 
     def _plan_link(self, neighbour: int, groups: tuple[str, ...]) -> Plan:
         key = (neighbour, groups)
@@ -365,9 +643,10 @@ class Forwarding:
         absent: dict[int, list[str]] = {}
         blocked = []
         for group in groups:
-            for neighbour in table.absent(group):
-                absent.setdefault(neighbour, []).append(group)
             neighbours, is_blocked = table.hops(group)
+            for neighbour in table.absent(group):
+                if neighbour not in neighbours:  # nothing is kept for it
+                    absent.setdefault(neighbour, []).append(group)
             for neighbour in neighbours:
                 if neighbour != source:
                     by_neighbour.setdefault(neighbour, []).append(group)
@@ -390,8 +669,15 @@ class Forwarding:
         if source == HOST and (hops or blocked):
             stream = self.identity, self.epoch
             own = uses.get(stream) or self.accounts.begin(uses, way, stream)
-        done = (frozenset(groups), is_local)
-        return Plan(groups, way.hops, is_local, way.blocked, done, has_unknown, uniform, way, uses, own)
+        marks = frozenset([group if table.is_member(group) else OUTSIDER + group for group in groups])
+        return Plan(groups, way.hops, is_local, way.blocked, (marks, is_local), has_unknown, uniform, way, uses, own)
+
+    def _wait(self, now: float, source: int, run: Run) -> None:
+        """A run has no way now: QoS 1 and 2 stay in custody, QoS 0 is parked (R30, R36)."""
+        if run.qos:
+            self._blocked_runs.append(run)
+        else:
+            self._park(now, source, run)
 
     def _park(self, now: float, source: int, run: Run) -> None:
         """Keep a run until there is a way, within the limits; the oldest goes first (R30)."""

@@ -33,27 +33,28 @@ class HostSide:
         self._filters: set[str] = set()
         changes.groups.add(MANAGEMENT_GROUP)
 
-    def on_subscribed(self, filter_: str) -> None:
-        """Clients want a filter."""
+    def on_subscribed(self, filter_: str) -> str | None:
+        """Clients want a filter; the group that it is in, unless it was known or does not count."""
         counters = self._changes.counters
         if filter_ in self._filters:
-            return
+            return None
         try:
             check_filter(filter_)
         except RemoteError:
             counters["rejected_filter"] += 1
-            return
+            return None
         if not filter_may_cross(filter_) and filter_ != self._private_group:
             counters["ignored_closed_filter"] += 1  # R32
-            return
+            return None
         if len(self._filters) >= self._settings.groups_max:
             counters["rejected_groups_max"] += 1
             self._changes.effects.append(Emit("limit_reached", group=filter_, detail="groups_max"))
-            return
+            return None
         self._filters.add(filter_)
         group = self._settings.grouping.group_of(filter_)
         self.interest[group] = self.interest.get(group, 0) + 1
         self._touch(group)
+        return group
 
     def on_unsubscribed(self, filter_: str) -> str | None:
         """Clients no longer want a filter; the group that is of interest no more with it, if any."""

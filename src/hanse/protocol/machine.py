@@ -22,8 +22,9 @@ The rules that keep this honest:
 - Inbound words are accepted, ignored (stale, duplicate: counted) or rejected (they break a rule: counted).
 """
 
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import assert_never
 
 from hanse.protocol.accounts import Accounts
@@ -34,12 +35,15 @@ from hanse.protocol.election import Election
 from hanse.protocol.events import (
     Appointed,
     Event,
+    Fetched,
     Leave,
     LinkDown,
     LinkUp,
     Ranked,
     Received,
+    Stored,
     Subscribed,
+    Summarised,
     Tick,
     Unsubscribed,
 )
@@ -47,11 +51,16 @@ from hanse.protocol.forwarding import Forwarding, Plan, Routed
 from hanse.protocol.hostside import HostSide
 from hanse.protocol.identity import boot_epoch, check_federator_id
 from hanse.protocol.mesh import Mesh
-from hanse.protocol.messages import UNREACHABLE, ControlFrame, Publication, Run
+from hanse.protocol.messages import BLOCKED, UNREACHABLE, ControlFrame, Publication, Run, Summary
 from hanse.protocol.neighbour import Neighbour
 from hanse.protocol.settings import MANAGEMENT_GROUP, Settings
 from hanse.protocol.speaker import Speaker
 from hanse.protocol.ways import Ways
+
+# What others wanted before a restart holds for this many times K·A, unless it is told anew.
+REMEMBERED_FACTOR = 10
+# A neighbour that has wanted a group for longer than we by less than this tells us nothing new (R37).
+SINCE_SLACK_S = 0.05
 
 
 class Machine:
@@ -71,6 +80,7 @@ class Machine:
         # What happened, by name; docs/protocol.md lists the names.
         self.counters: Counter[str] = changes.counters
         self._alarms = alarms = Alarms(now, settings.announcement_interval_s)
+        # When the next `Tick` is due.
         self.deadline = alarms.next_at
 
         neighbours = self._neighbours
@@ -84,12 +94,22 @@ class Machine:
                 claimed=mesh.end_fading,
                 ended=mesh.begin_fading,
                 withdrawn=self._election.on_withdrawn,
+                left=lambda now, group: self._alarms.set(now + settings.expiry_s, Due.FORGET, 0, group),
                 emptied=ways.forget_core,
                 fetched=self._election.on_synchronised,
             )
         )
         self._speaker = Speaker(identity, settings, neighbours, changes, claims, ways, now=now)
         self._forwarding = Forwarding(identity, self.epoch, settings, self, self.counters)
+        self._custody = self._forwarding.custody
+        # Neighbours that are away to the groups whose mesh ran over their link: what these get is kept (R38).
+        self._absent: dict[int, set[str]] = {}
+        # Neighbours whose way was lost in this step.
+        self._lost_ways: set[int] = set()
+        # Since when a group has been wanted here or behind us; what is older is not asked for (R37).
+        self._since: dict[str, float] = {}
+        self._had_link = False
+        self.is_synchronised = False
 
     # --- the way in -----------------------------------------------------------------------------------------------
 
@@ -110,23 +130,15 @@ class Machine:
                 if frame.is_refresh and self._changes.is_clean:
                     quiet_from = neighbour
             case Tick():
-                self._on_alarms(now)
-                if now >= self._alarms.next_round_at:
-                    self._on_round(now)
-            case Subscribed(filter_):
-                self._host.on_subscribed(filter_)
-            case Unsubscribed(filter_):
-                unwanted = self._host.on_unsubscribed(filter_)
-                if unwanted is not None:
-                    self._election.hand_over(unwanted)
+                self._on_tick(now)
+            case Subscribed() | Unsubscribed() | Ranked() | Appointed():
+                self._on_wish(now, event)
             case LinkUp(neighbour):
                 self._on_link_up(now, neighbour)
             case LinkDown(neighbour, is_removed):
                 self._on_link_down(now, neighbour, is_removed)
-            case Ranked(group, rank):
-                self._election.on_ranked(group, rank)
-            case Appointed(group, is_appointed):
-                self._election.on_appointed(group, is_appointed=is_appointed)
+            case Summarised() | Stored() | Fetched():
+                self._on_custody(now, event)
             case Leave():
                 self._on_leave()
                 return effects
@@ -135,25 +147,81 @@ class Machine:
         if quiet_from is None:
             self._settle(now)
         self._speaker.flush(now, quiet_from)
+        if self._custody.effects:
+            effects += self._custody.take_effects()
         flush_at = self._speaker.flush_at
-        self.deadline = self._alarms.next_at if flush_at is None else min(self._alarms.next_at, flush_at)
+        self.deadline = min(self._alarms.next_at, self._custody.check_at)
+        if flush_at is not None and flush_at < self.deadline:
+            self.deadline = flush_at
         return effects
 
-    def publish(self, now: float, publications: Sequence[Publication]) -> Routed:
-        """Route publications of the host broker's clients."""
-        return self._forwarding.publish(now, publications)
+    def publish(
+        self,
+        now: float,
+        publications: Sequence[Publication],
+        receipt: int = 0,
+        again: tuple[int, int] | None = None,
+    ) -> Routed:
+        """Route publications of the host broker's clients; `Acknowledge` names the receipt when all have arrived.
+
+        Args:
+            now: the time.
+            publications: one batch.
+            receipt: what the host broker's side knows the batch by; 0 where nobody waits.
+            again: the (epoch, number) of the first, where a former process has numbered them (R34).
+        """
+        routed = self._forwarding.publish(now, publications, receipt, again)
+        self.deadline = min(self.deadline, self._custody.check_at)
+        return routed
 
     def publish_to(self, now: float, group: str, qos: int, packets: list[bytes]) -> Routed:
         """Send packets of the federator's own to a group, whatever their topics."""
-        return self._forwarding.publish_to(now, group, qos, packets)
+        routed = self._forwarding.publish_to(now, group, qos, packets)
+        self.deadline = min(self.deadline, self._custody.check_at)
+        return routed
 
-    def forward(self, now: float, neighbour: int, runs: Sequence[Run]) -> Routed:
+    def forward(self, now: float, neighbour: int, runs: Sequence[Run], receipt: int = 0) -> Routed:
         """Route runs that a neighbour sent; from a stranger they are refused (R3)."""
         known = self._neighbours.get(neighbour)
         if known is None or not known.is_up:
             self.counters["rejected_stranger"] += 1
             return Routed({}, [])
-        return self._forwarding.forward(now, neighbour, runs)
+        if self.is_stopped:
+            return Routed({}, [])  # unacknowledged: the neighbour hands it to others (R22, R35)
+        routed = self._forwarding.forward(now, neighbour, runs, receipt, known.epoch)
+        self.deadline = min(self.deadline, self._custody.check_at)
+        return routed
+
+    def acknowledged(self, now: float, way: int, tokens: Sequence[int]) -> list[Effect]:
+        """A neighbour, or the host broker (`HOST`), has taken what bears these tokens (R33)."""
+        effects = self._forwarding.acknowledged(now, way, tokens)
+        self.deadline = min(self.deadline, self._custody.check_at)
+        return effects
+
+    def restore(
+        self,
+        now: float,
+        *,
+        delivered: Iterable[tuple[int, int, int, int]] = (),
+        outbox: Mapping[int, tuple[int, int]] | None = None,
+        wanted: Iterable[str] = (),
+    ) -> list[Effect]:
+        """What the process before this one left on disk; after `start`, before anything else.
+
+        Args:
+            now: the time.
+            delivered: ids that the host broker has taken, as `(origin, epoch, first, count)`.
+            outbox: way to the first and the end of the positions of its records.
+            wanted: what others wanted, by their groups; it holds until claims are told anew, or for 10·K·A.
+        """
+        effects = self._changes.begin_step()
+        self._forwarding.restore_delivered(now, delivered)
+        for group in sorted(wanted):
+            self._claims.remember(group)
+            self._alarms.set(now + REMEMBERED_FACTOR * self.settings.expiry_s, Due.FORGET, 0, group)
+        self._settle(now)
+        self._custody.restore(dict(outbox or {}))
+        return effects + self._custody.take_effects()
 
     # --- views ------------------------------------------------------------------------------------------------------
 
@@ -213,12 +281,17 @@ class Machine:
         return self._forwarding.accounts
 
     @property
+    def next_id(self) -> int:
+        """The number, in this epoch, that the next publication will have."""
+        return self._forwarding.next_id
+
+    @property
     def flows(self) -> dict[tuple[str, int, tuple[str, ...]], list[int]]:
         """Publications and bytes by (measure, origin, groups), since the start: what telemetry tells."""
         return self._forwarding.accounts.flows()
 
     def waiting(self) -> list[Run]:
-        """The runs that wait for a way."""
+        """The runs that wait for a way, or for their turn on one."""
         return self._forwarding.waiting()
 
     def count_delivered(self, run: Run) -> None:
@@ -232,8 +305,23 @@ class Machine:
 
     @property
     def parked_bytes(self) -> int:
-        """How much data waits for a way."""
+        """How much data of QoS 0 waits for a way."""
         return self._forwarding.parked_bytes
+
+    @property
+    def in_custody(self) -> int:
+        """Publications of QoS 1 and 2 in memory that some way has yet to take."""
+        return self._custody.waiting
+
+    @property
+    def records(self) -> int:
+        """Batches in the outbox that wait."""
+        return self._custody.records
+
+    @property
+    def retained_bytes(self) -> int:
+        """Publications of the last seconds that are kept for neighbours that may have missed them."""
+        return self._forwarding.retention.bytes
 
     # --- what the data path reads -----------------------------------------------------------------------------------
 
@@ -252,15 +340,31 @@ class Machine:
     def hops(self, group: str) -> tuple[tuple[int, ...], bool]:
         """The neighbours that a publication of the group goes to, and whether it has to wait for a way (R26, R30)."""
         edges = self.mesh_neighbours(group)
+        if self._absent:
+            away = [n for n, groups in self._absent.items() if group in groups and n not in edges]
+            if edges:
+                return (*edges, *sorted(away)), False
+            if away:
+                return self._hops_without_edges(group, tuple(sorted(away)))
         if edges:
             return edges, False
+        return self._hops_without_edges(group, ())
+
+    def _hops_without_edges(self, group: str, away: tuple[int, ...]) -> tuple[tuple[int, ...], bool]:
         if self.is_local(group) or group in self._claims.own.groups:
-            return (), self._mesh.own_core(group) is not None
+            return away, self._mesh.own_core(group) is not None
         core = self.core_of(group)
         if core is None:
-            return (), bool(self._claims.claimants(group))
+            return away, bool(self._claims.claimants(group))
         parents = self.parents_of(core)
-        return (parents[:1] if self.settings.outsider == "one_parent" else parents), not parents
+        is_blocked = not parents
+        if self.settings.outsider == "one_parent":
+            parents = parents[:1]
+        return (*parents, *(n for n in away if n not in parents)), is_blocked
+
+    def is_kept_for(self, neighbour: int, group: str) -> bool:
+        """Whether what the group gets is kept for a neighbour that is away (R38)."""
+        return group in self._absent.get(neighbour, ())
 
     def absent(self, group: str) -> tuple[int, ...]:
         """The neighbours of the group's mesh whose link is down (R22)."""
@@ -287,6 +391,7 @@ class Machine:
             self._conflict(identity, "a second link with the id of a neighbour whose link is up")
             return
         neighbour.come_up(now)
+        self._had_link = True
         self._changes.is_table_changed = True
 
     def _on_link_down(self, now: float, identity: int, is_removed: bool) -> None:
@@ -294,11 +399,29 @@ class Machine:
         if neighbour is None:
             return
         if neighbour.is_up:
+            self._lose_way(neighbour)
             neighbour.go_down(now)
             self._forget_ways(neighbour)
             self._changes.is_table_changed = True
         if is_removed:
-            self._forget_neighbour(neighbour)
+            self._forget_neighbour(now, neighbour)
+
+    def _lose_way(self, neighbour: Neighbour) -> None:
+        """Nothing can be sent to a neighbour for now: what its meshes get is kept for it (R35, R38)."""
+        self._absent.setdefault(neighbour.identity, set()).update(self._mesh.groups_with(neighbour))
+        self._lost_ways.add(neighbour.identity)
+        self._changes.is_table_changed = True
+
+    def _open_way(self, now: float, neighbour: Neighbour) -> None:
+        """A neighbour can be sent to: first what was kept for it, and word of what we have (R37, R38)."""
+        identity = neighbour.identity
+        if self._absent.pop(identity, None) is not None:
+            self._changes.is_table_changed = True
+        if identity in self._lost_ways:
+            self._lost_ways.discard(identity)
+            self._forwarding.lose_way(now, identity)
+        self._changes.edges.update((identity, group) for group in self._mesh.groups_with(neighbour))
+        self._custody.open_way(now, identity)
 
     def _forget_ways(self, neighbour: Neighbour) -> None:
         """Nothing leads through this neighbour any longer (R18)."""
@@ -306,9 +429,13 @@ class Machine:
         self._claims.forget_neighbour(neighbour.identity)
         self._mesh.disconnect(neighbour)
 
-    def _forget_neighbour(self, neighbour: Neighbour) -> None:
+    def _forget_neighbour(self, now: float, neighbour: Neighbour) -> None:
         """The neighbour is gone for good: it left, was removed, or stayed away too long (R22)."""
         self._mesh.forget_neighbour(neighbour)
+        self._absent.pop(neighbour.identity, None)
+        self._forwarding.lose_way(now, neighbour.identity)
+        self.counters["records_given_up"] += self._custody.forget_way(neighbour.identity)
+        self._lost_ways.discard(neighbour.identity)
         del self._neighbours[neighbour.identity]
         self._generation = max(self._generation, neighbour.joining.generation + 1, neighbour.connecting.generation + 1)
         self._changes.is_table_changed = True
@@ -332,7 +459,7 @@ class Machine:
             self.counters["ignored_stale_frame"] += 1  # R2
             return
         if frame.epoch > neighbour.epoch and neighbour.epoch:
-            self._on_neighbour_restarted(neighbour)
+            self._on_neighbour_restarted(now, neighbour)
         neighbour.epoch, neighbour.number = frame.epoch, frame.number
         neighbour.heard_at = now
         self._take_echo(now, neighbour, frame)
@@ -342,6 +469,8 @@ class Machine:
         if not neighbour.is_usable and now - neighbour.echoed_at <= self.settings.expiry_s:
             neighbour.is_usable = True
             self._ways.touch_neighbour(identity)
+            if neighbour.has_spoken:
+                self._open_way(now, neighbour)
         if frame.echo_epoch == self.epoch:  # else it speaks of the sets of a boot before this one
             neighbour.joining.acknowledge(frame.memberships_ack)
             neighbour.connecting.acknowledge(frame.connections_ack)
@@ -350,6 +479,8 @@ class Machine:
             neighbour.has_spoken = True
             self._changes.groups.add(MANAGEMENT_GROUP)
             self._election.on_synchronised()
+            if neighbour.is_usable:
+                self._open_way(now, neighbour)
 
     def _take_words(self, now: float, neighbour: Neighbour, frame: ControlFrame) -> None:
         """Each section of a frame, to the part that it is for; claims first, since announcements name them."""
@@ -394,8 +525,11 @@ class Machine:
             neighbour.echoed_number = 0
             neighbour.needs_full = neighbour.is_up
 
-    def _on_neighbour_restarted(self, neighbour: Neighbour) -> None:
+    def _on_neighbour_restarted(self, now: float, neighbour: Neighbour) -> None:
         """A new epoch: the neighbour has forgotten what we told it, and what it told us counts no more (R22)."""
+        self._lose_way(neighbour)
+        self._forwarding.lose_way(now, neighbour.identity)
+        self._lost_ways.discard(neighbour.identity)
         self._forget_ways(neighbour)
         neighbour.joined.await_owner()
         neighbour.joining.restart()
@@ -411,7 +545,7 @@ class Machine:
             self._claims.on_delta(now, neighbour, delta)
         neighbour.go_down(now)
         self._forget_ways(neighbour)
-        self._forget_neighbour(neighbour)
+        self._forget_neighbour(now, neighbour)
 
     # --- conclusions --------------------------------------------------------------------------------------------------
 
@@ -429,21 +563,107 @@ class Machine:
             else:
                 for key in changes.take_keys():
                     self._mesh.place(key)
+        if not self.is_synchronised and not self._claims.is_fetching:
+            self.is_synchronised = any(neighbour.has_spoken for neighbour in self._neighbours.values())
+            changes.is_table_changed = changes.is_table_changed or self.is_synchronised
         if changes.is_table_changed:
             changes.is_table_changed = False
             self._forwarding.invalidate()
+            for neighbour in sorted(self._lost_ways):
+                self._forwarding.lose_way(now, neighbour)
+            self._lost_ways.clear()
+            if self._custody.has_blocked:
+                self._forwarding.retry_blocked(now)
             if self._forwarding.parked_bytes:
                 for neighbour, runs in sorted(self._forwarding.retry_parked().items()):
                     self._emit(SendRuns(neighbour, tuple(runs)))
+        if changes.edges:
+            self._ask_for_missing(now, changes.take_edges())
+
+    # --- what clients, operators and the manager want -----------------------------------------------------------------
+
+    def _on_wish(self, now: float, event: Subscribed | Unsubscribed | Ranked | Appointed) -> None:
+        match event:
+            case Subscribed(filter_):
+                group = self._host.on_subscribed(filter_)
+                if group is not None:
+                    # What is told before the first link was wanted by the process before this one (R37).
+                    self._since.setdefault(group, now if self._had_link else -math.inf)
+            case Unsubscribed(filter_):
+                unwanted = self._host.on_unsubscribed(filter_)
+                if unwanted is not None:
+                    self._since.pop(unwanted, None)
+                    self._election.hand_over(unwanted)
+            case Ranked(group, rank):
+                self._election.on_ranked(group, rank)
+            case Appointed(group, is_appointed):
+                self._election.on_appointed(group, is_appointed=is_appointed)
+            case _:
+                assert_never(event)
+
+    # --- what was missed ----------------------------------------------------------------------------------------------
+
+    def _ask_for_missing(self, now: float, edges: list[tuple[int, str]]) -> None:
+        """On new mesh edges: say what we have, so that the other side sends what we lack (R37)."""
+        ages_ms: dict[int, dict[str, int]] = {}
+        for neighbour, group in edges:
+            since = self._since.get(group)
+            if since is not None and now > since:
+                age_s = min(self.settings.retention_s, now - since)
+                ages_ms.setdefault(neighbour, {})[group] = math.ceil(age_s * 1000)
+        limit = self.settings.items_per_frame_max
+        for neighbour in sorted(ages_ms):
+            groups = sorted(ages_ms[neighbour])
+            for start in range(0, len(groups), limit):
+                asked = {group: ages_ms[neighbour][group] for group in groups[start : start + limit]}
+                self._custody.summarise(now, neighbour, self._forwarding.retention.summaries(asked))
+
+    def _on_custody(self, now: float, event: Summarised | Stored | Fetched) -> None:
+        match event:
+            case Summarised(neighbour, summaries, receipt):
+                self._on_summaries(now, neighbour, summaries, receipt)
+            case Stored(way, end):
+                self._custody.stored(way, end)
+            case Fetched(way, records, end):
+                if way == BLOCKED:
+                    self._forwarding.fetched_blocked(now, records)
+                else:
+                    self._custody.fetched(now, way, records, end)
+            case _:
+                assert_never(event)
+
+    def _on_summaries(self, now: float, identity: int, summaries: tuple[Summary, ...], receipt: int) -> None:
+        """A neighbour says what it has; who waits behind it may lack what we lack too (R37)."""
+        neighbour = self._neighbours.get(identity)
+        if neighbour is None or not neighbour.is_up:
+            self.counters["rejected_stranger"] += 1
+            return
+        self._forwarding.supply(now, identity, summaries, receipt)
+        for summary in summaries:
+            since = now - min(summary.age_ms / 1000, self.settings.retention_s)
+            if since < self._since.get(summary.group, now) - SINCE_SLACK_S and self.is_known(summary.group):
+                self._since[summary.group] = since
+                # Also the one that asked: who waits on our other side may lack what it has.
+                self._changes.edges.update((edge, summary.group) for edge in self._mesh.edges(summary.group))
 
     def _on_leave(self) -> None:
         """Say goodbye: claims are withdrawn and memberships end with the same frame (R22)."""
         for group in sorted(self._claims.own.groups):
-            self._claims.change_own(group, None)
+            self._claims.change_own(group, None, has_members=self._mesh.has_members(group))
         self._speaker.say_goodbye()
         self.is_stopped = True
+        self.deadline = math.inf
 
     # --- time ---------------------------------------------------------------------------------------------------------
+
+    def _on_tick(self, now: float) -> None:
+        self._on_alarms(now)
+        if now >= self._alarms.next_round_at:
+            self._on_round(now)
+        if now >= self._custody.check_at:
+            if self._custody.has_blocked:
+                self._forwarding.retry_blocked(now)
+            self._custody.check(now)
 
     def _on_alarms(self, now: float) -> None:
         for due, core, group in self._alarms.ring(now):
@@ -454,6 +674,8 @@ class Machine:
                     self._ways.on_lost(core)
                 case Due.FADED:
                     self._mesh.on_faded(now, core, group)
+                case Due.FORGET:
+                    self._claims.forget_remembered(group)
                 case _:
                     assert_never(due)
 
@@ -479,6 +701,7 @@ class Machine:
                 neighbour.is_usable = False
                 self.counters["neighbours_lost"] += 1
                 self._emit(Emit("neighbour_lost", neighbour=neighbour.identity))
+                self._lose_way(neighbour)
                 self._ways.touch_neighbour(neighbour.identity)
             if now - neighbour.up_at > 2 * self.settings.announcement_interval_s:
                 # By now we have joined what we want through this neighbour; if that is nothing, it must hear so,
@@ -491,4 +714,4 @@ class Machine:
                 neighbour.connecting.rewind()
             neighbour.has_stale_steps = has_steps
         elif neighbour.absent_since is not None and now - neighbour.absent_since > self.settings.absence_s:
-            self._forget_neighbour(neighbour)
+            self._forget_neighbour(now, neighbour)

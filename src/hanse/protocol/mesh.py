@@ -83,6 +83,10 @@ class Mesh:
                 edges.update(*by_core.values())
         return edges
 
+    def groups_with(self, neighbour: Neighbour) -> set[str]:
+        """The groups whose mesh runs over the link to a neighbour, or did until it was lost."""
+        return {group for _, group in neighbour.joined.keys} | {group for _, group in neighbour.joining.keys}
+
     def is_connected(self, key: Key) -> bool:
         """Whether our membership reaches its core, as the parents say."""
         core, group = key
@@ -101,6 +105,7 @@ class Mesh:
         for core, group in added:
             self._children.setdefault(group, {}).setdefault(core, set()).add(neighbour.identity)
             self._changes.effects.append(Emit("member_joined", group=group, core=core, neighbour=neighbour.identity))
+            self._changes.edges.add((neighbour.identity, group))
             self._touch((core, group))
         for key in removed:
             self._drop_child(key, neighbour)
@@ -193,6 +198,7 @@ class Mesh:
                 self._neighbours[parent].joining.add(key)
                 self._holders.setdefault(group, {}).setdefault(core, set()).add(parent)
                 self._joined_under.setdefault(core, set()).add(group)
+                self._changes.edges.add((parent, group))
                 self._changes.is_table_changed = True
         former = sorted(set(self._holders.get(group, {}).get(core, ())) - set(wanted))
         if former and not self._must_keep_former(key, wanted, has_need=bool(is_own or children)):

@@ -18,6 +18,10 @@ HOPS_LIMIT_MIN = 64
 # (core, group): what a membership is about.
 Key = tuple[int, str]
 
+# Ways that are no neighbour: the host broker, and none at all for now.
+HOST = -1
+BLOCKED = -2
+
 
 class Announcement(NamedTuple):
     """The way to one core, as the sender has it: one hop further away for whoever hears it."""
@@ -175,6 +179,18 @@ class Probe(NamedTuple):
     path: tuple[PathHop, ...]
 
 
+class Summary(NamedTuple):
+    """What the sender has of one group, for whoever may have more of it.
+
+    `age_ms` says for how long the sender has wanted the group, or somebody behind it: what is older is not for it.
+    `have` is origin, epoch and ranges `(first, count)` of ids.
+    """
+
+    group: str
+    age_ms: int
+    have: tuple[tuple[int, int, tuple[tuple[int, int], ...]], ...] = ()
+
+
 class Publication(NamedTuple):
     """What a client published at the host broker.
 
@@ -201,3 +217,5 @@ class Run(NamedTuple):
     hops: int
     groups: tuple[str, ...]
     body: bytes
+    # The receiver sent it here, and from here there is no way but back (R36).
+    is_returned: bool = False

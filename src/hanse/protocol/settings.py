@@ -33,9 +33,19 @@ class Settings:
     absence_s: float = 3600.0
     # Publications that wait for a way to their core, and for how long.
     parked_bytes_max: int = 1 << 20
-    # Ids seen are remembered at least this long; a copy that comes later is refused.
-    seen_s: float = 60.0
+    # Ids seen are remembered at least this long; a copy that comes later is refused. As long as an outbox may hold it.
+    seen_s: float = 3600.0
     seen_ids_max: int = 1 << 24
+
+    # B: how long a client may take to say again what it wants; with (K + 2)·A, how long publications of QoS 1 and 2
+    # are retained for neighbours that a new mesh edge shows to have missed them.
+    beacon_interval_s: float = 1.0
+    retention_bytes_max: int = 64 << 20
+    # What one way may have under way unacknowledged; more waits behind it. 4 MiB is 40 ms at 100 MB/s.
+    window_bytes: int = 4 << 20
+    # What has no way goes to the outbox after this; what a neighbour does not answer after that.
+    outbox_after_s: float = 0.1
+    stuck_after_s: float = 1.0
 
     groups_max: int = 1_000_000
     cores_max: int = 100_000
@@ -64,6 +74,11 @@ class Settings:
             ("redundancy", 1),
             ("coalescing_s", 0.0),
             ("absence_s", 0.0),
+            ("beacon_interval_s", 0.0),
+            ("retention_bytes_max", 0),
+            ("window_bytes", 1),
+            ("outbox_after_s", 0.0),
+            ("stuck_after_s", 0.0),
             ("groups_max", 1),
             ("cores_max", 1),
             ("neighbours_max", 1),
@@ -78,6 +93,16 @@ class Settings:
     def expiry_s(self) -> float:
         """K times A: what has not been refreshed for this long is gone."""
         return self.expiry_factor * self.announcement_interval_s
+
+    @property
+    def retention_s(self) -> float:
+        """(K + 2)·A + B: as long as it takes until a loss is noticed and the mesh is whole again."""
+        return (self.expiry_factor + 2) * self.announcement_interval_s + self.beacon_interval_s
+
+    @property
+    def retransmission_s(self) -> float:
+        """What is not acknowledged for this long is sent again over a link that stands."""
+        return self.expiry_s
 
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -15,7 +15,7 @@ A broken rule raises `InvariantError` at once: the run stops where the trace sti
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from hanse.errors import HanseError, LocalError
 from hanse.protocol.effects import Emit
@@ -94,6 +94,8 @@ class Checkers(Monitor):
         self._cores: dict[int, None] = {}
         self._elected: defaultdict[str, list[float]] = defaultdict(list)
         self._sweep_s = 0.0
+        # Federators that lost their disk: what they delivered before may be delivered again.
+        self._diskless: set[int] = set()
 
     def refuse(self, name: str, text: str) -> None:
         """A rule is broken: the run ends here."""
@@ -192,6 +194,9 @@ class Checkers(Monitor):
         origin, target = federation.nodes[message.origin], federation.nodes[client.broker]
         if origin.starts == 0 or target.starts == 0:
             return "not started"
+        if message.qos and message.is_told:
+            # In custody from here on: only what no federator can help is an excuse.
+            return message.excuse or None
         published_s = message.published_s
         k = bisect_right(self._edges, published_s)
         is_excused = k < len(self._edges) and self._edges[k] <= published_s + EXCUSED_AFTER_A * self._a
@@ -391,17 +396,39 @@ class Checkers(Monitor):
         """A machine hands publications to its host broker."""
         for run in runs:
             for message in self.ledger.read(run, f"delivered at {node.identity}"):
-                if node.host.is_up:
-                    self.ledger.deliver(node.identity, message, node.host.receivers(message.topic))
+                first_start = message.first_start.setdefault(node.identity, node.starts)
+                self.ledger.deliver(
+                    node.identity,
+                    message,
+                    node.host.receivers(message.topic),
+                    may_repeat=(message.qos == 1 and node.starts > first_start) or node.identity in self._diskless,
+                )
 
-    def lost_in_flight(self, frame: tuple[object, ...]) -> None:
+    def lost_in_flight(self, runs: Sequence[Run]) -> None:
         """Remember why a message may be missing somewhere."""
-        runs = self._federation.runs_of(frame)
+        for message in self._messages(runs):
+            message.is_lost_in_flight = True
+
+    def lost_with_host(self, publications: Sequence[Publication]) -> None:
+        """What a broker had not handed over when it died is lost with it: RELIABILITY 4."""
+        for publication in publications:
+            for number, _, _ in read_packets(publication.packet):
+                self.ledger.messages[number].excuse = "the broker that had it died"
+
+    def lost_with_disk(self, node: Node) -> None:
+        """What was on a disk that is gone is lost with it."""
+        self._diskless.add(node.identity)
+        for log in node.disk.outbox.values():
+            for runs in log.values():
+                for message in self._messages(runs):
+                    message.excuse = "the disk that had it is gone"
+
+    def _messages(self, runs: Sequence[Run]) -> Iterator[Message]:
         for run in runs:
             for number, _, _ in read_packets(run.body):
                 message = self.ledger.messages.get(number)
                 if message is not None:
-                    message.is_lost_in_flight = True
+                    yield message
 
     # --- the end of a run ---
 
@@ -410,3 +437,17 @@ class Checkers(Monitor):
         if not self.is_calm:
             raise LocalError("A run can be frozen only when the bound after the last fault has passed.")
         self.is_frozen = True
+
+    def close(self) -> None:
+        """The end: nothing of QoS 1 and 2 is missing, and nothing is in custody any longer."""
+        self.ledger.judge_kept(self._reason)
+        for node in self._federation.nodes.values():
+            machine = node.machine
+            if machine is None:
+                continue
+            if machine.in_custody or machine.records or node.host.unacknowledged:
+                self.refuse(
+                    "custody for ever",
+                    f"{node.identity} still has {machine.in_custody} publications, {machine.records} records and "
+                    f"{node.host.unacknowledged} that its host broker waits for",
+                )

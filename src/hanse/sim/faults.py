@@ -10,7 +10,7 @@
 | partition | the overlay falls into halves, thirds or singletons | |
 | one-way | one way of a link loses everything, and nobody is told | |
 | flap | a link goes up and down with a period of 0.5A to 2A | yes |
-| noise | control frames are lost (1 to 30 %), late and repeated; data frames are late and repeated | yes |
+| noise | frames are lost (1 to 30 %), late and repeated; data frames of QoS 0 only late and repeated | yes |
 | churn | up to 30 % of the federators come and go | yes |
 | host | a host broker dies and comes back; its federator lives on | |
 
@@ -22,6 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
+from hanse.sim.disk import Disk
 from hanse.sim.federation import WALL_S, Federation
 from hanse.sim.links import Noise
 from hanse.sim.overlay import Overlay, Pair
@@ -244,7 +245,9 @@ def _crash(federation: Federation, fault: Fault, identity: int) -> None:
     node = federation.nodes[identity]
     federation.stop(identity, is_silent=fault.is_silent)
     if not fault.has_disk:
-        node.disk_epoch = 0
+        if federation.monitor is not None:
+            federation.monitor.lost_with_disk(node)
+        node.disk = Disk()
     # A clock that lost its battery starts in 1970; the next restart finds it set right.
     node.clock_s = WALL_S if fault.has_clock else 0
 

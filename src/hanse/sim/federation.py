@@ -7,23 +7,33 @@ Rules:
   clock that its fault left it.
 - A paused federator handles nothing; what reaches it waits, in order, as in a socket's buffer.
 - With `is_wire` every frame passes the codec, both ways. Without it the objects themselves pass: they are frozen.
+- The host broker keeps a persistent session for its federator: what it handed over and has not been acknowledged for
+  is handed over again after a restart, and what came meanwhile after it. The federator's disk (outbox, ids delivered,
+  ids given, journal of QoS 2) outlives it too, unless the fault takes the disk.
 """
 
 import heapq
+import itertools
 import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import Any, assert_never
+from typing import Any, NamedTuple, assert_never
 
 from hanse.errors import HanseError
 from hanse.protocol import codec
 from hanse.protocol.effects import (
+    Acknowledge,
     CloseLink,
+    Deliver,
+    Discard,
     Effect,
     Emit,
+    Fetch,
     Send,
     SendRuns,
+    SendSummaries,
+    Store,
     StoreEpoch,
     SubscribeHost,
     UnsubscribeHost,
@@ -31,19 +41,23 @@ from hanse.protocol.effects import (
 from hanse.protocol.events import (
     Appointed,
     Event,
+    Fetched,
     Leave,
     LinkDown,
     LinkUp,
     Ranked,
     Received,
+    Stored,
     Subscribed,
+    Summarised,
     Tick,
     Unsubscribed,
 )
 from hanse.protocol.forwarding import Routed
 from hanse.protocol.machine import Machine
-from hanse.protocol.messages import ControlFrame, Publication, Run
+from hanse.protocol.messages import HOST, ControlFrame, Publication, Run, Summary
 from hanse.protocol.settings import Settings
+from hanse.sim.disk import Disk
 from hanse.sim.engine import Engine
 from hanse.sim.host import Client, HostBroker
 from hanse.sim.links import REMEMBERED_FRAMES, Direction, Link
@@ -62,7 +76,31 @@ RECONNECT_A = (0.05, 0.5)
 # A machine whose deadline does not move when it gets its tick would stop the clock for good.
 LATE_TICKS_MAX = 10
 
+# How long a disk takes to write or read, and a host broker to acknowledge.
+DISK_S = 0.003
+HOST_S = 0.001
+
 MachineFactory = Callable[..., Machine]
+
+
+class Data(NamedTuple):
+    """A data frame on its way: its runs, or the bytes of the frame."""
+
+    token: int
+    body: tuple[Run, ...] | bytes
+
+
+class Summaries(NamedTuple):
+    """A frame of summaries on its way."""
+
+    token: int
+    summaries: tuple[Summary, ...]
+
+
+class Ack(NamedTuple):
+    """The answer to a frame that bore a token."""
+
+    token: int
 
 
 class Record(IntEnum):
@@ -87,7 +125,7 @@ class Node:
 
     __slots__ = (
         "clock_s",
-        "disk_epoch",
+        "disk",
         "host",
         "identity",
         "inbox",
@@ -96,8 +134,10 @@ class Node:
         "late_ticks",
         "machine",
         "ranks",
+        "receipts",
         "starts",
         "tick_at",
+        "untaken",
         "ways",
     )
 
@@ -112,7 +152,11 @@ class Node:
         self.is_leaving = False
         self.late_ticks = 0
         self.inbox: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
-        self.disk_epoch = 0
+        self.disk = Disk()
+        # Receipts that the machine has, to (neighbour, connection, token).
+        self.receipts: dict[int, tuple[int, int, int]] = {}
+        # What the host broker has not taken because it is down: (runs, token).
+        self.untaken: list[tuple[Sequence[Run], int]] = []
         # The wall clock at simulated time 0.
         self.clock_s = WALL_S
         self.starts = 0
@@ -163,6 +207,7 @@ class Federation:
             self.links[ends] = link
             for way in link.directions:
                 self.nodes[way.source].ways[way.target] = way
+        self._receipts = itertools.count(1)
         # Who can exchange frames with whom, until something changes that.
         self._live: dict[int, list[int]] | None = None
         self.counters: Counter[str] = Counter()
@@ -190,17 +235,25 @@ class Federation:
         now = self.engine.now
         wall_s = max(0, int(node.clock_s + now))
         node.machine = self.machine_factory(
-            identity, self.settings, now=now, wall_s=wall_s, stored_epoch=node.disk_epoch
+            identity, self.settings, now=now, wall_s=wall_s, stored_epoch=node.disk.epoch
         )
         node.starts += 1
         node.tick_at = float("inf")
         self.engine.note(Record.START, identity, node.machine.epoch)
         self._edge("start")
         self._carry_out(node, node.machine.start(now))
+        disk = node.disk
+        left = node.machine.restore(
+            now, delivered=disk.delivered_ranges(), outbox=disk.outbox_ranges(), wanted=sorted(disk.wanted)
+        )
+        self._carry_out(node, left)
         for event in node.ranks.values():
             self._step(node, event)
-        for topic_filter in sorted(node.host.interest):
+        # First what was known before the end, then what has changed since, as an agent's store and sources tell it.
+        for topic_filter in sorted(disk.interest):
             self._step(node, Subscribed(topic_filter))
+        self._change_interest(node, sorted(node.host.interest.keys() - disk.interest), Subscribed)
+        self._change_interest(node, sorted(disk.interest - node.host.interest.keys()), Unsubscribed)
         for way in node.ways.values():
             link = way.link
             link.direction_to(identity).is_known = False
@@ -212,6 +265,24 @@ class Federation:
                 self.engine.after(0.0, self._connect, link)
         if self.monitor is not None:
             self.monitor.started(node)
+        self._hand_over_again(node)
+
+    def _hand_over_again(self, node: Node) -> None:
+        """The host broker's session hands over again what is above QoS 0, one by one, as the ids were given."""
+        for receipt, batch in node.host.take_session().items():
+            given = node.disk.given.pop(receipt, None)
+            for k, publication in enumerate(batch):
+                if publication.qos:
+                    one = next(self._receipts)
+                    node.host.keep(one, [publication])
+                    if given is not None:
+                        node.disk.given[one] = (given[0], given[1] + k)
+                    self._publish(node, [publication], one)
+
+    def _change_interest(self, node: Node, filters: list[str], event: type[Subscribed] | type[Unsubscribed]) -> None:
+        for topic_filter in filters:
+            (node.disk.interest.add if event is Subscribed else node.disk.interest.discard)(topic_filter)
+            self._step(node, event(topic_filter))
 
     def stop(self, identity: int, *, is_silent: bool = False) -> None:
         """Kill a federator. Its neighbours see a reset, or nothing at all where the whole machine went dark."""
@@ -224,7 +295,8 @@ class Federation:
         node.machine = None
         node.is_paused = node.is_leaving = False
         node.inbox.clear()
-        node.host.federator_filters.clear()
+        node.receipts.clear()
+        node.untaken.clear()
         self._edge("stop")
         for way in node.ways.values():
             link = way.link
@@ -388,8 +460,8 @@ class Federation:
             for frame in way.stalled:
                 self._lost(frame)
             way.stalled.clear()
-            # Old control frames may come back over a new connection. Data may not: a federator that restarted in
-            # between no longer knows what it has seen, as long as that is not kept on disk.
+            # Old control frames may come back over a new connection. Data may not: a connection is not a datagram
+            # carrier, and a federator that restarted in between knows only what the host broker took of it.
             way.remembered = [frame for frame in way.remembered if not isinstance(frame, tuple)]
             self.engine.after(way.latency_s, self._link_down, way)
         self._edge("link down")
@@ -442,9 +514,9 @@ class Federation:
         if noise is None:
             engine.after(way.latency_s, self._arrive, way, way.link.generation, frame)
             return
-        is_data = isinstance(frame, tuple)
-        if not is_data and random.random() < noise.loss:
-            self.counters["control_frames_lost"] += 1
+        # Data without a token is of QoS 0: only who holds custody sends again.
+        if (not isinstance(frame, tuple) or frame[0]) and random.random() < noise.loss:
+            self._lost(frame)
             return
         delay_s = way.latency_s
         if random.random() < noise.reorder:
@@ -473,7 +545,7 @@ class Federation:
             node.inbox.append((self._take, (node, source, frame)))
             return
         if isinstance(frame, tuple):
-            self._forward(node, source, frame)
+            self._take_data(node, source, frame)
             return
         ends = source << 32 | node.identity
         if isinstance(frame, bytes):
@@ -487,45 +559,87 @@ class Federation:
         self._step(node, Received(source, frame))
 
     def _lost(self, frame: object) -> None:
-        if isinstance(frame, tuple):
+        if isinstance(frame, Data):
             self.counters["data_frames_lost"] += 1
             if self.monitor is not None:
-                self.monitor.lost_in_flight(frame)
+                self.monitor.lost_in_flight(self.runs_of(frame))
+        elif isinstance(frame, tuple):
+            self.counters["acks_lost"] += 1
         else:
             self.counters["control_frames_lost"] += 1
 
-    def _forward(self, node: Node, neighbour: int, frame: tuple[Any, ...]) -> None:
+    def _take_data(self, node: Node, neighbour: int, frame: tuple[Any, ...]) -> None:
+        """A data frame, a summary, or the answer to one."""
+        now = self.engine.now
+        if isinstance(frame, Ack):
+            self._carry_out(node, node.running.acknowledged(now, neighbour, (frame.token,)))
+            return
+        receipt = 0
+        if frame[0]:
+            receipt = next(self._receipts)
+            node.receipts[receipt] = (neighbour, self.link_between(node.identity, neighbour).generation, frame[0])
+        if isinstance(frame, Summaries):
+            self.engine.note(Record.DATA, neighbour << 32 | node.identity, len(frame.summaries))
+            self._step(node, Summarised(neighbour, frame.summaries, receipt))
+        else:
+            assert isinstance(frame, Data)
+            self._forward(node, neighbour, frame, receipt)
+
+    def _forward(self, node: Node, neighbour: int, frame: Data, receipt: int) -> None:
         runs = self.runs_of(frame)
         ends = neighbour << 32 | node.identity
-        if self.is_wire:
-            self.engine.note(Record.DATA, ends, zlib.crc32(frame[0]))
+        if isinstance(frame.body, bytes):
+            self.engine.note(Record.DATA, ends, zlib.crc32(frame.body))
         else:
             self.engine.note(Record.DATA, ends, runs[0].origin, runs[0].first, len(runs))
-        routed = node.running.forward(self.engine.now, neighbour, runs)
+        routed = node.running.forward(self.engine.now, neighbour, runs, receipt)
         if self.monitor is not None:
             self.monitor.forwarded(node, neighbour, runs, routed)
         self._route(node, routed)
 
-    def runs_of(self, frame: tuple[Any, ...]) -> tuple[Run, ...]:
+    def runs_of(self, frame: Data) -> tuple[Run, ...]:
         """The runs that a data frame carries, decoded where frames are bytes."""
-        return tuple(codec.decode_data(frame[0])) if self.is_wire else frame
+        return tuple(codec.decode_data(frame.body)) if isinstance(frame.body, bytes) else frame.body
 
     def _route(self, node: Node, routed: Routed) -> None:
         for neighbour, runs in routed.frames.items():
-            self._send_runs(node, neighbour, runs)
+            self._send_runs(node, neighbour, runs, routed.tokens.get(neighbour, 0))
         if routed.deliveries:
-            self.engine.note(Record.DELIVER, node.identity, sum(run.length for run in routed.deliveries))
-            if self.monitor is not None:
-                self.monitor.delivered(node, routed.deliveries)
+            self._deliver(node, routed.deliveries, routed.tokens.get(HOST, 0))
+        if routed.effects:
+            self._carry_out(node, routed.effects)
         self._watch_deadline(node)
 
-    def _send_runs(self, node: Node, neighbour: int, runs: Sequence[Run]) -> None:
+    def _deliver(self, node: Node, runs: Sequence[Run], token: int) -> None:
+        """Publish runs at the host broker, which acknowledges those of QoS 1 and 2 a moment later."""
+        if not node.host.is_up:
+            if token:
+                node.untaken.append((runs, token))
+            return
+        self.engine.note(Record.DELIVER, node.identity, sum(run.length for run in runs))
+        # The broker knows a publication of QoS 2 again by the packet identifier that the journal kept for it.
+        fresh = [run for run in runs if run.qos < 2 or node.disk.assign(run)]
+        if self.monitor is not None and fresh:
+            self.monitor.delivered(node, fresh)
+        if token:
+            self.engine.after(HOST_S, self._taken, node, node.machine, runs, token)
+
+    def _taken(self, node: Node, machine: Machine, runs: Sequence[Run], token: int) -> None:
+        if node.machine is not machine:
+            return
+        if node.is_paused:
+            node.inbox.append((self._taken, (node, machine, runs, token)))
+            return
+        for run in runs:
+            node.disk.deliver(run)
+        self._carry_out(node, machine.acknowledged(self.engine.now, HOST, (token,)))
+
+    def _send_runs(self, node: Node, neighbour: int, runs: Sequence[Run], token: int) -> None:
         self.data_frames += 1
         if self.monitor is not None:
             self.monitor.sending(node, neighbour, runs)
-        # A data frame is a tuple on its way, a control frame never is: the receiver tells them apart by that.
-        frame = (codec.encode_data(tuple(runs)),) if self.is_wire else tuple(runs)
-        self._send(node, neighbour, frame)
+        # Data, summaries and answers are tuples on their way, a control frame never is: they are told apart by that.
+        self._send(node, neighbour, Data(token, codec.encode_data(tuple(runs)) if self.is_wire else tuple(runs)))
 
     # --- steps of a machine ---
 
@@ -566,14 +680,18 @@ class Federation:
             match effect:
                 case Send(neighbour, frame):
                     self._send_control(node, neighbour, frame)
-                case SendRuns(neighbour, runs):
-                    self._send_runs(node, neighbour, runs)
+                case SendRuns(neighbour, runs, token):
+                    self._send_runs(node, neighbour, runs, token)
+                case SendSummaries() | Deliver() | Acknowledge() | Store() | Fetch() | Discard():
+                    self._carry_out_custody(node, effect)
                 case SubscribeHost(group):
                     node.host.federator_filters.add(group)
+                    node.disk.wanted.add(group)
                 case UnsubscribeHost(group):
                     node.host.federator_filters.discard(group)
+                    node.disk.wanted.discard(group)
                 case StoreEpoch(epoch):
-                    node.disk_epoch = epoch
+                    node.disk.epoch = epoch
                 case CloseLink(neighbour, reason):
                     self._close_by_federator(node, neighbour, reason)
                 case Emit():
@@ -581,6 +699,45 @@ class Federation:
                 case _:
                     assert_never(effect)
         self._watch_deadline(node)
+
+    def _carry_out_custody(
+        self, node: Node, effect: SendSummaries | Deliver | Acknowledge | Store | Fetch | Discard
+    ) -> None:
+        match effect:
+            case SendSummaries(neighbour, summaries, token):
+                if self.is_wire:
+                    summaries = codec.decode_summaries(codec.encode_summaries(summaries))
+                self._send(node, neighbour, Summaries(token, summaries))
+            case Deliver(runs, token):
+                self._deliver(node, runs, token)
+            case Acknowledge(giver, receipts):
+                for receipt in receipts:
+                    self._acknowledge(node, giver, receipt)
+            case Store(way, position, records):
+                node.disk.store(way, position, records)
+                self.counters["records_stored"] += len(records)
+                self.engine.after(DISK_S, self._disk_done, node, node.machine, Stored(way, position + len(records)))
+            case Fetch(way, start, end):
+                fetched = Fetched(way, node.disk.fetch(way, start, end), end)
+                self.engine.after(DISK_S, self._disk_done, node, node.machine, fetched)
+            case Discard(way, positions):
+                node.disk.discard(way, positions)
+            case _:
+                assert_never(effect)
+
+    def _disk_done(self, node: Node, machine: Machine, event: Event) -> None:
+        if node.machine is machine:
+            self._step(node, event)
+
+    def _acknowledge(self, node: Node, giver: int, receipt: int) -> None:
+        if giver == HOST:
+            node.host.acknowledge(receipt)
+            return
+        neighbour, generation, token = node.receipts.pop(receipt)
+        assert neighbour == giver, "an answer goes to who asked"
+        way = node.ways[neighbour]
+        if way.link.is_up and way.link.generation == generation:
+            self._send(node, neighbour, Ack(token))
 
     def _send_control(self, node: Node, neighbour: int, frame: ControlFrame) -> None:
         self.control_frames += 1
@@ -617,7 +774,8 @@ class Federation:
             self.engine.note(Record.INTEREST, client.broker, 1, zlib.crc32(topic_filter.encode()))
             if self.monitor is not None:
                 self.monitor.interest_changed(node, topic_filter)
-            self._step(node, Subscribed(topic_filter))
+            if node.machine is not None:
+                self._change_interest(node, [topic_filter], Subscribed)
 
     def unsubscribe(self, client: Client, topic_filter: str) -> None:
         """A client unsubscribes at its broker."""
@@ -628,7 +786,8 @@ class Federation:
             self.engine.note(Record.INTEREST, client.broker, 0, zlib.crc32(topic_filter.encode()))
             if self.monitor is not None:
                 self.monitor.interest_changed(node, topic_filter)
-            self._step(node, Unsubscribed(topic_filter))
+            if node.machine is not None:
+                self._change_interest(node, [topic_filter], Unsubscribed)
 
     def rank(self, identity: int, group: str, rank: int) -> None:
         """The manager gives a federator a rank for a group."""
@@ -657,15 +816,24 @@ class Federation:
             if is_told:
                 taken.append(Publication(topic, qos, packet))
         if taken:
-            self._publish(node, taken)
+            receipt = next(self._receipts)
+            node.host.keep(receipt, taken)
+            if node.machine is not None:
+                self._publish(node, taken, receipt)
 
-    def _publish(self, node: Node, publications: list[Publication]) -> None:
+    def _publish(self, node: Node, publications: list[Publication], receipt: int) -> None:
+        machine = node.machine
+        if machine is None:
+            return  # the session keeps what is above QoS 0
         if node.is_paused:
-            node.inbox.append((self._publish, (node, publications)))
+            node.inbox.append((self._publish, (node, publications, receipt)))
             return
-        if node.machine is None:
-            return
-        routed = node.machine.publish(self.engine.now, publications)
+        again = node.disk.given.get(receipt)
+        if again is None:
+            node.disk.given[receipt] = (machine.epoch, machine.next_id)
+        if all(publication.qos == 0 for publication in publications):
+            node.host.acknowledge(receipt)
+        routed = machine.publish(self.engine.now, publications, receipt, again)
         if self.monitor is not None:
             self.monitor.routed(node, publications, routed)
         self._route(node, routed)
@@ -675,6 +843,9 @@ class Federation:
         node = self.nodes[identity]
         node.host.is_up = False
         node.host.federator_filters.clear()
+        lost = node.host.take_session()
+        if self.monitor is not None:
+            self.monitor.lost_with_host([publication for batch in lost.values() for publication in batch])
         if self.monitor is not None:
             self.monitor.host_stopped(node)
 
@@ -684,6 +855,9 @@ class Federation:
         node.host.is_up = True
         if node.machine is not None:
             node.host.federator_filters = set(node.machine.host_subscriptions())
+            untaken, node.untaken = node.untaken, []
+            for runs, token in untaken:
+                self._deliver(node, runs, token)
         if self.monitor is not None:
             self.monitor.host_started(node)
 

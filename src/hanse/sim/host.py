@@ -10,6 +10,8 @@ Rules:
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from hanse.protocol.messages import Publication
+
 
 @lru_cache(maxsize=1 << 16)
 def matches(topic_filter: str, topic: str) -> bool:
@@ -48,7 +50,7 @@ class Client:
 class HostBroker:
     """One broker as its federator sees it."""
 
-    __slots__ = ("clients", "federator_filters", "interest", "is_up")
+    __slots__ = ("_session", "clients", "federator_filters", "interest", "is_up")
 
     def __init__(self) -> None:
         self.is_up = True
@@ -56,6 +58,26 @@ class HostBroker:
         # Filters that clients here hold, and how many of them do.
         self.interest: dict[str, int] = {}
         self.federator_filters: set[str] = set()
+        # Receipt to a batch that the federator has not acknowledged: its session is persistent.
+        self._session: dict[int, list[Publication]] = {}
+
+    def keep(self, receipt: int, batch: list[Publication]) -> None:
+        """Hand a batch over, and keep it until it is acknowledged."""
+        self._session[receipt] = batch
+
+    def acknowledge(self, receipt: int) -> None:
+        """The federator has taken a batch over."""
+        self._session.pop(receipt, None)
+
+    @property
+    def unacknowledged(self) -> int:
+        """Publications that the federator has not acknowledged."""
+        return sum(map(len, self._session.values()))
+
+    def take_session(self) -> dict[int, list[Publication]]:
+        """All that is unacknowledged, in order; it is the caller's now."""
+        session, self._session = self._session, {}
+        return session
 
     def subscribe(self, client: Client, topic_filter: str, now: float) -> bool:
         """Add a filter to a client; True where the broker had no interest in it before."""

@@ -3,8 +3,10 @@
 Terms, as RELIABILITY has them:
 - An *eligible pair* is a message that its broker took and a subscriber at another broker whose SUBACK came at least
   2A earlier and who stayed, at a broker that was up.
-- A pair is ok, lost or a duplicate. Duplicates, echoes, corrupted packets and reused ids are never allowed; loss is,
-  while a fault is on or the bound after it has not passed, as long as nobody keeps custody.
+- A pair is ok, lost or a duplicate. Echoes, corrupted packets and reused ids are never allowed. At QoS 0 loss is, while
+  a fault is on or the bound after it has not passed; at QoS 1 and 2 it is not, and their books are closed at the end.
+- A duplicate is never allowed at QoS 0 and 2. At QoS 1 a federator that was killed may repeat what the host broker had
+  not acknowledged to it, and one that lost its disk what it delivered before: that is a *repeat*, and counted.
 """
 
 from collections import Counter, deque
@@ -20,6 +22,9 @@ from hanse.sim.packets import read_packets
 JUDGED_AFTER_A = 6.0
 # A subscriber is entitled to what is published this long after its SUBACK, in announcement intervals.
 ENTITLED_AFTER_A = 2.0
+
+# The list of what is in custody is cleared of what has arrived when it is this long.
+KEPT_MANY = 200
 
 MessageId = tuple[int, int, int]
 
@@ -40,10 +45,14 @@ class Message:
     pending: dict[str, Client] = field(default_factory=dict)
     delivered_at: set[int] = field(default_factory=set)
     is_lost_in_flight: bool = False
+    # Why nobody can be asked for it: the broker that had it died, or the disk that had it is gone.
+    excuse: str = ""
     forwards: int = 0
     # Broker to the time at which the first copy came, and the links in the order in which copies took them.
     arrived_s: dict[int, float] = field(default_factory=dict)
     path: list[tuple[int, int]] = field(default_factory=list)
+    # Broker to the count of its federator's starts when it was delivered there first.
+    first_start: dict[int, int] = field(default_factory=dict)
 
 
 class Ledger:
@@ -57,6 +66,8 @@ class Ledger:
         self.lost: Counter[str] = Counter()
         self._numbers: dict[MessageId, int] = {}
         self._open: deque[Message] = deque()
+        # QoS 1 and 2 that somebody has not got yet: in custody until the end.
+        self._kept: list[Message] = []
         # (broker, origin, topic) to the last number delivered there: what order means.
         self._last: dict[tuple[int, int, str], int] = {}
 
@@ -69,7 +80,7 @@ class Ledger:
 
     def release(self, client: Client, topic_filter: str | None) -> None:
         """A subscriber goes, or its broker does: it is entitled to nothing that it has not got yet."""
-        for message in self._open:
+        for message in (*self._open, *self._kept):
             if topic_filter is None or matches(topic_filter, message.topic):
                 message.pending.pop(client.name, None)
 
@@ -100,13 +111,16 @@ class Ledger:
             found.append(message)
         return found
 
-    def deliver(self, broker: int, message: Message, receivers: Sequence[Client]) -> None:
-        """A federator hands a message to its host broker."""
+    def deliver(self, broker: int, message: Message, receivers: Sequence[Client], *, may_repeat: bool = False) -> None:
+        """A federator hands a message to its host broker; `may_repeat` where it was killed in between."""
         where = f"message {message.number} of {message.origin} on {message.topic} at {broker}"
         if broker == message.origin:
             self._refuse("echo", f"{where}: delivered to the broker that it came from")
         if broker in message.delivered_at:
-            self._refuse("duplicate", f"{where}: delivered twice")
+            if not message.qos or not may_repeat:
+                self._refuse("duplicate", f"{where}: delivered twice at QoS {message.qos}")
+            self.counters["repeats"] += 1
+            return
         message.delivered_at.add(broker)
         self.counters["deliveries"] += 1
         key = (broker, message.origin, message.topic)
@@ -123,12 +137,26 @@ class Ledger:
         before = now - JUDGED_AFTER_A * self.interval_s
         while self._open and self._open[0].published_s <= before:
             message = self._open.popleft()
-            for client in message.pending.values():
-                reason = reason_of(message, client)
-                self.lost[reason or "no reason"] += 1
-                if reason is None:
-                    what = f"message {message.number} of {message.origin} on {message.topic}"
-                    self._refuse("lost", f"{what} never reached {client.name} at {client.broker}, without a fault")
+            if message.qos and message.pending:
+                self._kept.append(message)
+            else:
+                self._close(message, reason_of)
+        if len(self._kept) > KEPT_MANY:
+            self._kept = [message for message in self._kept if message.pending]
+
+    def judge_kept(self, reason_of: Callable[[Message, Client], str | None]) -> None:
+        """The end: whoever has not got a message of QoS 1 or 2 by now will not get it."""
+        for message in self._kept:
+            self._close(message, reason_of)
+        self._kept.clear()
+
+    def _close(self, message: Message, reason_of: Callable[[Message, Client], str | None]) -> None:
+        for client in message.pending.values():
+            reason = reason_of(message, client)
+            self.lost[reason or "no reason"] += 1
+            if reason is None:
+                what = f"message {message.number} of {message.origin} on {message.topic} at QoS {message.qos}"
+                self._refuse("lost", f"{what} never reached {client.name} at {client.broker}")
 
     @property
     def eligible(self) -> int:

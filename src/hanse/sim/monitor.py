@@ -57,8 +57,14 @@ class Monitor:
     def delivered(self, node: "Node", runs: Sequence["Run"]) -> None:
         """A machine has publications for its host broker."""
 
-    def lost_in_flight(self, frame: tuple[object, ...]) -> None:
-        """A data frame was on a connection that broke, or on a deaf way."""
+    def lost_in_flight(self, runs: Sequence["Run"]) -> None:
+        """A data frame was on a connection that broke, or on a deaf way, or was lost to noise."""
+
+    def lost_with_host(self, publications: Sequence["Publication"]) -> None:
+        """A host broker died and had these for its federator."""
+
+    def lost_with_disk(self, node: "Node") -> None:
+        """A federator's disk is gone, with all that was on it; it is about to be replaced."""
 
     def closed(self, node: "Node", neighbour: int, reason: str) -> None:
         """A machine asked for a link to be closed."""

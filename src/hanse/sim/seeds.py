@@ -70,6 +70,9 @@ class SeedResult:
     delivered: int = 0
     lost: dict[str, int] = field(default_factory=dict)
     duplicates: int = 0
+    # QoS 1 only, by federators that were killed.
+    repeats: int = 0
+    records: int = 0
     reordered: int = 0
     faults: dict[str, int] = field(default_factory=dict)
     reconvergence_a_median: float = 0.0
@@ -108,6 +111,7 @@ def run_seed(seed: int, profile: SeedProfile | None = None, *, machine: MachineF
     result.reproduce = _command(seed, profile)
     try:
         _live(federation, checkers, profile, result)
+        checkers.close()
         _check_length(profile, checkers, federation)
     except HanseError as error:
         result.failure = str(error)
@@ -182,6 +186,8 @@ def _count(federation: Federation, checkers: Checkers, result: SeedResult) -> No
     result.delivered = ledger.counters["delivered"]
     result.lost = dict(sorted(ledger.lost.items()))
     result.duplicates = ledger.counters["duplicates"]
+    result.repeats = ledger.counters["repeats"]
+    result.records = federation.counters["records_stored"]
     result.reordered = ledger.counters["reordered"]
     result.faults = dict(sorted(checkers.faults.items()))
     result.reconvergence_a_median = round(median(times), 2) if times else math.nan

@@ -1,0 +1,526 @@
+"""Custody: who has been given which publications of QoS 1 and 2, and who may be told that they have arrived.
+
+A *giver* (the host broker, a neighbour, the outbox) hands in a batch; that is an `Entry`. The batch goes on over one or
+more *ways* (a neighbour, the host broker); each of them is a `Duty` of the entry. A giver hears that its batch has
+arrived when every duty of the entry is done, or is on disk. This module keeps the books; `forwarding` decides which way
+a publication goes.
+
+The rules (docs/protocol.md R33 to R38):
+
+- A way carries so many bytes at once; the rest waits behind, in order, and no way waits for another.
+- What waits longer than `outbox_after_s`, or is with a neighbour for longer than `stuck_after_s`, is written to the
+  outbox; then its giver is told, and what waits on disk is no longer in memory.
+- A way that is lost gives back what it was sent. What was on disk stays there, in order, until the way is open again.
+- Nothing here decides by itself to drop: what is given up is counted where it is given up.
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+
+from hanse.protocol.accounts import Accounts
+from hanse.protocol.effects import Acknowledge, Deliver, Discard, Effect, Fetch, SendRuns, SendSummaries, Store
+from hanse.protocol.messages import BLOCKED, HOST, Run, Summary
+from hanse.protocol.settings import Settings
+
+# Givers that are no neighbour and not the host broker: nobody waits for an answer, or a record on disk does.
+NOBODY = -3
+DISK = -4
+
+# How often waiting duties are looked at.
+CHECK_EVERY_S = 0.1
+# How much is fetched from disk for a way before what was fetched has left.
+FETCH_BYTES = 1 << 20
+
+Key = tuple[int, int, int, int, int]
+_Wait = tuple[int, tuple[str, ...]]
+
+
+class Entry:
+    """One batch, and who waits to hear of it."""
+
+    __slots__ = ("followers", "giver", "keys", "owed", "receipt", "record")
+
+    def __init__(self, giver: int, receipt: int = 0, record: tuple[int, int] | None = None) -> None:
+        self.giver = giver
+        # What the giver wants back: its receipt, or the (way, position) of a record on disk.
+        self.receipt = receipt
+        self.record = record
+        # Duties that are not done; one for the time in which the batch is still being handed out.
+        self.owed = 1
+        self.keys: list[Key] = []
+        # Batches that hold the same publications again, from the same giver (R34).
+        self.followers: list[Entry] = []
+
+
+class Duty:
+    """Runs of one batch that one way has to take."""
+
+    __slots__ = ("entry", "position", "runs", "sent_at", "since", "size", "source", "summaries", "token")
+
+    def __init__(self, entry: Entry, runs: Sequence[Run], since: float, source: int) -> None:
+        self.entry = entry
+        self.runs = runs
+        self.since = since
+        self.sent_at = since
+        # The neighbour that the runs came from: they do not go back there.
+        self.source = source
+        self.size = sum([len(run[7]) for run in runs])
+        self.token = 0
+        # In the outbox of the way; -1 where it is not there.
+        self.position = -1
+        self.summaries: tuple[Summary, ...] = ()
+
+
+class Way:
+    """What one neighbour, or the host broker, has been sent and what waits for it."""
+
+    __slots__ = (
+        "backlog",
+        "disk",
+        "front",
+        "identity",
+        "is_fetching",
+        "is_open",
+        "resent_at",
+        "sent",
+        "sent_bytes",
+    )
+
+    def __init__(self, identity: int, *, is_open: bool) -> None:
+        self.identity = identity
+        self.is_open = is_open
+        # Token to what is under way, in the order in which it was sent.
+        self.sent: dict[int, Duty] = {}
+        self.sent_bytes = 0
+        # What waits, in order: fetched from disk, on disk as ranges of positions, and in memory.
+        self.front: deque[Duty] = deque()
+        self.disk: deque[list[int]] = deque()
+        self.backlog: deque[Duty] = deque()
+        self.is_fetching = False
+        self.resent_at = 0.0
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is under way or waits."""
+        return not (self.sent or self.front or self.disk or self.backlog)
+
+    def keep_on_disk(self, position: int) -> None:
+        """A record that waits, behind all others that do."""
+        if self.disk and self.disk[-1][1] == position:
+            self.disk[-1][1] = position + 1
+        else:
+            self.disk.append([position, position + 1])
+
+
+class Custody:
+    """The books of one federator.
+
+    Attributes:
+        effects: What is to be done, in order; whoever calls takes them with `take_effects`.
+    """
+
+    def __init__(self, settings: Settings, counters: Counter[str], accounts: Accounts) -> None:
+        self._settings = settings
+        self._accounts = accounts
+        self._counters = counters
+        self._ways: dict[int, Way] = {HOST: Way(HOST, is_open=True), BLOCKED: Way(BLOCKED, is_open=False)}
+        # The position that the next record of a way will have; it outlives the way.
+        self._ends: dict[int, int] = {}
+        self._next_token = 1
+        self._in_progress: dict[Key, Entry] = {}
+        # Where it came from, and its groups, to what has no way now: in memory, and as positions of what is on disk.
+        self._blocked: dict[_Wait, list[Duty]] = {}
+        self._blocked_on_disk: dict[_Wait, list[list[int]]] = {}
+        # Positions that are being fetched, to where the record came from.
+        self._sources: dict[int, int] = {}
+        self._unsorted_on_disk: deque[list[int]] = deque()
+        self.check_at = float("inf")
+        self.effects: list[Effect] = []
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    @property
+    def waiting(self) -> int:
+        """Publications that are under way or wait in memory."""
+        duties = [duty for way in self._ways.values() for duty in (*way.sent.values(), *way.front, *way.backlog)]
+        duties += [duty for blocked in self._blocked.values() for duty in blocked]
+        return sum(run.length for duty in duties for run in duty.runs)
+
+    def held(self) -> list[Run]:
+        """What waits in memory, for its turn or for a way."""
+        duties = [duty for way in self._ways.values() for duty in (*way.front, *way.backlog)]
+        duties += [duty for blocked in self._blocked.values() for duty in blocked]
+        return [run for duty in duties for run in duty.runs]
+
+    @property
+    def records(self) -> int:
+        """Records on disk that are not under way."""
+        ranges = [r for way in self._ways.values() for r in way.disk]
+        ranges += [r for positions in self._blocked_on_disk.values() for r in positions]
+        return sum(end - start for start, end in [*ranges, *self._unsorted_on_disk])
+
+    @property
+    def has_blocked(self) -> bool:
+        """Whether anything waits for a way."""
+        return bool(self._blocked or self._blocked_on_disk or self._unsorted_on_disk)
+
+    def backlog_of(self, identity: int) -> int:
+        """Batches and records that wait for a way, or are under way on it."""
+        way = self._ways.get(identity)
+        if way is None:
+            return 0
+        return len(way.sent) + len(way.front) + len(way.backlog) + sum(end - start for start, end in way.disk)
+
+    def is_open(self, identity: int) -> bool:
+        """Whether a neighbour can take something now, or after what waits before it."""
+        way = self._ways.get(identity)
+        return way is not None and way.is_open
+
+    def take_effects(self) -> list[Effect]:
+        """What is to be done since the last call."""
+        effects, self.effects = self.effects, []
+        return effects
+
+    # --- entries ------------------------------------------------------------------------------------------------------
+
+    def open(self, giver: int, receipt: int) -> Entry:
+        """A batch begins; call `close` when it has been handed out."""
+        return Entry(giver if receipt else NOBODY, receipt)
+
+    def note(self, entry: Entry, epoch: int, run: Run) -> None:
+        """The entry holds this run of its giver's: a copy from the same giver waits with it (R34)."""
+        if entry.giver >= 0:
+            key = (entry.giver, epoch, run[0], run[1], run[2])
+            entry.keys.append(key)
+            self._in_progress[key] = entry
+
+    def follow(self, entry: Entry, epoch: int, run: Run) -> None:
+        """The run has been here: if its giver is the one that gave it before, it is answered with the first (R34)."""
+        first = self._in_progress.get((entry.giver, epoch, run[0], run[1], run[2]))
+        if first is not None and first is not entry and entry not in first.followers:
+            first.followers.append(entry)
+            entry.owed += 1
+
+    def close(self, entry: Entry) -> None:
+        """The batch has been handed out."""
+        self._settle(entry)
+
+    def _settle(self, entry: Entry) -> None:
+        entry.owed -= 1
+        if entry.owed:
+            return
+        for key in entry.keys:
+            if self._in_progress.get(key) is entry:
+                del self._in_progress[key]
+        if entry.record is not None:
+            way, position = entry.record
+            self.effects.append(Discard(way, (position,)))
+        elif entry.receipt:
+            self.effects.append(Acknowledge(entry.giver, (entry.receipt,)))
+        for follower in entry.followers:
+            self._settle(follower)
+
+    # --- handing on ---------------------------------------------------------------------------------------------------
+
+    def send(self, now: float, entry: Entry, identity: int, runs: Sequence[Run], source: int) -> int:
+        """Have a way take runs: the token that its acknowledgement will name, or 0 where they wait for their turn."""
+        way = self._ways.get(identity)
+        if way is None:
+            way = self._ways[identity] = Way(identity, is_open=False)
+        duty = Duty(entry, runs, now, source)
+        entry.owed += 1
+        self.check_at = min(self.check_at, now + CHECK_EVERY_S)
+        if not way.is_open or way.backlog or way.disk or way.front or way.sent_bytes >= self._settings.window_bytes:
+            way.backlog.append(duty)
+            self._count("queued", way, runs)
+            return 0
+        return self._put_under_way(now, way, duty)
+
+    def _put_under_way(self, now: float, way: Way, duty: Duty) -> int:
+        token = duty.token = self._next_token
+        self._next_token = token + 1
+        duty.sent_at = now
+        way.sent[token] = duty
+        way.sent_bytes += duty.size
+        return token
+
+    def summarise(self, now: float, identity: int, summaries: tuple[Summary, ...]) -> None:
+        """Tell a neighbour what we have of some groups; it is told again until it answers (R37)."""
+        way = self._ways.get(identity)
+        if way is None or not way.is_open:
+            return  # a new link asks anew
+        duty = Duty(Entry(NOBODY), (), now, NOBODY)
+        duty.summaries = summaries
+        token = self._put_under_way(now, way, duty)
+        self.check_at = min(self.check_at, now + CHECK_EVERY_S)
+        self.effects.append(SendSummaries(identity, summaries, token))
+
+    def block(self, now: float, entry: Entry, run: Run, source: int) -> None:
+        """A run has no way now: it waits, and its giver with it (R36)."""
+        entry.owed += 1
+        self._counters["blocked"] += run[3]
+        self._blocked.setdefault((source, run[6]), []).append(Duty(entry, (run,), now, source))
+        self.check_at = min(self.check_at, now + CHECK_EVERY_S)
+
+    def acknowledge(self, now: float, identity: int, tokens: Iterable[int]) -> None:
+        """A way has taken what bears these tokens: done."""
+        way = self._ways.get(identity)
+        if way is None:
+            return
+        for token in tokens:
+            duty = way.sent.pop(token, None)
+            if duty is not None:
+                way.sent_bytes -= duty.size
+                self._finish(way, duty)
+        if way.backlog or way.disk or way.front:
+            self._pump(now, way)
+
+    def _finish(self, way: Way, duty: Duty) -> None:
+        if duty.position >= 0 and duty.entry.record is None:
+            self.effects.append(Discard(way.identity, (duty.position,)))  # done before the disk had it
+        self._settle(duty.entry)
+
+    def _pump(self, now: float, way: Way) -> None:
+        """Send what waits, in order, as far as the window lets."""
+        window = self._settings.window_bytes
+        while way.is_open and way.sent_bytes < window:
+            if way.front:
+                duty = way.front.popleft()
+            elif way.disk:
+                if not way.is_fetching:
+                    way.is_fetching = True
+                    self.effects.append(Fetch(way.identity, way.disk[0][0], way.disk[0][1]))
+                return
+            elif way.backlog:
+                duty = way.backlog.popleft()
+            else:
+                return
+            self._launch(way, duty, self._put_under_way(now, way, duty))
+
+    def _launch(self, way: Way, duty: Duty, token: int) -> None:
+        if duty.summaries:
+            self.effects.append(SendSummaries(way.identity, duty.summaries, token))
+        elif way.identity == HOST:
+            self.effects.append(Deliver(tuple(duty.runs), token))
+        else:
+            self._count("forwarded", way, duty.runs)
+            self.effects.append(SendRuns(way.identity, tuple(duty.runs), token))
+
+    def _count(self, measure: str, way: Way, runs: Sequence[Run]) -> None:
+        if way.identity >= 0:
+            for run in runs:
+                self._accounts.count(measure, run, neighbour=way.identity)
+
+    # --- ways that open and close -------------------------------------------------------------------------------------
+
+    def open_way(self, now: float, identity: int) -> None:
+        """A neighbour can take what is for it."""
+        way = self._ways.setdefault(identity, Way(identity, is_open=False))
+        if not way.is_open:
+            way.is_open = True
+            way.resent_at = now
+            self._pump(now, way)
+
+    def close_way(self, identity: int) -> list[Duty]:
+        """A neighbour is gone: what it was sent, and what waits for it in memory, in order, for others to take.
+
+        What is on disk for it stays there.
+        """
+        way = self._ways.get(identity)
+        if way is None:
+            return []
+        way.is_open = False
+        way.is_fetching = False
+        back: list[int] = []
+        lost: list[Duty] = []
+        for duty in (*way.sent.values(), *way.front):
+            if duty.entry.record == (identity, duty.position):
+                back.append(duty.position)
+            elif duty.summaries:
+                self._settle(duty.entry)
+            else:
+                lost.append(duty)
+        lost.extend(way.backlog)
+        for position in sorted(back, reverse=True):
+            if way.disk and way.disk[0][0] == position + 1:
+                way.disk[0][0] = position
+            else:
+                way.disk.appendleft([position, position + 1])
+        way.sent.clear()
+        way.sent_bytes = 0
+        way.front.clear()
+        way.backlog.clear()
+        return lost
+
+    def hold(self, identity: int, duty: Duty, runs: Sequence[Run]) -> None:
+        """Keep runs of a duty that `close_way` gave back for the neighbour, until it is back (R38)."""
+        duty.entry.owed += 1
+        self._ways[identity].backlog.append(Duty(duty.entry, runs, duty.since, duty.source))
+
+    def release(self, identity: int, duty: Duty) -> None:
+        """A duty that `close_way` or `take_blocked` gave back has been handed on otherwise."""
+        if duty.position >= 0 and duty.entry.record is None:
+            self.effects.append(Discard(identity, (duty.position,)))
+        self._settle(duty.entry)
+
+    def forget_way(self, identity: int) -> int:
+        """A neighbour is gone for good: its records on disk are given up; how many."""
+        way = self._ways.pop(identity, None)
+        if way is None:
+            return 0
+        count = 0
+        for start, end in way.disk:
+            self.effects.append(Discard(identity, tuple(range(start, end))))
+            count += end - start
+        return count
+
+    # --- what has no way ----------------------------------------------------------------------------------------------
+
+    def blocked_keys(self) -> list[tuple[int, tuple[str, ...]]]:
+        """Where it came from, and its groups, of all that waits."""
+        return sorted({*self._blocked, *self._blocked_on_disk})
+
+    def take_blocked(self, source: int, groups: tuple[str, ...]) -> list[Duty]:
+        """What waits of this in memory; hand each on and `release` it. What is on disk is fetched."""
+        for start, end in self._blocked_on_disk.pop((source, groups), ()):
+            self._sources.update(dict.fromkeys(range(start, end), source))
+            self.effects.append(Fetch(BLOCKED, start, end))
+        return self._blocked.pop((source, groups), [])
+
+    def source_of(self, position: int) -> int:
+        """Where a record that was fetched came from, as far as this process knows."""
+        return self._sources.pop(position, NOBODY)
+
+    def fetch_unsorted(self) -> None:
+        """Fetch what an earlier process left for want of a way."""
+        while self._unsorted_on_disk:
+            start, end = self._unsorted_on_disk.popleft()
+            self.effects.append(Fetch(BLOCKED, start, end))
+
+    def keep_blocked(self, source: int, groups: tuple[str, ...], position: int) -> None:
+        """A record waits on disk for a way."""
+        _add_position(self._blocked_on_disk.setdefault((source, groups), []), position)
+
+    # --- the disk -----------------------------------------------------------------------------------------------------
+
+    def restore(self, ranges: dict[int, tuple[int, int]]) -> None:
+        """What an earlier process left in the outbox: way to the first and the end of its positions."""
+        for identity, (first, end) in ranges.items():
+            way = self._ways.setdefault(identity, Way(identity, is_open=identity == HOST))
+            self._ends[identity] = end
+            if first < end and identity == BLOCKED:
+                self._unsorted_on_disk.append([first, end])
+            elif first < end:
+                way.disk.append([first, end])
+                if way.is_open:
+                    self._pump(0.0, way)
+
+    def check(self, now: float) -> None:
+        """Write what has waited for too long to the outbox; send again what was not answered."""
+        settings = self._settings
+        is_busy = False
+        for way in list(self._ways.values()):
+            late = [duty for duty in way.backlog if duty.position < 0 and now - duty.since > settings.outbox_after_s]
+            stuck: list[Duty] = []
+            for duty in way.sent.values():
+                if now - duty.sent_at <= settings.stuck_after_s:
+                    break
+                if duty.position < 0 and duty.runs and duty.entry.giver != NOBODY:
+                    stuck.append(duty)
+            self._store(way, [*stuck, *late])
+            if way.is_open and way.identity != HOST:
+                self._send_again(now, way)
+            is_busy = is_busy or bool(way.sent or way.backlog)
+        blocked = [
+            duty
+            for duties in self._blocked.values()
+            for duty in duties
+            if duty.position < 0 and now - duty.since > settings.outbox_after_s
+        ]
+        self._store(self._ways[BLOCKED], blocked)
+        self.check_at = now + CHECK_EVERY_S if is_busy or self._blocked else float("inf")
+
+    def _store(self, way: Way, duties: list[Duty]) -> None:
+        records: list[tuple[Run, ...]] = []
+        for duty in duties:
+            if duty.entry.record is not None:
+                continue  # it is on disk already, perhaps as the record of another way
+            duty.position = self._ends.get(way.identity, 0) + len(records)
+            records.append(tuple(duty.runs))
+        if records:
+            position = self._ends.get(way.identity, 0)
+            self._ends[way.identity] = position + len(records)
+            self.effects.append(Store(way.identity, position, tuple(records)))
+
+    def _send_again(self, now: float, way: Way) -> None:
+        wait_s = self._settings.retransmission_s
+        if now - way.resent_at < wait_s:
+            return
+        for duty in list(way.sent.values()):
+            if now - duty.sent_at < wait_s:
+                break
+            way.resent_at = now
+            self._counters["retransmitted"] += len(duty.runs)
+            self._launch(way, duty, duty.token)
+
+    def stored(self, identity: int, end: int) -> None:
+        """What was to be stored for a way, up to a position, is on disk: its givers may hear so."""
+        if identity == BLOCKED:
+            self._blocked_stored(end)
+            return
+        way = self._ways.get(identity)
+        if way is None:
+            return
+        for duty in way.sent.values():
+            if 0 <= duty.position < end:
+                self._hand_to_disk(identity, duty)
+        kept: deque[Duty] = deque()
+        for duty in way.backlog:
+            if 0 <= duty.position < end and not kept:
+                self._hand_to_disk(identity, duty)
+                way.keep_on_disk(duty.position)
+            else:
+                kept.append(duty)
+        way.backlog = kept
+
+    def _blocked_stored(self, end: int) -> None:
+        for wait, duties in list(self._blocked.items()):
+            kept = []
+            for duty in duties:
+                if 0 <= duty.position < end:
+                    self._hand_to_disk(BLOCKED, duty)
+                    self.keep_blocked(*wait, duty.position)
+                else:
+                    kept.append(duty)
+            if kept:
+                self._blocked[wait] = kept
+            else:
+                del self._blocked[wait]
+
+    def _hand_to_disk(self, identity: int, duty: Duty) -> None:
+        if duty.entry.record is None:
+            entry, duty.entry = duty.entry, Entry(DISK, record=(identity, duty.position))
+            self._settle(entry)
+
+    def fetched(self, now: float, identity: int, records: Sequence[tuple[int, Sequence[Run]]], end: int) -> None:
+        """Records of a neighbour or the host, from the front of what waits on disk up to `end`."""
+        way = self._ways.get(identity)
+        if way is None or not way.disk or not way.is_fetching:
+            return
+        way.is_fetching = False
+        way.disk[0][0] = end
+        if way.disk[0][0] >= way.disk[0][1]:
+            way.disk.popleft()
+        for position, runs in records:
+            duty = Duty(Entry(DISK, record=(identity, position)), runs, now, NOBODY)
+            duty.position = position
+            way.front.append(duty)
+        self.check_at = min(self.check_at, now + CHECK_EVERY_S)
+        self._pump(now, way)
+
+
+def _add_position(ranges: list[list[int]], position: int) -> None:
+    if ranges and ranges[-1][1] == position:
+        ranges[-1][1] = position + 1
+    else:
+        ranges.append([position, position + 1])

@@ -1,0 +1,131 @@
+"""Publications of QoS 1 and 2 of the last seconds, for neighbours that a new mesh edge shows to have missed some.
+
+Custody alone is not enough: after a loss the new way runs through federators that have seen a publication and would
+drop it. So each keeps what it has passed on for (K + 2)·A + B, and on every new mesh edge both sides say what they
+have and send what the other lacks (docs/protocol.md R37).
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+
+from hanse.protocol.messages import Run, Summary
+from hanse.protocol.packets import split
+
+# Pieces of one run are cut apart only up to this many gaps; beyond, the whole run is sent: copies do no harm.
+GAPS_MAX = 64
+
+_Ranges = list[tuple[int, int]]
+
+
+class Retention:
+    """What one federator has passed on lately, oldest first."""
+
+    __slots__ = ("_bytes", "_bytes_max", "_counters", "_keep_s", "_runs")
+
+    def __init__(self, keep_s: float, bytes_max: int, counters: Counter[str]) -> None:
+        self._keep_s = keep_s
+        self._bytes_max = bytes_max
+        self._counters = counters
+        self._runs: deque[tuple[float, Run]] = deque()
+        self._bytes = 0
+
+    @property
+    def bytes(self) -> int:
+        """How much is kept."""
+        return self._bytes
+
+    def add(self, now: float, run: Run) -> None:
+        """Keep a run; beyond the limit the oldest go."""
+        self._runs.append((now, run))
+        self._bytes += len(run[7])
+        while self._bytes > self._bytes_max:
+            self._counters["retention_cut"] += self._runs[0][1].length
+            self._drop()
+
+    def age(self, now: float) -> None:
+        """Let go of what is older than the time to keep."""
+        before = now - self._keep_s
+        while self._runs and self._runs[0][0] < before:
+            self._drop()
+
+    def _drop(self) -> None:
+        self._bytes -= len(self._runs.popleft()[1].body)
+
+    def summaries(self, ages_ms: Mapping[str, int]) -> tuple[Summary, ...]:
+        """What is kept of these groups; each with the age from which on more is wanted."""
+        have: dict[str, dict[tuple[int, int], _Ranges]] = {group: {} for group in ages_ms}
+        for _, run in self._runs:
+            for group in run.groups:
+                if group in have:
+                    have[group].setdefault((run.origin, run.epoch), []).append((run.first, run.length))
+        out = []
+        for group in sorted(have):
+            known = tuple((*source, _joined(ranges)) for source, ranges in sorted(have[group].items()))
+            out.append(Summary(group, ages_ms[group], known))
+        return tuple(out)
+
+    def missing(self, now: float, summaries: Iterable[Summary]) -> list[Run]:
+        """What is kept of these groups, is not too old for who asks, and is not in the summaries."""
+        wanted = {
+            summary.group: (
+                now - summary.age_ms / 1000,
+                {(origin, epoch): ranges for origin, epoch, ranges in summary.have},
+            )
+            for summary in summaries
+        }
+        missing: list[Run] = []
+        for at, run in self._runs:
+            by_gaps: dict[tuple[tuple[int, int], ...], list[str]] = {}
+            for group in run.groups:
+                since, have = wanted.get(group, (at, None))
+                if have is None or at < since:
+                    continue
+                gaps = _gaps(run.first, run.length, have.get((run.origin, run.epoch), ()))
+                if gaps:
+                    by_gaps.setdefault(gaps, []).append(group)
+            for gaps, groups in by_gaps.items():
+                missing += _pieces(run._replace(groups=tuple(groups)), gaps)
+        return missing
+
+
+def _joined(ranges: _Ranges) -> tuple[tuple[int, int], ...]:
+    """The same ids in as few ranges as possible."""
+    out: _Ranges = []
+    for first, count in sorted(ranges):
+        if out and first <= out[-1][0] + out[-1][1]:
+            start, length = out[-1]
+            out[-1] = (start, max(length, first + count - start))
+        else:
+            out.append((first, count))
+    return tuple(out)
+
+
+def _gaps(first: int, count: int, have: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+    """What of a run is in none of the ranges, which are in order."""
+    gaps: _Ranges = []
+    start, end = first, first + count
+    for low, length in have:
+        if low + length <= start:
+            continue
+        if low >= end:
+            break
+        if low > start:
+            gaps.append((start, low - start))
+        start = low + length
+    if start < end:
+        gaps.append((start, end - start))
+    return tuple(gaps)
+
+
+def _pieces(run: Run, gaps: tuple[tuple[int, int], ...]) -> list[Run]:
+    if gaps == ((run.first, run.length),) or len(gaps) > GAPS_MAX:
+        return [run]
+    spans = split(run.body)
+    return [
+        run._replace(
+            first=first,
+            length=count,
+            body=run.body[spans[first - run.first][0] : spans[first - run.first + count - 1][1]],
+        )
+        for first, count in gaps
+    ]

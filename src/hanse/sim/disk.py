@@ -1,0 +1,66 @@
+"""A simulated federator's disk: what outlives its process, and is gone when a fault takes the disk.
+
+- `epoch`, `interest` (what local clients wanted) and `wanted` (what others wanted): as the agent's state directory.
+- `outbox`: way to records by position.
+- `delivered`: ids that the host broker has acknowledged; `given`: ids that the host's batches were given; `journal`:
+  ids of QoS 2 that have a packet identifier at the host broker.
+"""
+
+from collections.abc import Sequence
+
+from hanse.protocol.messages import Run
+
+_Records = tuple[tuple[int, tuple[Run, ...]], ...]
+
+
+class Disk:
+    """One disk."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.interest: set[str] = set()
+        self.wanted: set[str] = set()
+        self.outbox: dict[int, dict[int, tuple[Run, ...]]] = {}
+        self.ends: dict[int, int] = {}
+        self.delivered: dict[tuple[int, int, int, int], None] = {}
+        self.given: dict[int, tuple[int, int]] = {}
+        self.journal: set[tuple[int, int, int]] = set()
+
+    def store(self, way: int, position: int, records: Sequence[tuple[Run, ...]]) -> None:
+        """Write records to the outbox of a way."""
+        assert position == self.ends.get(way, 0), "positions follow each other"
+        log = self.outbox.setdefault(way, {})
+        for offset, runs in enumerate(records):
+            log[position + offset] = runs
+        self.ends[way] = position + len(records)
+
+    def fetch(self, way: int, start: int, end: int) -> _Records:
+        """The records of a way between two positions."""
+        log = self.outbox.get(way, {})
+        return tuple((position, log[position]) for position in range(start, end) if position in log)
+
+    def discard(self, way: int, positions: Sequence[int]) -> None:
+        """Records that are needed no longer."""
+        log = self.outbox.get(way, {})
+        for position in positions:
+            log.pop(position, None)
+
+    def outbox_ranges(self) -> dict[int, tuple[int, int]]:
+        """Way to the first record that is left and the end."""
+        return {way: (min(self.outbox.get(way, {}), default=end), end) for way, end in self.ends.items()}
+
+    def deliver(self, run: Run) -> None:
+        """The host broker has acknowledged a run."""
+        if run.qos:
+            self.delivered[run.origin, run.epoch, run.first, run.length] = None
+
+    def delivered_ranges(self) -> list[tuple[int, int, int, int]]:
+        """What the host broker has acknowledged."""
+        return list(self.delivered)
+
+    def assign(self, run: Run) -> bool:
+        """Give a run of QoS 2 its packet identifiers; False where it has them, so the broker knows it again."""
+        ids = {(run.origin, run.epoch, run.first + k) for k in range(run.length)}
+        is_new = not ids <= self.journal
+        self.journal |= ids
+        return is_new
