@@ -211,7 +211,7 @@ def _outcomes(way: Way) -> Iterable[tuple[str, Groups, int]]:
     """Measure, groups and neighbour of all that a use of the way means."""
     if way.source == HOST:
         yield "published", way.groups, -1
-    elif way.source != PIECE:
+    elif way.source >= 0:
         yield "received", way.groups, way.source
     for neighbour, groups in way.hops:
         yield "forwarded", groups, neighbour

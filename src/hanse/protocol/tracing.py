@@ -124,10 +124,10 @@ class Tracer:
             return Verdict(ends=(End(Reason.NEVER_CROSSES),))
         groups = self._table.match(topic)
         plan = self._table.plan(groups, HOST)
-        ends = self._ends(plan)
-        if not plan.hops and not ends:
+        hops, ends = self._follow(plan)
+        if not hops and not ends:
             ends = (self._nobody(groups),)
-        return Verdict((), plan.hops, ends)
+        return Verdict((), hops, ends)
 
     def take(self, neighbour: int, probe: Probe) -> Verdict:
         """What becomes of a probe that a neighbour sent."""
@@ -163,15 +163,19 @@ class Tracer:
         plan = self._table.plan(fresh, source)
         self._remember(name, (served | frozenset(fresh), was_delivered or plan.is_local))
         delivered = tuple(filter(self._table.is_local, fresh)) if not was_delivered else ()
-        ends = self._ends(plan)
+        hops, ends = self._follow(plan)
         if plan.is_local and was_delivered:
             ends = (*ends, End(Reason.DUPLICATE, fresh, detail="it was delivered here for another group"))
-        if not (plan.hops or plan.is_local or ends):
+        if not (hops or plan.is_local or ends):
             ends = (End(Reason.NO_INTEREST, fresh, detail="neither here nor beyond, any more"),)
-        return Verdict(delivered, plan.hops, ends)
+        return Verdict(delivered, hops, ends)
 
-    def _ends(self, plan: Plan) -> tuple[End, ...]:
-        ends = [End(Reason.LINK_DOWN, groups, neighbour) for neighbour, groups in plan.way.absent]
+    def _follow(self, plan: Plan) -> tuple[tuple[tuple[int, tuple[str, ...]], ...], tuple[End, ...]]:
+        """The hops of a plan over links that are up, and what else becomes of it."""
+        up = self._table.neighbours()
+        hops = tuple([hop for hop in plan.hops if hop[0] in up])
+        away = [*plan.way.absent, *(hop for hop in plan.hops if hop[0] not in up)]
+        ends = [End(Reason.LINK_DOWN, groups, neighbour) for neighbour, groups in away]
         if plan.blocked:
             lost = self._table.lost_neighbours()
             if lost:
@@ -179,7 +183,7 @@ class Tracer:
                 ends += [End(Reason.LINK_DOWN, plan.blocked, neighbour, detail) for neighbour in lost]
             else:
                 ends.append(End(Reason.NO_WAY, plan.blocked))
-        return tuple(ends)
+        return hops, tuple(ends)
 
     def _nobody(self, groups: tuple[str, ...]) -> End:
         lost = self._table.lost_neighbours()
