@@ -19,7 +19,7 @@ pytestmark = pytest.mark.processes
 Scene = tuple[list[Mosquitto], list[Federator]]
 
 
-@pytest.fixture(scope="module", params=["direct", "broker"])
+@pytest.fixture(scope="module", params=["direct", pytest.param("broker", marks=pytest.mark.slow)])
 def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     """Each test leaves it as it found it. Broker 0 keeps `secret/#`, broker 2 keeps `foreign/#` out."""
     tmp_path = tmp_path_factory.mktemp("scene")

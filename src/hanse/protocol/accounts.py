@@ -121,7 +121,7 @@ class Accounts:
 
     def begin(self, uses: dict[Stream, Use], way: Way, stream: Stream) -> Use:
         """The account for a stream that is not yet among the uses of its way, to be added to."""
-        if self._has_room():
+        if self._size < ACCOUNTS_MAX:
             self._size += 1
             use = uses[stream] = [0, 0, self.now]
             return use
