@@ -40,6 +40,7 @@ def test_the_topics_are_the_papers() -> None:
     assert topic_for(Kind.MEMBERSHIP_ANNOUNCEMENT, 2, 1) == "federator/memb_ann/2/1"
     assert topic_for(Kind.ROUTING, 2, 1) == "federator/routing/2/1"
     assert topic_for(Kind.ACKNOWLEDGEMENT, 2, 1) == "federator/ack/2/1"
+    assert topic_for(Kind.PROBE, 2, 1) == "federator/probe/2/1"  # ours, beside them
 
 
 def test_a_federator_hears_only_what_is_addressed_to_it() -> None:

@@ -6,17 +6,21 @@ When a setting changes, `HANSE_WRITE_DOCS=1 pytest tests/federator/test_docs.py`
 import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from tests.brokers import Mosquitto
-from tests.federation import Client, eventually
+from tests.federation import Client, RunningFederation, environment, eventually
 from tests.federators import LOG_LINES, Federator, running
 from typer.testing import CliRunner
 
 from hanse.cli import build
 from hanse.federator.settings import FederatorSettings
+from hanse.protocol.accounts import MEASURES
 from hanse.protocol.topics import may_cross
+from hanse.protocol.tracing import WORDS
 from hanse.settings import Setting, format_duration, settings_of
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -73,6 +77,54 @@ def test_every_hanse_command_of_the_pages_takes_its_flags() -> None:
         assert helped.exit_code == 0, command
         for flag in re.findall(r"--[a-z-]+", command):
             assert flag in helped.output, f"{command}: no {flag}"
+
+
+def test_reasons_and_measures_are_those_of_the_pages() -> None:
+    for reason, words in WORDS.items():
+        assert f"| `{reason.value}` | {words} |" in OPERATING.read_text()
+    for measure, words in MEASURES.items():
+        assert f"| `{measure}` | {words} |" in (DOCS / "protocol.md").read_text()
+
+
+@pytest.mark.processes
+def test_trace_and_account_print_what_the_page_shows(tmp_path: Path) -> None:
+    """The page's own commands in the federation that it describes; only the times differ."""
+    shown = dict(re.findall(r"<!-- hanse (\w+): .*?```\n(.*?)```", OPERATING.read_text(), re.DOTALL))
+    with (
+        RunningFederation(tmp_path, 3, "--overlay", "line", "--no-manager") as federation,
+        Client(federation.port(2)) as subscriber,
+        Client(federation.port(0)) as publisher,
+    ):
+        subscriber.subscribe("hello/#")
+        eventually(lambda: federation.knows("hello/#"), "hello/# is known")
+        assert _said("hanse trace hello/world --at 0", federation) == _without_times(shown["trace"])
+        # Reports to federator 0 went over the links, too: count from here.
+        before = _said("hanse account", federation)
+        for number in range(3):
+            publisher.publish("hello/world", b"%d" % number)
+        subscriber.expect(3)
+        after = _said("hanse account", federation)
+        assert "hello/#" not in before
+        # The first table whole; of the links only their names, since the federators' own messages pass there, too.
+        assert _cut(after) == _cut(shown["account"])
+        assert after.splitlines()[-1] == "unexplained: 0"
+
+
+def _cut(text: str) -> list[str]:
+    """Lines without blanks at their ends; of those about links the first three words."""
+    lines = [line.rstrip() for line in text.splitlines()]
+    return [" ".join(line.split()[:3]) if re.match(r" *\d to \d", line) else line for line in lines if line]
+
+
+def _said(command: str, federation: RunningFederation) -> str:
+    assert f"\n{command}\n" in OPERATING.read_text()
+    words = [sys.executable, "-m", *shlex.split(command), "--state", str(federation.state_path)]
+    done = subprocess.run(words, capture_output=True, text=True, env=environment(COLUMNS="120"), check=True, timeout=60)
+    return _without_times(done.stdout)
+
+
+def _without_times(text: str) -> str:
+    return re.sub(r"-?\d+\.\d ms", "N ms", text)
 
 
 def test_topics_that_the_page_calls_never_crossing_do_not_cross() -> None:

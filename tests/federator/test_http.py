@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hanse.errors import LocalError, Unavailable
-from hanse.federator.http import JSON, TEXT, HttpLimits, HttpServer, Reply, Route
+from hanse.federator.http import JSON, TEXT, HttpLimits, HttpServer, PostRoute, Reply, Route
 
 
 class Serve(Protocol):
@@ -35,6 +35,27 @@ ROUTES: dict[str, Route] = {
     "/not-yet": not_yet,
     "/large": lambda: (200, TEXT, b"x" * 5_000_000),
 }
+
+
+async def say_again(body: bytes) -> Reply:
+    return 200, JSON, body
+
+
+async def never(_: bytes) -> Reply:
+    ended.append(False)
+    try:
+        await asyncio.sleep(3_600)
+    finally:
+        ended[-1] = True
+    raise AssertionError
+
+
+async def break_down(_: bytes) -> Reply:
+    raise ZeroDivisionError("secret detail")
+
+
+ended: list[bool] = []
+POSTS: dict[str, PostRoute] = {"/again": say_again, "/never": never, "/break": break_down}
 Check = Callable[[HttpServer, int], Awaitable[None]]
 HOST = "\r\nHost: h"
 
@@ -143,7 +164,7 @@ LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
 def serve(request: pytest.FixtureRequest) -> Serve:
     def run(check: Check, **limits: float) -> None:
         async def checked() -> None:
-            server = HttpServer(ROUTES, HttpLimits(**limits))  # type: ignore[arg-type]
+            server = HttpServer(ROUTES, HttpLimits(**limits), posts=POSTS)  # type: ignore[arg-type]
             url = await server.start("127.0.0.1", 0)
             assert url == f"http://127.0.0.1:{server.port}"
             try:
@@ -301,3 +322,90 @@ def test_stopping_ends_connections_that_are_open(serve: Serve) -> None:
         await until(lambda: not server._connections)
 
     serve(check)
+
+
+# --- POST -----------------------------------------------------------------------------------------------------------
+
+
+def post(path: str, body: bytes, *headers: str, kind: str = JSON, length: int | None = None) -> bytes:
+    lines = [f"POST {path} HTTP/1.1", "Host: h", *headers]
+    lines += [f"Content-Type: {kind}"] if kind else []
+    lines += [f"Content-Length: {len(body) if length is None else length}"]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+@pytest.mark.processes
+def test_a_post_is_answered_by_its_route_even_in_pieces(serve: Serve) -> None:
+    async def check(server: HttpServer, port: int) -> None:
+        whole = post("/again", b'{"a": 1}')
+        assert (await talk(port, whole)).endswith(b'\r\n\r\n{"a": 1}')
+        assert (await talk(port, whole[:30], whole[30:-3], whole[-3:-1], whole[-1:])).endswith(b'{"a": 1}')
+        assert (await talk(port, post("/again", b""))).startswith(b"HTTP/1.1 200 ")
+        assert server.answered == {200: 3}
+        await until(lambda: not server._connections)
+
+    serve(check)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (post("/healthz", b"x"), 405),
+        (post("/nothing", b"x"), 405),
+        (post("/again", b"x", kind="text/plain"), 415),
+        (post("/again", b"x", kind=""), 415),
+        (post("/again", b"x", "Origin: http://elsewhere"), 415),
+        (post("/again", b"x", "Transfer-Encoding: chunked"), 411),
+        (post("/again", b"x", "Content-Length: 2"), 400),
+        (post("/again", b"", length=-1), 411),
+        (post("/again", b"", length=99_999_999), 413),
+        (b"POST /again HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n\r\n", 411),
+        (b"POST /again HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 0\r\n\r\n", 400),
+        (post("/break", b"x"), 500),
+    ],
+)
+def test_a_post_that_is_odd_is_refused(serve: Serve, request_: bytes, status: int) -> None:
+    async def check(server: HttpServer, port: int) -> None:
+        said = await talk(port, request_)
+        assert said.startswith(f"HTTP/1.1 {status} ".encode())
+        assert b"secret" not in said
+        await until(lambda: not server._connections)
+
+    serve(check)
+
+
+def test_attack_a_post_from_another_machine_is_forbidden() -> None:
+    server = HttpServer(ROUTES, posts=POSTS)
+    head = post("/again", b"x").partition(b"\r\n\r\n")[0]
+    for peer in ("10.0.0.1", "192.168.1.5", "2001:db8::1", "", "localhost"):
+        with pytest.raises(Exception) as refusal:  # noqa: PT011 - the module's own
+            server.posting(head, peer)
+        assert getattr(refusal.value, "status", None) == 403
+    for peer in ("127.0.0.1", "127.8.9.1", "::1"):
+        assert server.posting(head, peer) == (say_again, 1)
+
+
+@pytest.mark.processes
+def test_a_post_whose_client_goes_is_cancelled_and_one_that_takes_too_long_is_given_up(serve: Serve) -> None:
+    async def check(server: HttpServer, port: int) -> None:
+        ended.clear()
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(post("/never", b"x"))
+        await until(lambda: ended == [False])
+        writer.transport.abort()
+        await until(lambda: ended == [True])
+        await until(lambda: not server._connections)
+        assert (await talk(port, post("/never", b"x"))).startswith(b"HTTP/1.1 503 ")
+        assert ended == [True, True]
+
+    serve(check, post_s=0.2)
+
+
+@pytest.mark.processes
+def test_attack_a_body_that_does_not_come_is_not_waited_for(serve: Serve) -> None:
+    async def check(server: HttpServer, port: int) -> None:
+        assert (await talk(port, post("/again", b"x", length=5))).startswith(b"HTTP/1.1 408 ")
+        assert server.cut_off == 1
+
+    serve(check, request_s=0.05)

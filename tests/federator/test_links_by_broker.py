@@ -279,4 +279,5 @@ def test_the_host_session_hears_what_is_addressed_to_this_federator_alone(pair: 
         "federator/memb_ann/1/+",
         "federator/routing/1/+",
         "federator/ack/1/+",
+        "federator/probe/1/+",
     ]

@@ -135,7 +135,12 @@ MALFORMED: list[tuple[str, Callable[[bytes], object], bytes, str]] = [
     ("empty", codec.kind_of, b"", "The frame ends at byte 0, where more was expected; it is cut short."),
     ("one byte", codec.kind_of, b"\x01", "The frame ends at byte 1, where more was expected; it is cut short."),
     ("version", codec.kind_of, b"\x02\x01", "The frame has version 2; this federator speaks version 1."),
-    ("type", codec.kind_of, b"\x01\x03", "The frame has type 3; known are 1 (control) and 2 (data)."),
+    (
+        "type",
+        codec.kind_of,
+        b"\x01\x03",
+        "The frame has type 3; known are 1 (control), 2 (data), 5 (probe) and 6 (summaries).",
+    ),
     ("kind", codec.decode_control, b"\x01\x02\x00\x00", "The frame has type 2 where 1 was expected."),
     ("kind", codec.decode_data, HEAD, "The frame has type 1 where 2 was expected."),
     (

@@ -1,7 +1,7 @@
 import pytest
 from tests.protocol.net import Desk, packet, publication
 
-from hanse.protocol import forwarding
+from hanse.protocol import accounts, forwarding
 from hanse.protocol.events import LinkDown, Subscribed
 from hanse.protocol.messages import Announcement, ClaimChange, ClaimDelta, Run
 from hanse.protocol.seen import CHUNK
@@ -148,9 +148,9 @@ def test_accounts_are_kept_by_measure_origin_and_groups(monkeypatch: pytest.Monk
     machine = desk.machine
     machine.publish(0.0, [publication("a", b"1"), publication("a", b"2"), publication("x")])
     size = len(packet("a", b"1"))
-    assert machine.flows == {("published", 5, ("a",)): [2, 2 * size]}
+    assert machine.flows == {("published", 5, ("a",)): [2, 2 * size], ("forwarded", 5, ("a",)): [2, 2 * size]}
     machine.count_delivered(runs(0, b"1", group="b")._replace(groups=("a", "b")))
     assert machine.flows["delivered", 8, ("b",)] == [1, len(packet("b", b"1"))]
-    monkeypatch.setattr(forwarding, "FLOWS_MAX", 2)
+    monkeypatch.setattr(accounts, "ACCOUNTS_MAX", 3)
     machine.count_delivered(runs(1, b"1", group="b")._replace(origin=7))
-    assert machine.flows["delivered", 7, forwarding.OTHER_GROUPS][0] == 1
+    assert machine.flows["delivered", 7, accounts.OTHER_GROUPS][0] == 1

@@ -16,6 +16,7 @@ from hanse.errors import HanseError, LocalError
 
 # Command word to the module that registers it.
 COMMANDS: dict[str, str] = {
+    "account": "hanse.cli.account",
     "bench": "hanse.cli.bench",
     "chaos": "hanse.cli.chaos",
     "collect": "hanse.cli.collect",
@@ -30,6 +31,7 @@ COMMANDS: dict[str, str] = {
     "sim": "hanse.cli.sim",
     "sub": "hanse.cli.pub_sub",
     "token": "hanse.cli.token",
+    "trace": "hanse.cli.trace",
     "up": "hanse.cli.up",
 }
 

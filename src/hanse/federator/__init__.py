@@ -10,5 +10,7 @@ bridges      which brokers hang together by such bridges
 retained     retained messages for a broker's first interest in a filter
 crossing     what may leave this broker and what may enter
 broker_link  links by way of the neighbour's broker, as in the papers
+tracing      probes that follow a topic hop by hop, and tell where it ends, why
+accounting   the page of what became of publications
 settings, store, http, logs    what an operator sees
 """

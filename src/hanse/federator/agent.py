@@ -22,6 +22,7 @@ from typing import Any, cast
 from hanse import __version__
 from hanse.errors import HanseError, LocalError, RemoteError, Unavailable
 from hanse.federator import entering, logs
+from hanse.federator.accounting import Accounting
 from hanse.federator.bridges import BridgeBook
 from hanse.federator.copies import CopyMerger
 from hanse.federator.crossing import Crossing, FilterCounts
@@ -32,17 +33,19 @@ from hanse.federator.entering import Entrance, ReadAgain
 from hanse.federator.gate import Gate
 from hanse.federator.host import HostSession
 from hanse.federator.http import JSON, HttpServer, Reply
-from hanse.federator.links import CONTROL_TOPIC, LinkBook
+from hanse.federator.links import CONTROL_TOPIC, PROBE_TOPIC, LinkBook
 from hanse.federator.links_by_broker import BrokerLinkBook
 from hanse.federator.membership import MembershipShell
 from hanse.federator.metrics import AgentMetrics
 from hanse.federator.naming import exported, imported, local_copies
 from hanse.federator.obligations import AckOrder, Obligation
+from hanse.federator.private import PrivateGroup
 from hanse.federator.reporter import REPORT_EVERY_S, FederatorReporter
 from hanse.federator.retained import RetainedFetcher
 from hanse.federator.settings import FederatorSettings
 from hanse.federator.sources import CLIENT_PREFIX, InterestSources
 from hanse.federator.store import StateDirectory
+from hanse.federator.tracing import Tracing
 from hanse.interest import Change, InterestRegistry, MosquittoFileAdapter, Report
 from hanse.interest.follow import LogFollower, Read, Rotated
 from hanse.mqtt.client import ClientSettings
@@ -109,6 +112,7 @@ class Agent:
             wall_s=int(time.time()),
             stored_epoch=state.read_epoch(),
         )
+        self._accounting = Accounting(self.machine, self._loop.time)
         self._crossing: Crossing = settings.crossing()
         # Names here and names in the federation, where they differ: interest outward, host subscriptions inward.
         self._wanted = FilterCounts(self._crossing.outward_filter)
@@ -148,26 +152,46 @@ class Agent:
         )
         self._acks = AckOrder(self.host.client.ack)
         self.links = self._make_links(client_settings)
+        own = private_group(self.identity)
+        private = PrivateGroup(lambda: self._step(events.Subscribed(own)), lambda: self._step(events.Unsubscribed(own)))
         self.retained = RetainedFetcher(
             self.identity,
             client_settings,
             crossing=self._crossing,
             publish=self._publish_to,
             is_known=self.machine.is_known,
-            join=lambda group: self._step(events.Subscribed(group)),
-            part=lambda group: self._step(events.Unsubscribed(group)),
+            join=lambda _: private.join(),
+            part=lambda _: private.part(),
             deliver=self._deliver_own,
             counters=self.counters,
         )
         self.interest = InterestRegistry()
         self._sources = InterestSources(settings)
+        self.tracing = Tracing(
+            self.machine,
+            crossing=self._crossing,
+            publish=self._publish_to,
+            ask_all=self._tell_all,
+            send=self.links.send_probe,
+            is_host_up=lambda: self.host.client.is_connected,
+            filters=self.interest.wanted,
+            join=private.join,
+            part=private.part,
+            counters=self.counters,
+        )
         self._known_filters: set[str] = set()
         self._expiry_timer: asyncio.TimerHandle | None = None
         self._is_interest_dirty = False
         self._is_restored = False
         self.link_url: str | None = None
         self.http = HttpServer(
-            {"/metrics": self._metrics_page, "/healthz": self._health_page, "/groups": self._groups_page}
+            {
+                "/metrics": self._metrics_page,
+                "/healthz": self._health_page,
+                "/groups": self._groups_page,
+                "/accounts": lambda: (200, JSON, self._accounting.page()),
+            },
+            posts={"/trace": self.tracing.answer},
         )
         self.metrics = self._make_metrics()
         self.reporter = FederatorReporter(
@@ -362,6 +386,7 @@ class Agent:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.retained.stop()
+        await self.tracing.stop()
         self._step(events.Leave())
         if self.membership is not None:
             await self.membership.stop(is_leaving=not self.membership.must_restart.is_set())
@@ -577,6 +602,8 @@ class Agent:
             self.counters["forwarded"] += count
         else:
             traffic.dropped_frames += 1
+            for run in runs:
+                self.machine.accounts.count("dropped:link", run, neighbour=neighbour)
 
     def _on_taken(self, neighbour: int, tokens: list[int]) -> None:
         """A neighbour has acknowledged frames."""
@@ -602,6 +629,9 @@ class Agent:
                 if payload[1:2] == _SUMMARIES:
                     self._step(events.Summarised(neighbour, codec.decode_summaries(payload), receipt))
                     continue
+                if topic == PROBE_TOPIC:
+                    self.tracing.on_probe(neighbour, payload)
+                    continue
                 runs = codec.decode_data(payload)
             except RemoteError as error:
                 self.counters["frames_refused"] += 1
@@ -623,8 +653,7 @@ class Agent:
     def _deliver(self, runs: list[Run], token: int) -> None:
         """Publish runs at the host; those of QoS 0 leave as one piece."""
         obligation = Obligation(lambda: self._host_took(runs, token) if token else None)
-        bodies: list[bytes] = []
-        count = 0
+        loose: list[Run] = []
         for run in runs:
             if run[6][0].startswith(INTERNAL_PREFIX) and not run[6][0].startswith(TELEMETRY_PREFIX):
                 self._take_internal(run)
@@ -634,23 +663,29 @@ class Agent:
                 continue
             if not self._crossing.is_trivial:
                 body, length = imported(self._crossing, run.body)
+                self._count_kept_out("dropped:import", run, length)
                 run = run._replace(body=body, length=length)  # noqa: PLW2901 - the run as this broker may see it
                 if not length:
                     continue
             if run[0] in self._joined:
                 body, length = self._echoes.without_echoes(self._loop.time(), run.body)
                 self.counters["echoes_cancelled"] += run.length - length
+                self._count_kept_out("dropped:echo", run, length)
                 run = run._replace(body=body, length=length)  # noqa: PLW2901 - the run without what came from here
                 if not length:
                     continue
-            self.machine.count_delivered(run)
             if run[4]:
                 self._deliver_owed(run, obligation)
             else:
-                bodies.append(run[7])
-                count += run[3]
-        if bodies:
-            self._deliver_bodies(b"".join(bodies), 0, count, None)
+                loose.append(run)
+        if loose:
+            drops = self.host.client.counters.drops
+            dropped = sum(drops.values())
+            self._deliver_bodies(b"".join([run[7] for run in loose]), 0, sum([run[3] for run in loose]), None)
+            # Such a batch leaves whole, or not at all.
+            measure = "delivered" if sum(drops.values()) == dropped else "dropped:host"
+            for run in loose:
+                self.machine.count_here(measure, run)
         obligation.settle()
 
     def _host_took(self, runs: list[Run], token: int) -> None:
@@ -664,6 +699,10 @@ class Agent:
         """A neighbour's run without what no broker should be given."""
         body, length = self._gate.admit(run[7], run[3])
         return run if length == run[3] else run._replace(body=body, length=length)
+
+    def _count_kept_out(self, measure: str, run: Run, length: int) -> None:
+        if length < run.length:
+            self.machine.count_here(measure, run._replace(length=run.length - length, body=b""))
 
     def _deliver_bodies(self, body: bytes, qos: int, count: int, obligation: Obligation | None) -> None:
         self.host.deliver(body, qos, count, obligation)
@@ -691,6 +730,8 @@ class Agent:
         if self._echoes.is_active:
             self._echoes.remember(self._loop.time(), run.body)
         self.counters["delivered"] += run.length
+        if run.groups:
+            self.machine.count_delivered(run)
 
     def _deliver_own(self, packet: bytes, qos: int) -> None:
         """Publish one packet that no neighbour and no client is owed an acknowledgement for."""
@@ -717,7 +758,7 @@ class Agent:
         """A message to the federators, not to clients."""
         if run.groups[0] == private_group(self.identity):
             answer = self._admitted(run)
-            if answer.length:
+            if answer.length and not self.tracing.take_report(answer):
                 self.retained.on_answer(answer)
             return
         for start, end in split(run.body):
@@ -727,6 +768,8 @@ class Agent:
                 kind = message.get("kind")
                 if kind == "retained":
                     self.retained.on_request([str(wanted) for wanted in message["filters"]], int(message["to"]))
+                elif kind == "trace":
+                    self.tracing.on_question(run.origin, message)
                 elif kind == "shares":
                     self._compare_shares(run.origin, [str(name) for name in message["names"]])
                 elif kind == "bridges":
@@ -821,6 +864,7 @@ class Agent:
         self._step(event)
         if self.machine.is_local(group) != was_local:
             self.reporter.note_interest(group, is_added=not was_local, epoch=self.machine.epoch)
+            self._accounting.note_interest(group, is_added=not was_local)
 
     def _arm_expiry(self) -> None:
         if self._expiry_timer is not None:

@@ -6,6 +6,7 @@ A federator publishes to the *neighbour's* broker, where the neighbour's own ses
     federator/memb_ann/<to>/<from>   a control frame with memberships or connections, and nothing of the above
     federator/routing/<to>/<from>    a numbered data frame
     federator/ack/<to>/<from>        numbers of data frames that `from` has taken from `to`
+    federator/probe/<to>/<from>      a probe (`hanse.federator.tracing`), as `hanse.protocol.codec` makes it
     federator/beacon/<topic>         a client's beacon: no link's business, `hanse.interest.beacon` reads it
 
 Rules:
@@ -50,6 +51,7 @@ class Kind(StrEnum):
     MEMBERSHIP_ANNOUNCEMENT = "memb_ann"
     ROUTING = "routing"
     ACKNOWLEDGEMENT = "ack"
+    PROBE = "probe"
 
 
 CONTROL_KINDS = frozenset({Kind.CORE_ANNOUNCEMENT, Kind.MEMBERSHIP_ANNOUNCEMENT})

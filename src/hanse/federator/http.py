@@ -1,20 +1,23 @@
-"""A small HTTP/1.1 server for `/healthz`, `/metrics` and `/groups`: GET and HEAD, one request a connection.
+"""A small HTTP/1.1 server for `/healthz`, `/metrics` and other pages: GET and HEAD, one request a connection.
 
 Rules:
 
-1. It gives only what a route returns, and takes nothing: no bodies, no uploads, no keep-alive.
+1. It gives only what a route returns, and takes nothing: no bodies, no uploads, no keep-alive. Only a route of
+   `posts` takes a POST: JSON of bounded size, from this machine alone, and never from a page in a browser.
 2. Everything is bounded: connections, the size of a request's head, the time until it is complete, and the time for
    the answer to leave. Who is slow is cut off, and the next one gets the place.
 3. A request is read strictly; whatever is odd gets 400, and the connection ends. Nothing a client sends is repeated
    to it, so that nothing can be smuggled into a page or a log.
-4. A route runs on the event loop and must be quick. One that fails is a 500 and a line in the log, nothing more.
+4. A route runs on the event loop and must be quick; one of `posts` may wait, and is cancelled when its client goes.
+   One that fails is a 500 and a line in the log, nothing more.
 """
 
 import asyncio
+import ipaddress
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import NamedTuple, cast
@@ -27,6 +30,7 @@ JSON = "application/json"
 # Status, media type, body.
 Reply = tuple[int, str, bytes | str]
 Route = Callable[[], Reply]
+PostRoute = Callable[[bytes], Awaitable[Reply]]
 
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,256}")
 _TARGET = re.compile(rb"/[!-~]*")
@@ -48,6 +52,8 @@ class HttpLimits:
         connections_max: At once. A scraper or two, a health check and a person with curl are ten.
         request_s: From the connection to the end of the head. Longer lets a slow client hold a place longer.
         answer_s: From the answer to the end of the connection. Prometheus itself gives up after 10 s.
+        body_bytes_max: What a POST may hold: the longest topic, with every second character escaped.
+        post_s: From the end of a POST to its answer.
     """
 
     head_bytes_max: int = 8_192
@@ -55,6 +61,8 @@ class HttpLimits:
     connections_max: int = 32
     request_s: float = 5.0
     answer_s: float = 10.0
+    body_bytes_max: int = 262_144
+    post_s: float = 15.0
 
 
 class Request(NamedTuple):
@@ -75,7 +83,15 @@ def read_head(head: bytes, headers_max: int) -> Request:
     Raises:
         _Refused: With the status to answer.
     """
-    line, *headers = head.split(b"\r\n")
+    method, path, headers = _read(head, headers_max)
+    if b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0":
+        raise _Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE if method in _METHODS else HTTPStatus.METHOD_NOT_ALLOWED)
+    return Request(method, path)
+
+
+def _read(head: bytes, headers_max: int) -> tuple[bytes, str, dict[bytes, bytes]]:
+    """Method, path and headers, their names in small letters; of a name that comes twice, the last."""
+    line, *lines = head.split(b"\r\n")
     parts = line.split(b" ")
     if len(parts) != 3 or _TOKEN.fullmatch(parts[0]) is None:
         raise _Refused(HTTPStatus.BAD_REQUEST)
@@ -84,22 +100,26 @@ def read_head(head: bytes, headers_max: int) -> Request:
         raise _Refused(HTTPStatus.BAD_REQUEST)
     if version not in (b"HTTP/1.1", b"HTTP/1.0"):
         raise _Refused(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
-    if len(headers) > headers_max:
+    if len(lines) > headers_max:
         raise _Refused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
     hosts = 0
-    for header in headers:
+    headers: dict[bytes, bytes] = {}
+    for header in lines:
         name, colon, value = header.partition(b":")
         # RFC 9112, 5.1 and 5.2: a blank before the colon and a folded line are refused.
         if not colon or _TOKEN.fullmatch(name) is None or _VALUE.fullmatch(value) is None:
             raise _Refused(HTTPStatus.BAD_REQUEST)
         name = name.lower()
         hosts += name == b"host"
-        if name == b"transfer-encoding" or (name == b"content-length" and value.strip() != b"0"):
-            raise _Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE if method in _METHODS else HTTPStatus.METHOD_NOT_ALLOWED)
+        value = value.strip()
+        # RFC 9112, 6.3: two lengths that differ are a way to smuggle a request.
+        if name == b"content-length" and headers.get(name, value) != value:
+            raise _Refused(HTTPStatus.BAD_REQUEST)
+        headers[name] = value
     # RFC 9112, 3.2: exactly one Host in 1.1.
     if hosts > 1 or (version == b"HTTP/1.1" and hosts == 0):
         raise _Refused(HTTPStatus.BAD_REQUEST)
-    return Request(method, target.partition(b"?")[0].decode("ascii"))
+    return method, target.partition(b"?")[0].decode("ascii"), headers
 
 
 class HttpServer:
@@ -107,17 +127,25 @@ class HttpServer:
 
     Args:
         routes: Path to what answers it.
+        posts: Path to what answers a POST there, given the body.
 
     Attributes:
         answered: How many requests got which status.
         cut_off: Connections that ended for lack of time, or of room.
     """
 
-    def __init__(self, routes: Mapping[str, Route], limits: HttpLimits | None = None) -> None:
+    def __init__(
+        self,
+        routes: Mapping[str, Route],
+        limits: HttpLimits | None = None,
+        *,
+        posts: Mapping[str, PostRoute] | None = None,
+    ) -> None:
         self.limits = limits or HttpLimits()
         self.answered: Counter[int] = Counter()
         self.cut_off = 0
         self._routes = dict(routes)
+        self._posts = dict(posts or {})
         self._connections: set[_Connection] = set()
         self._server: asyncio.Server | None = None
 
@@ -177,6 +205,43 @@ class HttpServer:
             return self.refusal(HTTPStatus.INTERNAL_SERVER_ERROR, is_head=request.method == b"HEAD")
         return self._written(HTTPStatus(status), media_type, raw, is_head=request.method == b"HEAD")
 
+    def posting(self, head: bytes, peer: str) -> tuple[PostRoute, int] | None:
+        """What takes a POST, and how long its body is; None for a head that is `answer`'s.
+
+        Raises:
+            _Refused: With the status to answer.
+        """
+        if not head.startswith(b"POST ") or not self._posts:
+            return None
+        method, path, headers = _read(head, self.limits.headers_max)
+        route = self._posts.get(path)
+        if route is None or method != b"POST":
+            return None
+        if not _is_this_machine(peer):
+            raise _Refused(HTTPStatus.FORBIDDEN)
+        # A page in a browser can send this type to another site only if that site agrees, which this one never does.
+        if headers.get(b"content-type", b"").lower() != JSON.encode() or b"origin" in headers:
+            raise _Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
+        length = headers.get(b"content-length", b"")
+        if b"transfer-encoding" in headers or re.fullmatch(rb"[0-9]{1,9}", length) is None:
+            raise _Refused(HTTPStatus.LENGTH_REQUIRED)
+        if int(length) > self.limits.body_bytes_max:
+            raise _Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+        return route, int(length)
+
+    async def answer_post(self, route: PostRoute, body: bytes) -> bytes:
+        """The whole answer to a POST."""
+        try:
+            async with asyncio.timeout(self.limits.post_s):
+                status, media_type, answer = await route(body)
+        except TimeoutError:
+            return self.refusal(HTTPStatus.SERVICE_UNAVAILABLE)
+        except Exception:  # noqa: BLE001 - the edge of the shell: a question that fails must not end the agent
+            _log.exception("a POST could not be answered")
+            return self.refusal(HTTPStatus.INTERNAL_SERVER_ERROR)
+        raw = answer.encode("utf-8", "replace") if isinstance(answer, str) else answer
+        return self._written(HTTPStatus(status), media_type, raw, is_head=False)
+
     def refusal(self, status: HTTPStatus, *, is_head: bool = False) -> bytes:
         """An answer that says no more than its status."""
         return self._written(status, TEXT, f"{status.phrase}\n".encode(), is_head=is_head)
@@ -218,6 +283,9 @@ class _Connection(asyncio.Protocol):
         self._is_answered = False
         self._dropped_bytes = 0
         self._deadline: asyncio.TimerHandle | None = None
+        # What takes a POST's body, and how long that is.
+        self._posting: tuple[PostRoute, int] | None = None
+        self._task: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are such by behaviour, not by inheritance.
@@ -239,10 +307,13 @@ class _Connection(asyncio.Protocol):
                 self.abort()
             return
         self._buffer += data
+        if self._posting is not None:
+            self._take_body()
+            return
         limit = self._server.limits.head_bytes_max
         end = self._buffer.find(_HEAD_END, 0, limit + len(_HEAD_END))
         if end >= 0:
-            self._send(self._server.answer(bytes(self._buffer[:end])))
+            self._take_head(bytes(self._buffer[:end]))
         elif len(self._buffer) > limit:
             self._send(self._server.refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE))
 
@@ -254,11 +325,42 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why does not matter
         if self._deadline is not None:
             self._deadline.cancel()
+        if self._task is not None:
+            self._task.cancel()
         self._server.forget(self)
 
     def abort(self) -> None:
         if self._transport is not None:
             self._transport.abort()
+
+    def _take_head(self, head: bytes) -> None:
+        assert self._transport is not None
+        peer = self._transport.get_extra_info("peername")
+        try:
+            self._posting = self._server.posting(head, peer[0] if peer else "")
+        except _Refused as refused:
+            self._send(self._server.refusal(refused.status))
+            return
+        if self._posting is None:
+            self._send(self._server.answer(head))
+            return
+        del self._buffer[: len(head) + len(_HEAD_END)]
+        self._take_body()
+
+    def _take_body(self) -> None:
+        assert self._posting is not None
+        route, length = self._posting
+        if self._task is None and len(self._buffer) >= length:
+            if self._deadline is not None:
+                self._deadline.cancel()
+            self._task = asyncio.ensure_future(self._answer_post(route, bytes(self._buffer[:length])))
+        if self._task is not None:
+            self._buffer.clear()  # whatever follows is for nobody
+
+    async def _answer_post(self, route: PostRoute, body: bytes) -> None:
+        answer = await self._server.answer_post(route, body)
+        if self._transport is not None and not self._transport.is_closing():
+            self._send(answer)
 
     def _send(self, answer: bytes) -> None:
         assert self._transport is not None
@@ -281,3 +383,10 @@ class _Connection(asyncio.Protocol):
     def _on_slow(self) -> None:
         self._server.cut_off += 1
         self.abort()
+
+
+def _is_this_machine(peer: str) -> bool:
+    try:
+        return ipaddress.ip_address(peer).is_loopback
+    except ValueError:
+        return False

@@ -14,7 +14,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from hanse.errors import HanseError, Unavailable
+from hanse.errors import HanseError, LocalError, Unavailable
 from hanse.mqtt.endpoints import LinkDialler, LinkGreeting, LinkListener, LinkListenerHandler
 from hanse.mqtt.link import Frame, Link
 from hanse.mqtt.tls import TlsSettings
@@ -25,6 +25,7 @@ from hanse.protocol.settings import FEDERATOR_ID_MAX
 
 CONTROL_TOPIC = "c"
 DATA_TOPIC = "d"
+PROBE_TOPIC = "p"
 _NOT_VALID, _NOT_AUTHORISED = 0x85, 0x87
 _log = logging.getLogger(__name__)
 
@@ -166,6 +167,17 @@ class LinkBook(LinkListenerHandler):
             return True
         if peer.waiting or not self._send_owed(peer, payload, token):
             peer.waiting.append((payload, token))
+        return True
+
+    def send_probe(self, identity: int, payload: bytes) -> bool:
+        """Send a probe behind the data that waits, as a publication of QoS 0 would go."""
+        peer = self._peers.get(identity)
+        if peer is None:
+            return False
+        try:
+            peer.link.send(PROBE_TOPIC, payload, qos=0)
+        except (Unavailable, LocalError):  # full, or larger than the neighbour takes
+            return False
         return True
 
     def flush(self, identity: int) -> None:

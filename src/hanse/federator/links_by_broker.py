@@ -20,7 +20,7 @@ from dataclasses import replace
 from hanse.errors import HanseError, RemoteError, Unavailable
 from hanse.federator import broker_link
 from hanse.federator.broker_link import CONTROL_KINDS, Kind
-from hanse.federator.links import CONTROL_TOPIC, DATA_TOPIC
+from hanse.federator.links import CONTROL_TOPIC, DATA_TOPIC, PROBE_TOPIC
 from hanse.mqtt.client import Client, ClientHandler, ClientSettings
 from hanse.mqtt.link import Frame
 from hanse.mqtt.publication import Publication, encode, payload_of
@@ -151,6 +151,10 @@ class BrokerLinkBook:
             return bool(token)
         return True
 
+    def send_probe(self, identity: int, payload: bytes) -> bool:
+        """Publish a probe at the neighbour's broker."""
+        return self._publish(identity, Kind.PROBE, payload, qos=0)
+
     def flush(self, identity: int) -> None:
         """Write now what was published for a neighbour in this turn."""
         neighbour = self._neighbours.get(identity)
@@ -215,6 +219,8 @@ class BrokerLinkBook:
                 receipt, self._next_receipt = self._next_receipt, self._next_receipt + 1
                 self._receipts[receipt] = (epoch, number)
             self._take_frames(sender, [Frame(DATA_TOPIC, frame, receipt)])
+        elif route.kind is Kind.PROBE:
+            self._take_frames(sender, [Frame(PROBE_TOPIC, payload, 0)])
         else:
             self._take_acks(neighbour, payload)
         return True

@@ -162,10 +162,10 @@ class FederatorReporter:
                 at_us,
                 self._started_at_us,
                 str(origin),
-                self._identity if measure == "delivered" else None,
+                self._identity if measure not in ("published", "forwarded") else None,
                 group,
-                measure,
-                None,
+                measure.partition(":")[0],
+                measure.partition(":")[2] or None,
                 count,
                 size,
             )

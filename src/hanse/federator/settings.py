@@ -318,7 +318,8 @@ class FederatorSettings:
     )
     metrics: str = setting(
         "127.0.0.1:0",
-        "Where to serve /metrics, /healthz and /groups, without TLS; port 0 takes a free one, `off` serves none.",
+        "Where to serve /metrics, /healthz, /groups, /accounts and POST /trace, without TLS; port 0 takes a free one, "
+        "`off` serves none.",
         check=_by(_check_metrics),
     )
     log_format: str = setting("plain", "How logs are written.", choices=("plain", "json"))

@@ -164,6 +164,10 @@ class InterestRegistry:
         """All filters that are wanted, with their largest QoS."""
         return {wanted: _largest(counts) for wanted, counts in sorted(self._wanted.items())}
 
+    def wanted(self) -> Iterable[str]:
+        """The same filters as they are, for who looks through them now."""
+        return self._wanted.keys()
+
     def references(self, wanted: str) -> int:
         """How many subscriptions hold this filter."""
         return sum(self._wanted.get(wanted, ()))

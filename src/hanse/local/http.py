@@ -1,4 +1,4 @@
-"""Asking an agent on this machine for one of its pages: a GET, and JSON back."""
+"""Asking an agent on this machine: a GET for one of its pages, or a POST with a question; JSON back."""
 
 import asyncio
 import json
@@ -13,11 +13,18 @@ _BODY_BYTES_MAX = 64 * 1024 * 1024
 
 async def get(url: str) -> str:
     """The body of a page, whatever its status; Unavailable where nobody answers."""
+    return await _ask(url, "GET", b"", _TIMEOUT_S)
+
+
+async def _ask(url: str, method: str, body: bytes, timeout_s: float) -> str:
     parts = urlsplit(url)
+    head = f"{method} {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: close\r\n"
+    if body:
+        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
     try:
-        async with asyncio.timeout(_TIMEOUT_S):
+        async with asyncio.timeout(timeout_s):
             reader, writer = await asyncio.open_connection(parts.hostname, parts.port, limit=_BODY_BYTES_MAX)
-            writer.write(f"GET {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: close\r\n\r\n".encode())
+            writer.write(head.encode() + b"\r\n" + body)
             answer = await reader.read(-1)
             writer.close()
     except (OSError, TimeoutError) as error:
@@ -30,7 +37,16 @@ async def get(url: str) -> str:
 
 async def get_json(url: str) -> Any:  # noqa: ANN401 - whatever the page holds
     """The page as JSON."""
+    return _parsed(url, await get(url))
+
+
+async def post_json(url: str, question: object, timeout_s: float) -> Any:  # noqa: ANN401 - whatever the answer holds
+    """The answer to a question, both as JSON."""
+    return _parsed(url, await _ask(url, "POST", json.dumps(question).encode(), timeout_s))
+
+
+def _parsed(url: str, text: str) -> Any:  # noqa: ANN401 - whatever it holds
     try:
-        return json.loads(await get(url))
+        return json.loads(text)
     except ValueError as error:
         raise Unavailable(f"{url} gave no JSON: {error}.") from error

@@ -51,12 +51,28 @@ class State:
         Raises:
             LocalError: there is no such broker.
         """
+        return self._at(k).broker
+
+    def metrics_at(self, k: int) -> str:
+        """The URL of the metrics of federator number `k`.
+
+        Raises:
+            LocalError: there is no such federator, or it serves none.
+        """
+        metrics = self._at(k).metrics
+        if metrics is None:
+            raise LocalError(
+                f"Federator {k} serves no metrics page, and so takes no questions; start it with --metrics."
+            )
+        return metrics
+
+    def _at(self, k: int) -> FederatorState:
         if not 0 <= k < len(self.federators):
             raise LocalError(
                 f"Broker {k} was asked for; this federation has {len(self.federators)}, "
                 f"numbered 0 to {len(self.federators) - 1}."
             )
-        return self.federators[k].broker
+        return self.federators[k]
 
 
 def write(path: Path, state: State) -> None:

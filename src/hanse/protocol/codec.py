@@ -13,6 +13,7 @@ from typing import TypeVar
 from hanse.errors import RemoteError
 from hanse.protocol import topics
 from hanse.protocol.messages import (
+    HOPS_MAX,
     Announcement,
     ClaimChange,
     ClaimDelta,
@@ -20,6 +21,8 @@ from hanse.protocol.messages import (
     ClaimRequest,
     ControlFrame,
     HandOver,
+    PathHop,
+    Probe,
     Run,
     SetAck,
     SetDelta,
@@ -33,6 +36,8 @@ from hanse.protocol.settings import EPOCH_MAX, FEDERATOR_ID_MAX, RANK_MAX, SEQUE
 VERSION = 1
 CONTROL = 1
 DATA = 2
+# 3 and 4 are what links by brokers put around data and acknowledgements (`hanse.federator.broker_link`).
+PROBE = 5
 SUMMARIES = 6
 RUNS_MAX = 65_535
 # A day: nobody retains publications for longer.
@@ -143,16 +148,15 @@ class _Reader:
 
 
 def kind_of(data: bytes) -> int:
-    """CONTROL, DATA or SUMMARIES; RemoteError for anything else."""
+    """CONTROL, DATA, PROBE or SUMMARIES; RemoteError for anything else."""
     reader = _Reader(data)
     version = reader.byte()
     if version != VERSION:
         raise RemoteError(f"The frame has version {version}; this federator speaks version {VERSION}.")
     kind = reader.byte()
-    if kind not in (CONTROL, DATA, SUMMARIES):
-        raise RemoteError(
-            f"The frame has type {kind}; known are {CONTROL} (control), {DATA} (data) and {SUMMARIES} (summaries)."
-        )
+    if kind not in (CONTROL, DATA, PROBE, SUMMARIES):
+        known = f"{CONTROL} (control), {DATA} (data), {PROBE} (probe) and {SUMMARIES} (summaries)"
+        raise RemoteError(f"The frame has type {kind}; known are {known}.")
     return kind
 
 
@@ -408,6 +412,41 @@ def decode_data(data: bytes, *, is_record: bool = False) -> list[Run]:
         first += count
     reader.finish()
     return runs
+
+
+# --- probes --------------------------------------------------------------------------------------------------------
+
+
+def _put_hop(item: PathHop) -> bytes:
+    return _varint(item.federator) + _varint(item.arrived_us) + _varint(item.left_us)
+
+
+def _get_hop(reader: _Reader) -> PathHop:
+    return PathHop(reader.federator(), reader.sequence("time"), reader.sequence("time"))
+
+
+def encode_probe(probe: Probe) -> bytes:
+    """The bytes of a probe."""
+    head = bytes((VERSION, PROBE)) + _varint(probe.origin) + _varint(probe.epoch) + _varint(probe.number)
+    groups = _varint(len(probe.groups)) + b"".join(map(_text, probe.groups))
+    return head + _text(probe.topic) + groups + _varint(len(probe.path)) + b"".join(map(_put_hop, probe.path))
+
+
+def decode_probe(data: bytes) -> Probe:
+    """A probe from its bytes; RemoteError for anything that no encoder makes."""
+    reader = _body_of(data, PROBE)
+    origin, epoch, number = reader.federator(), reader.epoch(), reader.sequence("probe number")
+    topic = reader.text("topic")
+    topics.check_name(topic)
+    groups = reader.many("groups", _Reader.group)
+    path = tuple(_get_hop(reader) for _ in range(reader.varint(HOPS_MAX, "number of hops")))
+    reader.finish()
+    if not groups or not path or path[0].federator != origin:
+        raise RemoteError(
+            f"A probe of federator {origin} names {len(groups)} groups and {len(path)} hops; expected at least one of "
+            "each, and the origin as the first hop."
+        )
+    return Probe(origin, epoch, number, topic, groups, path)
 
 
 # --- summaries -----------------------------------------------------------------------------------------------------

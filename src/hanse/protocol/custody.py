@@ -17,6 +17,7 @@ The rules (docs/protocol.md R33 to R38):
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 
+from hanse.protocol.accounts import Accounts
 from hanse.protocol.effects import Acknowledge, Deliver, Discard, Effect, Fetch, SendRuns, SendSummaries, Store
 from hanse.protocol.messages import BLOCKED, HOST, Run, Summary
 from hanse.protocol.settings import Settings
@@ -118,8 +119,9 @@ class Custody:
         effects: What is to be done, in order; whoever calls takes them with `take_effects`.
     """
 
-    def __init__(self, settings: Settings, counters: Counter[str]) -> None:
+    def __init__(self, settings: Settings, counters: Counter[str], accounts: Accounts) -> None:
         self._settings = settings
+        self._accounts = accounts
         self._counters = counters
         self._ways: dict[int, Way] = {HOST: Way(HOST, is_open=True), BLOCKED: Way(BLOCKED, is_open=False)}
         # The position that the next record of a way will have; it outlives the way.
@@ -143,6 +145,12 @@ class Custody:
         duties = [duty for way in self._ways.values() for duty in (*way.sent.values(), *way.front, *way.backlog)]
         duties += [duty for blocked in self._blocked.values() for duty in blocked]
         return sum(run.length for duty in duties for run in duty.runs)
+
+    def held(self) -> list[Run]:
+        """What waits in memory, for its turn or for a way."""
+        duties = [duty for way in self._ways.values() for duty in (*way.front, *way.backlog)]
+        duties += [duty for blocked in self._blocked.values() for duty in blocked]
+        return [run for duty in duties for run in duty.runs]
 
     @property
     def records(self) -> int:
@@ -224,6 +232,7 @@ class Custody:
         self.check_at = min(self.check_at, now + CHECK_EVERY_S)
         if not way.is_open or way.backlog or way.disk or way.front or way.sent_bytes >= self._settings.window_bytes:
             way.backlog.append(duty)
+            self._count("queued", way, runs)
             return 0
         return self._put_under_way(now, way, duty)
 
@@ -294,7 +303,13 @@ class Custody:
         elif way.identity == HOST:
             self.effects.append(Deliver(tuple(duty.runs), token))
         else:
+            self._count("forwarded", way, duty.runs)
             self.effects.append(SendRuns(way.identity, tuple(duty.runs), token))
+
+    def _count(self, measure: str, way: Way, runs: Sequence[Run]) -> None:
+        if way.identity >= 0:
+            for run in runs:
+                self._accounts.count(measure, run, neighbour=way.identity)
 
     # --- ways that open and close -------------------------------------------------------------------------------------
 

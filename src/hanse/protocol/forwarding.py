@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from hanse.errors import RemoteError
+from hanse.protocol.accounts import DROPPED, PIECE, Accounts, Stream, Use, Way
 from hanse.protocol.custody import DISK, NOBODY, Custody, Duty, Entry
 from hanse.protocol.effects import Acknowledge, Deliver, Effect, SendRuns
 from hanse.protocol.messages import BLOCKED, HOST, Publication, Run, Summary
@@ -29,10 +30,9 @@ from hanse.protocol.settings import Settings
 from hanse.protocol.topics import check_name, may_cross
 
 PLANS_MAX = 65_536
-FLOWS_MAX = 100_000
-OTHER_GROUPS = ("(other)",)
 
 _new_tuple = tuple.__new__
+_NO_USE: Use = [0, 0]
 
 
 class Table(Protocol):
@@ -55,6 +55,9 @@ class Table(Protocol):
 
     def former_hops(self, group: str) -> tuple[int, ...]:
         """The neighbours that led to a core which has just given the group up."""
+
+    def absent(self, group: str) -> tuple[int, ...]:
+        """The neighbours of the group's mesh whose link is down."""
 
     def hop_limit(self) -> int:
         """The number of hops beyond which a publication is dropped (R29)."""
@@ -92,6 +95,10 @@ class Plan(NamedTuple):
     has_unknown: bool
     # The neighbours of `hops` where each gets all groups and nothing waits: the common case.
     uniform: tuple[int, ...]
+    # The accounts: what all this means, its uses by stream, and the use by our own publications.
+    way: Way
+    uses: dict[Stream, Use]
+    own: Use
     # Claims are not known yet, so there may be more groups: QoS 1 and 2 wait (R36).
     is_unsure: bool = False
 
@@ -125,12 +132,11 @@ class Forwarding:
         self._parked_bytes = 0
         # 0 where it has to be asked for anew.
         self._hop_limit = 0
-        self.custody = Custody(settings, counters)
+        self.accounts = Accounts()
+        self.custody = Custody(settings, counters, self.accounts)
         self.retention = Retention(settings.retention_s, settings.retention_bytes_max, counters)
         # Runs of QoS 1 and 2 of the batch at hand that have no way.
         self._blocked_runs: list[Run] = []
-        # (measure, origin, groups) to [publications, bytes of packets]: what the federation's accounts are made of.
-        self.flows: dict[tuple[str, int, tuple[str, ...]], list[int]] = {}
 
     # --- what the control side does ---------------------------------------------------------------------------
 
@@ -144,13 +150,14 @@ class Forwarding:
         """Ids start anew under a new epoch (R1)."""
         self.epoch = epoch
         self.next_id = 0
+        self.invalidate()  # plans hold accounts of the old epoch
 
     def forget(self, now: float) -> None:
         """Once a round: drop what is too old to be remembered or to wait."""
         self._seen.forget(now)
         self.retention.age(now)
         while self._parked and self._parked[0].expires_at <= now:
-            self._drop_parked("parked_expired")
+            self._drop_parked("parked_expired", "parked_expired")
 
     def retry_parked(self) -> dict[int, list[Run]]:
         """Frames for what was parked and now has a way, in the order in which it was parked (R30)."""
@@ -160,6 +167,8 @@ class Forwarding:
         for parked in waiting:
             plan = self._plan(parked.run.groups, parked.source)
             self._spread(plan, parked.run, frames)
+            if plan.hops or not plan.blocked:
+                self.accounts.use(plan.way._replace(source=PIECE, blocked=()), parked.run)
             if plan.blocked:
                 self._keep(parked._replace(run=parked.run._replace(groups=plan.blocked)))
         return frames
@@ -169,15 +178,9 @@ class Forwarding:
         """How much waits for a way."""
         return self._parked_bytes
 
-    def count_flow(self, measure: str, origin: int, groups: tuple[str, ...], count: int, size: int) -> None:
-        """Add to an account; beyond the limit, accounts of new groups are kept together."""
-        flow = self.flows.get((measure, origin, groups))
-        if flow is None:
-            if len(self.flows) >= FLOWS_MAX:
-                groups = OTHER_GROUPS
-            flow = self.flows.setdefault((measure, origin, groups), [0, 0])
-        flow[0] += count
-        flow[1] += size
+    def waiting(self) -> list[Run]:
+        """The runs that wait for a way, or for their turn on one."""
+        return [parked.run for parked in self._parked] + self.custody.held()
 
     # --- publications from the host broker ----------------------------------------------------------------------
 
@@ -195,6 +198,7 @@ class Forwarding:
         is to hear, by `Acknowledge`, when all of it has arrived (R33).
         """
         frames: defaultdict[int, list[Run]] = defaultdict(list)
+        self.accounts.now = now
         if again is None:
             epoch, first = self.epoch, self.next_id
             self.next_id = first + len(publications)
@@ -247,16 +251,23 @@ class Forwarding:
         if len(body) > self._settings.message_bytes_max:
             if count == 1:
                 self._counters["dropped_too_large"] += 1
+                for measure in ("published", f"{DROPPED}too_large"):
+                    self.accounts.add(measure, (self.identity, epoch), plan.groups, 1, 0)
                 return
             for offset, packet in enumerate(packets):
                 self._number(now, plan, qos, epoch, first + offset, [packet], frames)
             return
-        self.count_flow("published", self.identity, plan.groups, count, len(body))
         # A named tuple's own constructor costs as much as the rest of this function.
         run = _new_tuple(Run, (self.identity, epoch, first, count, qos, 1, plan.groups, body, False))
         if is_waiting:
             self._blocked_runs.append(run._replace(groups=UNMATCHED))
             return
+        if epoch == self.epoch:
+            use = plan.own
+            use[0] += count
+            use[1] += len(body)
+        else:
+            self.accounts.use(plan.way, run)  # of a former process
         if qos:
             self.retention.add(now, run)
         if plan.uniform:
@@ -294,38 +305,51 @@ class Forwarding:
         counters = self._counters
         # Which groups the frame names for each id; made only where some group is unknown.
         named: dict[tuple[int, int, int], set[str]] = {}
+        accounts = self.accounts
+        accounts.now = now
         hop_limit = self._hop_limit
         if not hop_limit:
             hop_limit = self._hop_limit = self._table.hop_limit()
         for run in runs:
-            origin, epoch, first, count, qos, hops, groups, _, is_returned = run
+            origin, epoch, first, count, qos, hops, groups, body, is_returned = run
             counters["received"] += count
             if is_returned:
+                accounts.count("received", run, neighbour=neighbour)
                 self._turn(now, entry, neighbour, run)
                 continue
             if origin == self.identity:
                 counters["duplicates"] += count
+                self._refuse(neighbour, run, "duplicate")
                 continue
             if hops > hop_limit:
                 counters["dropped_hops"] += count
+                self._refuse(neighbour, run, f"{DROPPED}hops")
                 continue
             window = self._seen.window(origin, epoch)
             if window is None:
                 counters["refused_old"] += count
+                self._refuse(neighbour, run, f"{DROPPED}too_old")
                 continue
             plan = self._link_plans.get((neighbour, groups))
             if plan is None:
                 plan = self._plan_link(neighbour, groups)
             if plan.has_unknown:
+                accounts.count("received", run, neighbour=neighbour)
                 if qos:
                     self.custody.follow(entry, sender_epoch, run)
                 named = named or _groups_by_id(runs)
                 self._forward_by_topic(now, neighbour, run, named, frames, deliveries)
             elif window.record_if_new(now, first, count, plan.done):
+                use = plan.uses.get((origin, epoch))
+                if use is None:
+                    use = accounts.begin(plan.uses, plan.way, (origin, epoch))
+                use[0] += count
+                use[1] += len(body)
                 self._pass_on(now, neighbour, plan, run, frames)
                 if plan.is_local:
                     deliveries.append(run)
             else:
+                accounts.count("received", run, neighbour=neighbour)
                 if qos:
                     self.custody.follow(entry, sender_epoch, run)
                 self._forward_pieces(now, neighbour, groups, run, frames, deliveries)
@@ -338,6 +362,7 @@ class Forwarding:
         window = self._seen.window(run.origin, run.epoch)
         if run.hops > self._table.hop_limit() or window is None:
             self._counters["dropped_hops"] += run.length
+            self.accounts.count(f"{DROPPED}hops", run)
             return
         self._counters["turned"] += run.length
         onward = run._replace(hops=run.hops + 1)
@@ -360,6 +385,10 @@ class Forwarding:
                 if is_local and not was_delivered:
                     self._send_to_host(now, entry, piece._replace(groups=groups, is_returned=False))
 
+    def _refuse(self, neighbour: int, run: Run, measure: str) -> None:
+        self.accounts.count("received", run, neighbour=neighbour)
+        self.accounts.count(measure, run)
+
     def _forward_by_topic(
         self,
         now: float,
@@ -378,6 +407,7 @@ class Forwarding:
                 check_name(topic)
             except RemoteError:
                 self._counters["rejected_packet"] += 1
+                self.accounts.count(f"{DROPPED}malformed", run._replace(length=1, body=packet))
                 continue
             found = self._table.match(topic) if may_cross(topic) else ()  # R32
             by_sender = named_by_id[run.origin, run.epoch, run.first + offset]
@@ -388,6 +418,7 @@ class Forwarding:
                     self._blocked_runs.append(single._replace(groups=UNMATCHED))  # R36
                 else:
                     self._counters["dropped_unknown_group"] += 1
+                    self.accounts.count(f"{DROPPED}unknown_group", single)
                 continue
             if named:
                 self._forward_pieces(now, neighbour, named, single, frames, deliveries)
@@ -409,20 +440,26 @@ class Forwarding:
         assert window is not None, "forward() has just had it"
         spans = split(run.body)
         for first, count, done in list(window.pieces(run.first, run.length)):
+            stream = run.origin, run.epoch
             if done is None:
                 self._counters["refused_old"] += count
+                self.accounts.add(f"{DROPPED}too_old", stream, groups, count, 0)
                 continue
             served, was_delivered = done
             fresh = tuple([group for group in groups if group not in served and OUTSIDER + group not in served])
             if not fresh:
                 self._counters["duplicates"] += count
+                self.accounts.add("duplicate", stream, groups, count, 0)
                 continue
             plan = self._plan_link(neighbour, fresh)
             low, high = first - run.first, first - run.first + count - 1
             piece = run._replace(first=first, length=count, groups=fresh, body=run.body[spans[low][0] : spans[high][1]])
+            self.accounts.use(plan.way._replace(source=PIECE), piece)
             self._pass_on(now, neighbour, plan, piece, frames)
             if plan.is_local and not was_delivered:
                 deliveries.append(piece)
+            elif plan.is_local:
+                self.accounts.count("merged", piece, tuple(filter(self._table.is_local, fresh)))
             window.record(now, first, count, (served | plan.done[0], was_delivered or plan.is_local))
 
     def _pass_on(self, now: float, neighbour: int, plan: Plan, run: Run, frames: dict[int, list[Run]]) -> None:
@@ -455,6 +492,9 @@ class Forwarding:
                 # They wait; and QoS 0 is not kept for a neighbour that is away.
                 del frames[neighbour]
                 self._counters["dropped_link_down"] += sum(run[3] for run in runs if not run[4])
+                for run in runs:
+                    if not run[4]:
+                        self.accounts.count(f"{DROPPED}link", run, neighbour=neighbour)
             elif owed:
                 frames[neighbour] = [run for run in runs if not run[4]]
         owed = [run for run in deliveries if run[4]]
@@ -534,6 +574,8 @@ class Forwarding:
                 self._counters["not_wanted"] += run.length
                 continue
             known = run._replace(groups=matched)
+            if run.origin == self.identity:
+                self.accounts.count("published", known)
             self.retention.add(now, known)
             self._route_again(now, duty.entry, known, duty.source, duty.since)
             if run.origin != self.identity and any(map(self._table.is_local, matched)):
@@ -556,6 +598,7 @@ class Forwarding:
 
     def _send_again(self, now: float, entry: Entry, neighbour: int, run: Run, source: int) -> None:
         self._counters["rerouted"] += run.length
+        self.accounts.count("forwarded", run, neighbour=neighbour)
         token = self.custody.send(now, entry, neighbour, (run,), source)
         if token:
             self.custody.effects.append(SendRuns(neighbour, (run,), token))
@@ -578,6 +621,7 @@ class Forwarding:
         entry = self.custody.open(NOBODY, 0)
         for run in self.retention.missing(now, summaries):
             self._counters["supplied"] += run.length
+            self.accounts.count("forwarded", run, neighbour=neighbour)
             token = self.custody.send(now, entry, neighbour, (run,), neighbour)
             if token:
                 self.custody.effects.append(SendRuns(neighbour, (run,), token))
@@ -602,12 +646,20 @@ class Forwarding:
 
     # --- plans and parking ----------------------------------------------------------------------------------------
 
+    def plan(self, groups: tuple[str, ...], source: int) -> Plan:
+        """Where publications of these groups would go from here, coming from a source: what a probe follows."""
+        return self._plan(groups, source)
+
     def _plan(self, groups: tuple[str, ...], source: int) -> Plan:
         table = self._table
         by_neighbour: dict[int, list[str]] = {}
+        absent: dict[int, list[str]] = {}
         blocked = []
         for group in groups:
             neighbours, is_blocked = table.hops(group)
+            for neighbour in table.absent(group):
+                if neighbour not in neighbours:  # nothing is kept for it
+                    absent.setdefault(neighbour, []).append(group)
             for neighbour in neighbours:
                 if neighbour != source:
                     by_neighbour.setdefault(neighbour, []).append(group)
@@ -628,8 +680,16 @@ class Forwarding:
         uniform = tuple(neighbour for neighbour, _ in hops) if is_uniform else ()
         is_local = any(map(table.is_local, groups))
         has_unknown = not all(map(table.is_known, groups))
+        way = Way(
+            source, groups, tuple(hops), is_local, tuple(blocked), tuple((n, tuple(absent[n])) for n in sorted(absent))
+        )
+        uses = self.accounts.uses(way)
+        own = _NO_USE
+        if source == HOST and (hops or blocked):
+            stream = self.identity, self.epoch
+            own = uses.get(stream) or self.accounts.begin(uses, way, stream)
         marks = frozenset([group if table.is_member(group) else OUTSIDER + group for group in groups])
-        return Plan(groups, tuple(hops), is_local, tuple(blocked), (marks, is_local), has_unknown, uniform)
+        return Plan(groups, way.hops, is_local, way.blocked, (marks, is_local), has_unknown, uniform, way, uses, own)
 
     def _wait(self, now: float, source: int, run: Run) -> None:
         """A run has no way now: QoS 1 and 2 stay in custody, QoS 0 is parked (R30, R36)."""
@@ -645,16 +705,17 @@ class Forwarding:
         self._counters["parked"] += run.length
         self._keep(_Parked(now + wait_s, source, run))
         while self._parked_bytes > settings.parked_bytes_max:
-            self._drop_parked("dropped_parked_full")
+            self._drop_parked("dropped_parked_full", "parked_full")
 
     def _keep(self, parked: _Parked) -> None:
         self._parked.append(parked)
         self._parked_bytes += len(parked.run.body)
 
-    def _drop_parked(self, reason: str) -> None:
+    def _drop_parked(self, counter: str, reason: str) -> None:
         parked = self._parked.popleft()
         self._parked_bytes -= len(parked.run.body)
-        self._counters[reason] += parked.run.length
+        self._counters[counter] += parked.run.length
+        self.accounts.count(f"{DROPPED}{reason}", parked.run)
 
 
 def _groups_by_id(runs: Sequence[Run]) -> dict[tuple[int, int, int], set[str]]:

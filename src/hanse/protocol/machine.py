@@ -27,6 +27,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import assert_never
 
+from hanse.protocol.accounts import Accounts
 from hanse.protocol.changes import Alarms, Changes, Due
 from hanse.protocol.claimbook import ClaimBook, ClaimWatchers
 from hanse.protocol.effects import CloseLink, Effect, Emit, SendRuns, StoreEpoch
@@ -46,7 +47,7 @@ from hanse.protocol.events import (
     Tick,
     Unsubscribed,
 )
-from hanse.protocol.forwarding import Forwarding, Routed
+from hanse.protocol.forwarding import Forwarding, Plan, Routed
 from hanse.protocol.hostside import HostSide
 from hanse.protocol.identity import boot_epoch, check_federator_id
 from hanse.protocol.mesh import Mesh
@@ -272,6 +273,19 @@ class Machine:
         """The neighbours whose link is up."""
         return tuple(sorted(n.identity for n in self._neighbours.values() if n.is_up))
 
+    def lost_neighbours(self) -> tuple[int, ...]:
+        """The neighbours that are not gone for good, and whose link is down or that are no longer heard (R4, R22)."""
+        return tuple(sorted(n.identity for n in self._neighbours.values() if not n.is_usable))
+
+    def plan(self, groups: tuple[str, ...], source: int) -> Plan:
+        """Where publications of these groups would go from here, coming from a source: what a probe follows."""
+        return self._forwarding.plan(groups, source)
+
+    @property
+    def accounts(self) -> Accounts:
+        """What became of publications, by origin, epoch and groups, since the start."""
+        return self._forwarding.accounts
+
     @property
     def next_id(self) -> int:
         """The number, in this epoch, that the next publication will have."""
@@ -279,14 +293,21 @@ class Machine:
 
     @property
     def flows(self) -> dict[tuple[str, int, tuple[str, ...]], list[int]]:
-        """Publications and bytes by (measure, origin, groups), since the start."""
-        return self._forwarding.flows
+        """Publications and bytes by (measure, origin, groups), since the start: what telemetry tells."""
+        return self._forwarding.accounts.flows()
+
+    def waiting(self) -> list[Run]:
+        """The runs that wait for a way, or for their turn on one."""
+        return self._forwarding.waiting()
 
     def count_delivered(self, run: Run) -> None:
         """The host broker was handed a run: account for it under the groups that are of interest here."""
+        self.count_here("delivered", run)
+
+    def count_here(self, measure: str, run: Run) -> None:
+        """What else became of a run that was for the host broker, for the groups that are of interest here."""
         interest = self._host.interest
-        groups = tuple([group for group in run.groups if group in interest])
-        self._forwarding.count_flow("delivered", run.origin, groups, run.length, len(run.body))
+        self.accounts.count(measure, run, tuple([group for group in run.groups if group in interest]))
 
     @property
     def parked_bytes(self) -> int:
@@ -350,6 +371,10 @@ class Machine:
     def former_hops(self, group: str) -> tuple[int, ...]:
         """The neighbours that led to a core which has just given the group up (R26)."""
         return self._mesh.former_ways(group)
+
+    def absent(self, group: str) -> tuple[int, ...]:
+        """The neighbours of the group's mesh whose link is down (R22)."""
+        return self._mesh.absent(group)
 
     def hop_limit(self) -> int:
         """The number of hops beyond which a publication is dropped (R29)."""

@@ -157,6 +157,28 @@ class ControlFrame:
         )
 
 
+class PathHop(NamedTuple):
+    """A federator that a probe passed: when it came, and when it was sent on, by the federator's own clock."""
+
+    federator: int
+    arrived_us: int
+    left_us: int
+
+
+class Probe(NamedTuple):
+    """A publication of which nothing is delivered: it tells which way the topic goes, and where it ends.
+
+    `groups` are those that this link serves, as with a run; `path` begins with the origin, so its length is the hops.
+    """
+
+    origin: int
+    epoch: int
+    number: int
+    topic: str
+    groups: tuple[str, ...]
+    path: tuple[PathHop, ...]
+
+
 class Summary(NamedTuple):
     """What the sender has of one group, for whoever may have more of it.
 

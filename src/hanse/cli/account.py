@@ -1,0 +1,135 @@
+"""`hanse account`: did all that was published arrive, and if not, where did it stay?"""
+
+import asyncio
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from hanse.errors import LocalError, RemoteError, Unavailable
+from hanse.federator import accounting
+from hanse.local import state
+from hanse.local.http import get_json
+from hanse.protocol.balance import Balance, Books, Destination, balance
+
+# Two readings, this far apart, that agree: the traffic rests.
+_APART_S = 0.3
+_Urls = Annotated[
+    list[str], typer.Option("--metrics", help="A federator's metrics URL instead of a state file; repeatable.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Hang the command on the application."""
+    app.command()(account)
+
+
+def account(
+    *,
+    state_path: Annotated[Path, typer.Option("--state", help="The state file of `hanse up`.")] = state.DEFAULT_PATH,
+    metrics: _Urls = [],  # noqa: B006 - typer copies it
+    wait_s: Annotated[
+        float, typer.Option("--wait", min=0, max=600, help="How long to wait for the traffic to rest, in seconds.")
+    ] = 3.0,
+    is_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Print the balance of a federation; exit code 1 when publications are missing and nothing explains it."""
+    urls = metrics or [row.metrics for row in state.read(state_path).federators if row.metrics is not None]
+    if not urls:
+        raise LocalError("No federator of this state file serves metrics; name them with --metrics.")
+    found, silent, is_at_rest = asyncio.run(_read_at_rest(urls, wait_s))
+    if is_json:
+        document = {**asdict(found), "silent": silent, "is_at_rest": is_at_rest}
+        typer.echo(json.dumps(document, indent=2))
+    else:
+        _show(found, silent, is_at_rest=is_at_rest)
+    raise typer.Exit(1 if found.unexplained else 0)
+
+
+async def _read_at_rest(urls: list[str], wait_s: float) -> tuple[Balance, list[str], bool]:
+    """The balance of the first of two readings that agree, who did not answer, and whether they agreed in time."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + wait_s
+    books, silent = await _read_all(urls)
+    while True:
+        await asyncio.sleep(_APART_S)
+        again, silent = await _read_all(urls)
+        is_at_rest = _counted(again) == _counted(books)
+        books = again
+        if is_at_rest or loop.time() >= until:
+            return balance(books), silent, is_at_rest
+
+
+def _counted(books: list[Books]) -> dict[int, int]:
+    return {book.identity: sum(row.publications for row in (*book.rows, *book.waiting)) for book in books}
+
+
+async def _read_all(urls: list[str]) -> tuple[list[Books], list[str]]:
+    answers = await asyncio.gather(*(get_json(f"{url}/accounts") for url in urls), return_exceptions=True)
+    books: list[Books] = []
+    silent: list[str] = []
+    for url, answer in zip(urls, answers, strict=True):
+        if isinstance(answer, Unavailable):
+            silent.append(url)
+        elif isinstance(answer, BaseException):
+            raise answer
+        else:
+            books.append(accounting.read(answer))
+    if not books:
+        raise Unavailable(f"None of {len(urls)} federators answers; is the federation up?")
+    if len({book.identity for book in books}) < len(books):
+        raise RemoteError("Two of the pages are of the same federator; name each one once.")
+    return books, silent
+
+
+def _show(found: Balance, silent: list[str], *, is_at_rest: bool) -> None:
+    console = Console()
+    names = ("origin", "group", "published", "at", "delivered", "twice", "kept out", "missing", "unexplained")
+    table = Table(*names, box=SIMPLE_HEAD)
+    for one in found.accounts:
+        head = (str(one.origin), escape(one.group), str(one.published))
+        for destination in one.destinations:
+            table.add_row(*head, *_cells(destination))
+            head = ("", "", "")
+        if head[0]:
+            table.add_row(*head, "", "", "", "", "", "")
+        on_the_way = {**one.lost_on_the_way, **({"waiting": one.waiting} if one.waiting else {})}
+        if on_the_way:
+            table.add_row("", f"  on the way: {_counts(on_the_way)}", "", "", "", "", "", "", "")
+    console.print(table)
+    links = Table("link", "sent", "received", "lost or under way", box=SIMPLE_HEAD)
+    for link in found.links:
+        lost = link.why if link.lost is None else str(link.lost)
+        links.add_row(f"{link.source} to {link.target}", str(link.sent), str(link.received), lost)
+    console.print(links)
+    for url in silent:
+        console.print(f"{url} does not answer: what it counted is not in here.")
+    if found.left_off:
+        console.print(f"{found.left_off} accounts were left off: the balance is incomplete.")
+    if not is_at_rest:
+        console.print("The traffic goes on: what is under way counts as missing.")
+    console.print(f"unexplained: {found.unexplained}")
+
+
+def _cells(destination: Destination) -> tuple[str, ...]:
+    unexplained = destination.why if destination.unexplained is None else str(destination.unexplained)
+    delivered = str(destination.delivered + destination.merged)
+    dropped = _counts(destination.dropped)
+    return (
+        str(destination.federator),
+        delivered,
+        str(destination.duplicates),
+        dropped,
+        str(destination.missing),
+        unexplained,
+    )
+
+
+def _counts(reasons: dict[str, int]) -> str:
+    return ", ".join(f"{reason} {count}" for reason, count in reasons.items())

@@ -1,0 +1,230 @@
+"""The accounts of one federator: what became of the publications of each origin and epoch, group by group.
+
+A measure is one of `MEASURES`. A publication is counted when it comes (`published` by the host's clients, `received`
+from a neighbour), and again for all that becomes of it: `forwarded` to each neighbour, `parked`, `absent` (a member of
+the mesh whose link is down did not get it), `unwanted` (nobody here or beyond wants it any more), `duplicate`,
+`delivered`, `merged` (it was delivered before, for another of its groups), `dropped:<reason>`. `balance` puts the
+accounts of all federators together.
+
+The rules:
+
+- The data path pays at most one lookup a run, nothing a message: what happens to a run follows from its *way* (where
+  it came from, where its plan sends it), so a use of the way is all that is counted. What was forwarded to whom is
+  worked out when somebody asks. What takes another course than its plan (a copy, a drop) is counted by `count`.
+- Accounts outlive plans: the same way is the same account after every change of the meshes.
+- The table is bounded. Beyond `ACCOUNTS_MAX` new accounts are kept together under `OTHER_GROUPS`; beyond twice that
+  they are only counted in `folded`, and the balance says that it is incomplete.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from hanse.protocol.messages import HOST, Run
+
+# About 300 bytes each. Precedent: the same number of flows was kept for telemetry.
+ACCOUNTS_MAX = 100_000
+OTHER_GROUPS = ("(other)",)
+
+# A source beside the host's clients and the neighbours: a piece of a run that was counted when it came.
+PIECE = -9
+
+DROPPED = "dropped:"
+MEASURES = {
+    "published": "by clients of this broker, and wanted elsewhere",
+    "received": "from the neighbour, copies included",
+    "forwarded": "to the neighbour",
+    "queued": "counted as forwarded, and it waits: behind others, or until the neighbour is back; counted again then",
+    "absent": "not sent: the neighbour is in the mesh, and its link is down",
+    "parked": "put aside until there is a way",
+    "unwanted": "received, and of no use here or beyond",
+    "duplicate": "received, and here before for all of its groups",
+    "delivered": "handed to the host broker",
+    "merged": "of interest here, and delivered before for another of its groups",
+    f"{DROPPED}too_large": "larger than `message_bytes_max`",
+    f"{DROPPED}hops": "beyond the limit of hops (R29)",
+    f"{DROPPED}too_old": "its id is too old to know whether it was here (R31)",
+    f"{DROPPED}unknown_group": "nobody claims any of its groups, nor one that its topic matches (R28)",
+    f"{DROPPED}malformed": "a packet without a valid topic",
+    f"{DROPPED}parked_full": "pushed out while it waited for a way, for lack of room (R30)",
+    f"{DROPPED}parked_expired": "no way came in time (R30)",
+    f"{DROPPED}import": "`import_allow` or `import_deny` of the destination keeps it out",
+    f"{DROPPED}echo": "a bridge had brought it already",
+    f"{DROPPED}host": "QoS 0, and the host broker was away or too slow",
+    f"{DROPPED}link": "the link was down or full",
+}
+
+# What telemetry has a word for (`telemetry.contracts.FLOW_MEASURES`), beside drops.
+TOLD = frozenset({"published", "forwarded", "delivered", "duplicate"})
+
+Groups = tuple[str, ...]
+# Whose publications: origin and epoch.
+Stream = tuple[int, int]
+# Publications, bytes of their packets, and when the first was counted.
+Use = list[float]
+
+
+class Way(NamedTuple):
+    """What happens to a run, as its plan has it."""
+
+    source: int
+    groups: Groups
+    hops: tuple[tuple[int, Groups], ...]
+    is_local: bool
+    blocked: Groups
+    absent: tuple[tuple[int, Groups], ...]
+
+
+class Row(NamedTuple):
+    """One account: `neighbour` is -1 where none is meant, `since` when counting began, in the clock of `now`."""
+
+    measure: str
+    origin: int
+    epoch: int
+    groups: Groups
+    neighbour: int
+    publications: int
+    bytes: int
+    since: float
+
+
+_Key = tuple[str, int, int, Groups, int]
+
+
+class Accounts:
+    """The table.
+
+    Attributes:
+        now: the time of the last batch; who reads `Row.since` knows the clock.
+    """
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._ways: dict[Way, dict[Stream, Use]] = {}
+        self._others: dict[_Key, Use] = {}
+        self._size = 0
+        self._folded: Use = [0, 0, 0.0]
+
+    @property
+    def folded(self) -> int:
+        """Publications that found no account of their own, nor one under `OTHER_GROUPS`."""
+        return int(self._folded[0])
+
+    def uses(self, way: Way) -> dict[Stream, Use]:
+        """The uses of a way by stream; `begin` makes one that is missing."""
+        uses = self._ways.get(way)
+        if uses is None:
+            if not self._has_room():
+                return {}
+            self._size += 1
+            uses = self._ways[way] = {}
+        return uses
+
+    def begin(self, uses: dict[Stream, Use], way: Way, stream: Stream) -> Use:
+        """The account for a stream that is not yet among the uses of its way, to be added to."""
+        if self._size < ACCOUNTS_MAX:
+            self._size += 1
+            use = uses[stream] = [0, 0, self.now]
+            return use
+        way = _folded(way)
+        uses = self._ways.get(way, {})
+        found = uses.get(stream)
+        if found is not None:
+            return found
+        if not self._has_room(2):
+            return self._folded
+        if not uses:
+            self._ways[way] = uses
+        self._size += 1
+        use = uses[stream] = [0, 0, self.now]
+        return use
+
+    def use(self, way: Way, run: Run) -> None:
+        """A run went its way, off the hot path."""
+        stream = run.origin, run.epoch
+        uses = self.uses(way)
+        use = uses.get(stream) or self.begin(uses, way, stream)
+        use[0] += run.length
+        use[1] += len(run.body)
+
+    def count(self, measure: str, run: Run, groups: Groups | None = None, *, neighbour: int = -1) -> None:
+        """Something else became of a run, or of those of its groups that are named."""
+        self.add(
+            measure,
+            (run.origin, run.epoch),
+            run.groups if groups is None else groups,
+            run.length,
+            len(run.body),
+            neighbour=neighbour,
+        )
+
+    def add(self, measure: str, stream: Stream, groups: Groups, count: int, size: int, *, neighbour: int = -1) -> None:
+        """Add to an account by its name."""
+        key = (measure, *stream, groups, neighbour)
+        use = self._others.get(key)
+        if use is None:
+            if not self._has_room():
+                key = (measure, *stream, OTHER_GROUPS, neighbour)
+            use = self._others.get(key)
+            if use is None:
+                if not self._has_room(2):
+                    self._folded[0] += count
+                    return
+                self._size += 1
+                use = self._others[key] = [0, 0, self.now]
+        use[0] += count
+        use[1] += size
+
+    def rows(self) -> list[Row]:
+        """All accounts that are not empty, sorted."""
+        table: dict[_Key, Use] = {}
+        for way, uses in self._ways.items():
+            for stream, use in uses.items():
+                if use[0]:
+                    for measure, groups, neighbour in _outcomes(way):
+                        _gather(table, (measure, *stream, groups, neighbour), use)
+        for key, use in self._others.items():
+            _gather(table, key, use)
+        return [Row(*key, int(use[0]), int(use[1]), use[2]) for key, use in sorted(table.items())]
+
+    def flows(self) -> dict[tuple[str, int, Groups], list[int]]:
+        """What telemetry tells, by measure, origin and groups: published, forwarded, delivered, duplicate, dropped."""
+        flows: dict[tuple[str, int, Groups], list[int]] = {}
+        for row in self.rows():
+            if row.measure in TOLD or row.measure.startswith(DROPPED):
+                flow = flows.setdefault((row.measure, row.origin, row.groups), [0, 0])
+                flow[0] += row.publications
+                flow[1] += row.bytes
+        return flows
+
+    def _has_room(self, times: int = 1) -> bool:
+        return self._size < times * ACCOUNTS_MAX
+
+
+def _folded(way: Way) -> Way:
+    """The same links, whatever the groups: the balance of a link stays whole."""
+    hops = tuple((neighbour, OTHER_GROUPS) for neighbour, _ in way.hops)
+    absent = tuple((neighbour, OTHER_GROUPS) for neighbour, _ in way.absent)
+    return Way(way.source, OTHER_GROUPS, hops, way.is_local, OTHER_GROUPS if way.blocked else (), absent)
+
+
+def _outcomes(way: Way) -> Iterable[tuple[str, Groups, int]]:
+    """Measure, groups and neighbour of all that a use of the way means."""
+    if way.source == HOST:
+        yield "published", way.groups, -1
+    elif way.source >= 0:
+        yield "received", way.groups, way.source
+    for neighbour, groups in way.hops:
+        yield "forwarded", groups, neighbour
+    for neighbour, groups in way.absent:
+        yield "absent", groups, neighbour
+    if way.blocked:
+        yield "parked", way.blocked, -1
+    if not (way.hops or way.blocked or way.is_local):
+        yield "unwanted", way.groups, -1
+
+
+def _gather(table: dict[_Key, Use], key: _Key, use: Use) -> None:
+    found = table.setdefault(key, [0, 0, use[2]])
+    found[0] += use[0]
+    found[1] += use[1]
+    found[2] = min(found[2], use[2])

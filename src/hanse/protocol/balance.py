@@ -1,0 +1,215 @@
+"""The accounts of all federators put together: for each origin and group, did all that was published arrive?
+
+For each destination with interest in the group:
+
+    missing     = published - (delivered + merged + what the destination itself kept out)
+    unexplained = missing - (what others dropped, could not send, hold back, or sent over a link that lost it)
+
+but never below 0: what is dropped on one of two ways has usually arrived by the other, and explains nothing then. When
+the traffic rests, `unexplained` must be 0.
+
+What makes a comparison impossible is said instead of a number: a destination whose interest, or life, began after the
+origin began to count. An origin's former life took its count with it; what others hold of it is left out.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from hanse.protocol.accounts import DROPPED, OTHER_GROUPS, Row
+from hanse.protocol.topics import TELEMETRY_PREFIX
+
+# Drops that concern the destination's own broker; all others can keep a publication from anybody further on.
+LOCAL_DROPS = frozenset({f"{DROPPED}{reason}" for reason in ("import", "echo", "host")})
+INTERNAL_PREFIX = "$hanse/"
+
+# Origin, epoch, group.
+Name = tuple[int, int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """What one federator tells of its accounts. Times are by one clock for all.
+
+    Attributes:
+        started: when it began to count.
+        interest: the groups that its clients want, and since when.
+        rows: its accounts.
+        waiting: what it holds back now, as rows of the measure `waiting`.
+        left_off: accounts that were left off, or publications that found none: the balance is then incomplete.
+    """
+
+    identity: int
+    started: float
+    interest: dict[str, float]
+    rows: Sequence[Row]
+    waiting: Sequence[Row] = ()
+    left_off: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """What became of an origin's publications in one group at one broker with interest in it."""
+
+    federator: int
+    delivered: int
+    merged: int
+    duplicates: int
+    dropped: dict[str, int]
+    # Negative where more was delivered than published: repeats at QoS 1.
+    missing: int
+    # None where it cannot be told, and why.
+    unexplained: int | None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """One origin's publications in one group, in one epoch of it."""
+
+    origin: int
+    epoch: int
+    group: str
+    published: int
+    waiting: int
+    # By reason, wherever it happened on the way.
+    lost_on_the_way: dict[str, int]
+    destinations: tuple[Destination, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkAccount:
+    """One link in one direction; `lost` is what was sent and not received, None where it cannot be told, and why."""
+
+    source: int
+    target: int
+    sent: int
+    received: int
+    lost: int | None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """The whole."""
+
+    accounts: tuple[Account, ...]
+    links: tuple[LinkAccount, ...]
+    left_off: int
+    unexplained: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        total = sum(d.unexplained or 0 for account in self.accounts for d in account.destinations)
+        object.__setattr__(self, "unexplained", total)
+
+
+class _Sums:
+    """All rows of all books, added up in the ways that the balance needs."""
+
+    def __init__(self, books: Iterable[Books]) -> None:
+        self.published: Counter[Name] = Counter()
+        self.since: dict[Name, float] = {}
+        # (federator, name) to measure to publications.
+        self.here: defaultdict[tuple[int, Name], Counter[str]] = defaultdict(Counter)
+        self.waiting: Counter[Name] = Counter()
+        self.lost: defaultdict[Name, Counter[str]] = defaultdict(Counter)
+        # (source, target, name): sent less received. And by link: sent, received, and since when either was counted.
+        self.under_way: Counter[tuple[int, int, Name]] = Counter()
+        self.sent: Counter[tuple[int, int]] = Counter()
+        self.received: Counter[tuple[int, int]] = Counter()
+        self.counted_since: dict[tuple[int, int], float] = {}
+        for book in books:
+            for row in book.rows:
+                self._take(book.identity, row)
+            for row in book.waiting:
+                for name in _names(row):
+                    self.waiting[name] += row.publications
+        for (source, target, name), count in self.under_way.items():
+            if count > 0:
+                self.lost[name][f"link {source} to {target}"] += count
+
+    def _take(self, identity: int, row: Row) -> None:
+        if row.measure in ("forwarded", "received", "queued", f"{DROPPED}link"):
+            self._take_link(identity, row)
+        for name in _names(row):
+            self.here[identity, name][row.measure] += row.publications
+            if row.measure == "published" and row.origin == identity:
+                self.published[name] += row.publications
+                self.since[name] = min(row.since, self.since.get(name, row.since))
+            elif row.measure == "absent":
+                self.lost[name][f"link {identity} to {row.neighbour} down"] += row.publications
+            elif row.measure == "unwanted":
+                self.lost[name]["unwanted"] += row.publications
+            elif row.measure.startswith(DROPPED) and row.measure not in LOCAL_DROPS:
+                self.lost[name][row.measure.removeprefix(DROPPED)] += row.publications
+
+    def _take_link(self, identity: int, row: Row) -> None:
+        if row.measure == "received":
+            link, count = (row.neighbour, identity), -row.publications
+            self.received[link] += row.publications
+        else:
+            # What the link refused, and what waits for it, was counted as forwarded before.
+            link, count = (identity, row.neighbour), row.publications * (1 if row.measure == "forwarded" else -1)
+            self.sent[link] += count
+        self.counted_since[link] = min(row.since, self.counted_since.get(link, row.since))
+        for name in _names(row):
+            self.under_way[(*link, name)] += count
+
+
+def balance(books: Sequence[Books]) -> Balance:
+    """The balance of a federation, from the books of all that answered."""
+    sums = _Sums(books)
+    accounts = [_account(sums, books, name) for name in sorted(sums.published) if not is_internal(name[2])]
+    started = {book.identity: book.started for book in books}
+    links = [_link(sums, started, link) for link in sorted(sums.sent.keys() | sums.received.keys())]
+    return Balance(tuple(accounts), tuple(links), sum(book.left_off for book in books))
+
+
+def is_internal(group: str) -> bool:
+    """Whether a group is the federators' own, with no broker as its destination; or no group at all."""
+    return group in OTHER_GROUPS or (group.startswith(INTERNAL_PREFIX) and not group.startswith(TELEMETRY_PREFIX))
+
+
+def _account(sums: _Sums, books: Sequence[Books], name: Name) -> Account:
+    origin, epoch, group = name
+    lost = dict(sorted(sums.lost[name].items()))
+    destinations = [
+        _destination(sums, book, name)
+        for book in books
+        if book.identity != origin and (group in book.interest or sums.here[book.identity, name]["delivered"])
+    ]
+    return Account(origin, epoch, group, sums.published[name], sums.waiting[name], lost, tuple(destinations))
+
+
+def _destination(sums: _Sums, book: Books, name: Name) -> Destination:
+    here = sums.here[book.identity, name]
+    dropped = {measure.removeprefix(DROPPED): here[measure] for measure in sorted(LOCAL_DROPS & here.keys())}
+    missing = sums.published[name] - here["delivered"] - here["merged"] - sum(dropped.values())
+    unexplained: int | None = max(0, missing - sums.waiting[name] - sum(sums.lost[name].values()))
+    why = ""
+    since = book.interest.get(name[2])
+    if unexplained and since is None:
+        unexplained, why = None, "its interest has ended"
+    elif unexplained and since is not None and max(since, book.started) > sums.since[name]:
+        what = "its interest" if since >= book.started else "its federator's count"
+        unexplained, why = None, f"{what} began after the first publication"
+    return Destination(
+        book.identity, here["delivered"], here["merged"], here["duplicate"], dropped, missing, unexplained, why
+    )
+
+
+def _link(sums: _Sums, started: dict[int, float], link: tuple[int, int]) -> LinkAccount:
+    sent, received = sums.sent[link], sums.received[link]
+    silent = [end for end in link if end not in started]
+    lost: int | None = sent - received
+    why = ""
+    if silent:
+        lost, why = None, f"federator {silent[0]} does not answer"
+    elif lost and max(started[end] for end in link) > sums.counted_since[link]:
+        restarted = max(link, key=lambda end: started[end])
+        lost, why = None, f"federator {restarted} began to count later than the other"
+    return LinkAccount(*link, sent, received, lost, why)
+
+
+def _names(row: Row) -> list[Name]:
+    return [(row.origin, row.epoch, group) for group in row.groups]

@@ -1,0 +1,210 @@
+"""Following one topic through the federation: what the data path would do with it here, and where it ends, why.
+
+A *probe* is a publication of which nothing is delivered. It goes link by link as a frame of its own (docs/protocol.md)
+and carries the path with its times. `Tracer` says what becomes of it at one federator, from the very plans that
+publications are sent by, with the same suppression of copies.
+
+The rules:
+
+- A decision here is the decision of `forwarding`: `test_tracing` compares paths in random federations.
+- Probes that were here are remembered, `PROBES_MAX` of them: the oldest is forgotten first, and the limit of hops ends
+  what that lets go round.
+- What the federator itself adds (what may leave its broker or enter it, whether its broker and its links are up) is
+  the shell's to know: `hanse.federator.tracing`.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple, Protocol
+
+from hanse.protocol.forwarding import Plan
+from hanse.protocol.messages import HOST, Probe
+from hanse.protocol.topics import may_cross
+
+# Half a kilobyte each. Ten people who trace a topic a second are remembered for as long as a probe can live.
+PROBES_MAX = 1_024
+
+
+class Reason(StrEnum):
+    """Why a probe went no further."""
+
+    NEVER_CROSSES = "never_crosses"
+    EXPORT = "export"
+    IMPORT = "import"
+    HOST_DOWN = "host_down"
+    LINK_DOWN = "link_down"
+    NO_ANSWER = "no_answer"
+    HOPS = "hops"
+    NO_WAY = "no_way"
+    UNKNOWN_GROUP = "unknown_group"
+    NO_INTEREST = "no_interest"
+    DUPLICATE = "duplicate"
+
+
+# Of several, the first of these says most: what an operator set, then what is down, then what is not there.
+WORDS: dict[Reason, str] = {
+    Reason.NEVER_CROSSES: "this topic never leaves its broker",
+    Reason.EXPORT: "export_allow or export_deny keeps it at its broker",
+    Reason.IMPORT: "import_allow or import_deny keeps it out",
+    Reason.HOST_DOWN: "the host broker is down",
+    Reason.LINK_DOWN: "the link is down",
+    Reason.NO_ANSWER: "sent, and no word of it came back: lost on the link, or the federator is stuck",
+    Reason.HOPS: "it has made more hops than the largest distance allows",
+    Reason.NO_WAY: "it waits: there is no way to the core yet",
+    Reason.UNKNOWN_GROUP: "nobody claims the group that it came for",
+    Reason.NO_INTEREST: "nobody elsewhere is interested",
+    Reason.DUPLICATE: "it came by another way before",
+}
+
+
+class End(NamedTuple):
+    """Where some of a probe's groups ended; `neighbour` is -1 where no link is meant."""
+
+    reason: Reason
+    groups: tuple[str, ...] = ()
+    neighbour: int = -1
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of a probe at one federator.
+
+    Attributes:
+        delivered: the groups of local interest for which the host broker would get it; empty if it would not.
+        forwarded: to which neighbours, and for which groups.
+        ends: what went no further, and why.
+    """
+
+    delivered: tuple[str, ...] = ()
+    forwarded: tuple[tuple[int, tuple[str, ...]], ...] = ()
+    ends: tuple[End, ...] = ()
+
+
+class TracedTable(Protocol):
+    """What the tracer asks of the machine."""
+
+    identity: int
+
+    def match(self, topic: str) -> tuple[str, ...]:
+        """The groups that a topic belongs to."""
+
+    def is_known(self, group: str) -> bool:
+        """Whether this federator has heard of the group at all."""
+
+    def is_local(self, group: str) -> bool:
+        """Whether the host broker's clients are interested in the group."""
+
+    def hop_limit(self) -> int:
+        """The number of hops beyond which a publication is dropped."""
+
+    def plan(self, groups: tuple[str, ...], source: int) -> Plan:
+        """Where publications of these groups go, from this source."""
+
+    def neighbours(self) -> tuple[int, ...]:
+        """The neighbours whose link is up."""
+
+    def lost_neighbours(self) -> tuple[int, ...]:
+        """The neighbours whose link is down, or that are no longer heard."""
+
+
+class Tracer:
+    """The probes at one federator."""
+
+    def __init__(self, table: TracedTable) -> None:
+        self._table = table
+        # Probe to the groups it was sent on for, and whether it was delivered.
+        self._seen: OrderedDict[tuple[int, int, int], tuple[frozenset[str], bool]] = OrderedDict()
+
+    def look(self, topic: str) -> Verdict:
+        """What would become of a publication at this federator's own broker."""
+        if not may_cross(topic):
+            return Verdict(ends=(End(Reason.NEVER_CROSSES),))
+        groups = self._table.match(topic)
+        plan = self._table.plan(groups, HOST)
+        hops, ends = self._follow(plan)
+        if not hops and not ends:
+            ends = (self._nobody(groups),)
+        return Verdict((), hops, ends)
+
+    def take(self, neighbour: int, probe: Probe) -> Verdict:
+        """What becomes of a probe that a neighbour sent."""
+        table = self._table
+        if probe.origin == table.identity:
+            return Verdict(ends=(End(Reason.DUPLICATE, probe.groups, detail="it is back at its origin"),))
+        if len(probe.path) > table.hop_limit():
+            return Verdict(ends=(End(Reason.HOPS, probe.groups),))
+        known = tuple([group for group in probe.groups if table.is_known(group)])
+        if len(known) == len(probe.groups):
+            return self._pass(neighbour, known, probe)
+        # A group of the probe is unknown here: the topic is matched anew (R28).
+        found = table.match(probe.topic) if may_cross(probe.topic) else ()
+        matched = tuple([group for group in found if group not in known])
+        if not known and not matched:
+            return Verdict(ends=(End(Reason.UNKNOWN_GROUP, probe.groups),))
+        verdicts = [self._pass(neighbour, known, probe)] if known else []
+        if matched:
+            verdicts.append(self._pass(HOST, matched, probe))
+        return Verdict(
+            tuple(group for verdict in verdicts for group in verdict.delivered),
+            _joined(verdicts),
+            tuple(end for verdict in verdicts for end in verdict.ends),
+        )
+
+    def _pass(self, source: int, groups: tuple[str, ...], probe: Probe) -> Verdict:
+        """Suppress what was here before, deliver, and pass on (R26, R27)."""
+        name = (probe.origin, probe.epoch, probe.number)
+        served, was_delivered = self._seen.get(name, (frozenset(), False))
+        fresh = tuple([group for group in groups if group not in served])
+        if not fresh:
+            return Verdict(ends=(End(Reason.DUPLICATE, groups),))
+        plan = self._table.plan(fresh, source)
+        self._remember(name, (served | frozenset(fresh), was_delivered or plan.is_local))
+        delivered = tuple(filter(self._table.is_local, fresh)) if not was_delivered else ()
+        hops, ends = self._follow(plan)
+        if plan.is_local and was_delivered:
+            ends = (*ends, End(Reason.DUPLICATE, fresh, detail="it was delivered here for another group"))
+        if not (hops or plan.is_local or ends):
+            ends = (End(Reason.NO_INTEREST, fresh, detail="neither here nor beyond, any more"),)
+        return Verdict(delivered, hops, ends)
+
+    def _follow(self, plan: Plan) -> tuple[tuple[tuple[int, tuple[str, ...]], ...], tuple[End, ...]]:
+        """The hops of a plan over links that are up, and what else becomes of it."""
+        up = self._table.neighbours()
+        hops = tuple([hop for hop in plan.hops if hop[0] in up])
+        away = [*plan.way.absent, *(hop for hop in plan.hops if hop[0] not in up)]
+        ends = [End(Reason.LINK_DOWN, groups, neighbour) for neighbour, groups in away]
+        if plan.blocked:
+            lost = self._table.lost_neighbours()
+            if lost:
+                detail = "the way to the core was lost with it; publications wait, for a time"
+                ends += [End(Reason.LINK_DOWN, plan.blocked, neighbour, detail) for neighbour in lost]
+            else:
+                ends.append(End(Reason.NO_WAY, plan.blocked))
+        return hops, tuple(ends)
+
+    def _nobody(self, groups: tuple[str, ...]) -> End:
+        lost = self._table.lost_neighbours()
+        if groups:
+            return End(Reason.NO_INTEREST, groups, detail="only clients of this broker are interested")
+        if lost and not self._table.neighbours():
+            return End(Reason.LINK_DOWN, (), lost[0], "no link of this federator is up")
+        detail = f"of the links to {', '.join(map(str, lost))}, which are down, nothing is known" if lost else ""
+        return End(Reason.NO_INTEREST, (), detail=detail)
+
+    def _remember(self, name: tuple[int, int, int], done: tuple[frozenset[str], bool]) -> None:
+        self._seen[name] = done
+        self._seen.move_to_end(name)
+        if len(self._seen) > PROBES_MAX:
+            self._seen.popitem(last=False)
+
+
+def foremost(reasons: "set[Reason]") -> Reason | None:
+    """Of several reasons, the one that says most."""
+    return next((reason for reason in WORDS if reason in reasons), None)
+
+
+def _joined(verdicts: list[Verdict]) -> tuple[tuple[int, tuple[str, ...]], ...]:
+    """Where two verdicts send to one neighbour, it gets two copies, as it would of a publication."""
+    return tuple(hop for verdict in verdicts for hop in verdict.forwarded)

@@ -1,0 +1,288 @@
+"""Accounts and their balance, without a network."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from tests.protocol.net import Desk, packet, publication
+
+from hanse.protocol import accounts
+from hanse.protocol.accounts import MEASURES, OTHER_GROUPS, PIECE, Accounts, Row, Way
+from hanse.protocol.balance import Account, Books, Destination, LinkAccount, balance, is_internal
+from hanse.protocol.events import LinkDown, Subscribed
+from hanse.protocol.messages import HOST, Announcement, ClaimChange, ClaimDelta, Run, SetDelta, SetStep
+
+A, B = ("a",), ("b",)
+
+
+def run(first: int = 0, count: int = 1, *, groups: tuple[str, ...] = A, topic: str = "a", hops: int = 1) -> Run:
+    return Run(8, 900, first, count, 0, hops, groups, packet(topic) * count)
+
+
+def desk(**settings: Any) -> Desk:
+    """Federator 5; the cores 8 of `a` and 9 of `b` are reached through 1; 2 joined the mesh of `a` through 5."""
+    made = Desk(**settings)
+    claims = (ClaimDelta(8, 1_000, 0, (ClaimChange("a", 100),)), ClaimDelta(9, 1_000, 0, (ClaimChange("b", 100),)))
+    ways = (Announcement(8, 1_000, 1, 1, 1), Announcement(9, 1_000, 1, 1, 1))
+    made.say(1, announcements=ways, claim_deltas=claims)
+    made.say(2, memberships=SetDelta(1, 0, 1, (SetStep(True, 8, "a"),)))
+    return made
+
+
+def counts(made: Desk) -> Counter[tuple[str, int, tuple[str, ...], int]]:
+    """Publications by measure, origin, groups and neighbour, over all epochs."""
+    found: Counter[tuple[str, int, tuple[str, ...], int]] = Counter()
+    for row in made.machine.accounts.rows():
+        found[row.measure, row.origin, row.groups, row.neighbour] += row.publications
+    return found
+
+
+def test_what_clients_publish_is_published_and_forwarded_to_each() -> None:
+    made = desk()
+    made.machine.publish(0.0, [publication("a"), publication("a"), publication("b"), publication("x")])
+    assert counts(made) == {
+        ("published", 5, A, -1): 2,
+        ("forwarded", 5, A, 1): 2,
+        ("forwarded", 5, A, 2): 2,
+        ("published", 5, B, -1): 1,
+        ("forwarded", 5, B, 1): 1,
+    }
+
+
+def test_what_a_neighbour_sends_is_received_forwarded_and_twice_a_duplicate() -> None:
+    made = desk()
+    made.machine.forward(0.0, 2, [run(0, 3)])
+    made.machine.forward(0.0, 2, [run(2, 2)])  # one of them is new
+    assert counts(made) == {
+        ("received", 8, A, 2): 5,
+        ("forwarded", 8, A, 1): 4,
+        ("duplicate", 8, A, -1): 1,
+    }
+
+
+def test_accounts_go_on_when_the_meshes_change() -> None:
+    made = desk()
+    made.machine.forward(0.0, 2, [run(0, 3)])
+    made.say(2, memberships=SetDelta(1, 1, 1, (SetStep(True, 9, "b"),)))
+    made.machine.forward(0.0, 2, [run(3, 1)])
+    assert counts(made)["received", 8, A, 2] == 4
+
+
+@pytest.mark.parametrize(
+    ("arriving", "measure"),
+    [
+        (run(hops=200), "dropped:hops"),
+        (run()._replace(origin=5), "duplicate"),
+        (run(groups=("?",), topic="z"), "dropped:unknown_group"),
+        (run(groups=("?",), topic="z")._replace(body=b"\x30\x04\x00\x02\xff\xfe"), "dropped:malformed"),
+    ],
+)
+def test_what_is_refused_is_received_and_accounted_for(arriving: Run, measure: str) -> None:
+    made = desk()
+    made.machine.forward(0.0, 2, [arriving])
+    assert counts(made) == {
+        ("received", arriving.origin, arriving.groups, 2): 1,
+        (measure, arriving.origin, arriving.groups, -1): 1,
+    }
+
+
+def test_an_id_too_old_to_know_is_accounted_for() -> None:
+    made = desk()
+    made.machine.forward(0.0, 2, [run()._replace(epoch=902), run()._replace(epoch=901), run()._replace(epoch=900)])
+    assert counts(made)["dropped:too_old", 8, A, -1] == 1
+    assert counts(made)["received", 8, A, 2] == 3
+
+
+def test_an_absent_member_is_accounted_for_and_what_is_parked_waits_then_goes_or_ends() -> None:
+    made = desk()
+    made.step(LinkDown(2))
+    made.machine.publish(0.0, [publication("a")])
+    assert counts(made)["dropped:link", 5, A, 2] == 1  # QoS 0 is not kept for it
+    made.step(LinkDown(1))
+    made.machine.publish(0.0, [publication("b"), publication("b")])
+    assert counts(made)["parked", 5, B, -1] == 2
+    assert [(one.groups, one.length) for one in made.machine.waiting()] == [(B, 2)]
+    made.up(1)
+    made.say(1, announcements=(Announcement(9, 1_000, 2, 1, 1),))
+    assert made.machine.waiting() == []
+    assert counts(made)["forwarded", 5, B, 1] == 2
+    made.step(LinkDown(1))
+    made.machine.publish(made.now, [publication("b")])
+    made.wait(20.0)
+    assert counts(made)["dropped:parked_expired", 5, B, -1] == 1
+    assert ("unwanted", 5, B, -1) not in counts(made)
+
+
+def test_what_finds_no_room_or_is_too_large_is_dropped_and_accounted_for() -> None:
+    made = desk(parked_bytes_max=10, message_bytes_max=30)
+    made.step(LinkDown(1))
+    made.machine.publish(0.0, [publication("b", b"x" * 20)])
+    made.machine.publish(0.0, [publication("b", b"x" * 40)])
+    found = counts(made)
+    assert (found["dropped:parked_full", 5, B, -1], found["dropped:too_large", 5, B, -1]) == (1, 1)
+    assert found["published", 5, B, -1] == 2
+
+
+def test_a_copy_for_another_group_is_merged_where_both_are_wanted() -> None:
+    made = desk()
+    made.step(Subscribed("a"))
+    made.step(Subscribed("b"))
+    for one in made.machine.forward(0.0, 2, [run()]).deliveries:
+        made.machine.count_delivered(one)
+    assert made.machine.forward(0.0, 1, [run(groups=("a", "b"))]).deliveries == []
+    found = counts(made)
+    assert (found["delivered", 8, A, -1], found["merged", 8, B, -1]) == (1, 1)
+
+
+def test_received_for_nobody_is_unwanted() -> None:
+    made = desk()
+    made.machine.forward(0.0, 1, [run(groups=B)._replace(hops=1)])
+    # An outsider whose only way leads back waits; without any way beyond, and known, it is of no use.
+    assert counts(made)["parked", 8, B, -1] == 1
+    book = Accounts()
+    book.use(Way(1, A, (), False, (), ()), run())
+    assert Counter(row.measure for row in book.rows()) == {"received": 1, "unwanted": 1}
+
+
+def test_ids_of_a_new_epoch_are_an_account_of_their_own() -> None:
+    made = desk()
+    made.machine.publish(0.0, [publication("a")])
+    made.say(1, echo_epoch=5_000, echo_number=1)
+    assert made.machine.epoch == 5_001
+    made.machine.publish(0.0, [publication("a")])
+    epochs = [row.epoch for row in made.machine.accounts.rows() if row.measure == "published"]
+    assert epochs == [1_000, 5_001]
+
+
+def test_every_measure_has_words() -> None:
+    made = desk()
+    made.machine.publish(0.0, [publication("a")])
+    made.machine.forward(0.0, 2, [run(hops=200), run()])
+    assert {row.measure for row in made.machine.accounts.rows()} <= set(MEASURES)
+
+
+def test_the_table_is_bounded_and_links_stay_exact_while_groups_are_kept_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(accounts, "ACCOUNTS_MAX", 6)
+    book = Accounts()
+    for k in range(100):
+        groups = (f"g{k}",)
+        book.use(Way(1, groups, ((2, groups),), False, (), ()), run(groups=groups))
+        book.count("delivered", run(groups=groups))
+    rows = book.rows()
+    assert len(rows) < 30
+    assert sum(row.publications for row in rows if row.measure == "received") == 100
+    assert sum(row.publications for row in rows if row.measure == "forwarded" and row.neighbour == 2) == 100
+    assert {row.groups for row in rows if row.measure == "delivered"} >= {OTHER_GROUPS}
+    for k in range(50):  # and at the end nothing grows at all
+        book.count("delivered", run()._replace(origin=k))
+        book.use(Way(PIECE, A, (), True, (), ()), run()._replace(origin=100 + k))
+    assert book._size <= 12
+    assert book.folded > 50
+    assert HOST != PIECE
+
+
+# --- the balance ------------------------------------------------------------------------------------------------------
+
+
+def row(measure: str, publications: int, *, group: str = "a", neighbour: int = -1, since: float = 10.0) -> Row:
+    return Row(measure, 0, 1, (group,), neighbour, publications, 0, since)
+
+
+def line(published: int, received: int, delivered: int, *more: Row, interest_since: float = 1.0) -> list[Books]:
+    """0 publishes, 1 is interested."""
+    origin = [row("published", published), row("forwarded", published, neighbour=1)]
+    there = [row("received", received, neighbour=0), row("delivered", delivered), *more]
+    return [Books(0, 0.0, {}, origin), Books(1, 0.0, {"a": interest_since}, there)]
+
+
+def test_all_that_arrived_balances() -> None:
+    found = balance(line(5, 5, 5))
+    assert found.unexplained == 0
+    assert found.accounts == (Account(0, 1, "a", 5, 0, {}, (Destination(1, 5, 0, 0, {}, 0, 0),)),)
+    assert found.links == (LinkAccount(0, 1, 5, 5, 0),)
+
+
+def test_what_is_missing_without_a_reason_is_unexplained() -> None:
+    found = balance(line(5, 5, 3))
+    assert found.unexplained == 2
+    assert found.accounts[0].destinations[0].missing == 2
+
+
+def test_what_a_link_lost_is_explained_by_it() -> None:
+    found = balance(line(5, 3, 3))
+    assert found.unexplained == 0
+    assert found.accounts[0].lost_on_the_way == {"link 0 to 1": 2}
+    assert found.links[0].lost == 2
+
+
+def test_what_the_destination_kept_out_is_no_excuse_for_others() -> None:
+    books = line(5, 5, 3, row("dropped:import", 2))
+    assert balance(books).accounts[0].destinations[0].dropped == {"import": 2}
+    assert balance(books).unexplained == 0
+    books.append(Books(2, 0.0, {"a": 1.0}, [row("delivered", 3)]))
+    assert [one.unexplained for one in balance(books).accounts[0].destinations] == [0, 2]
+
+
+def test_what_waits_and_what_was_dropped_on_the_way_explains() -> None:
+    books = line(5, 5, 1, row("dropped:parked_expired", 1), row("absent", 1, neighbour=7))
+    books[0] = Books(0, 0.0, {}, books[0].rows, [row("waiting", 2)])
+    found = balance(books)
+    assert found.unexplained == 0
+    assert (found.accounts[0].waiting, found.accounts[0].lost_on_the_way) == (
+        2,
+        {"link 1 to 7 down": 1, "parked_expired": 1},
+    )
+
+
+def test_a_refused_frame_was_not_sent() -> None:
+    books = line(5, 3, 3)
+    books[0] = Books(0, 0.0, {}, [*books[0].rows, row("dropped:link", 2, neighbour=1)])
+    found = balance(books)
+    assert (found.unexplained, found.links[0].sent, found.links[0].lost) == (0, 3, 0)
+    assert found.accounts[0].lost_on_the_way == {"link": 2}
+
+
+@pytest.mark.parametrize(
+    ("since", "started", "says"),
+    [(20.0, 0.0, "its interest began after"), (15.0, 20.0, "its federator's count began after")],
+)
+def test_a_destination_that_came_later_cannot_be_compared(since: float, started: float, says: str) -> None:
+    books = line(5, 5, 3, interest_since=since)
+    books[1] = Books(1, started, books[1].interest, books[1].rows)
+    (destination,) = balance(books).accounts[0].destinations
+    assert destination.unexplained is None
+    assert destination.why.startswith(says)
+    assert balance(books).unexplained == 0
+
+
+def test_a_destination_whose_interest_ended_is_shown_and_not_judged() -> None:
+    books = line(5, 5, 3)
+    books[1] = Books(1, 0.0, {}, books[1].rows)
+    (destination,) = balance(books).accounts[0].destinations
+    assert (destination.delivered, destination.unexplained, destination.why) == (3, None, "its interest has ended")
+
+
+def test_repeats_show_as_less_than_nothing_missing() -> None:
+    found = balance(line(5, 7, 7))
+    assert (found.accounts[0].destinations[0].missing, found.unexplained) == (-2, 0)
+
+
+def test_a_link_to_who_does_not_answer_or_began_anew_is_said() -> None:
+    books = line(5, 3, 3)
+    assert "federator 1 does not answer" in balance(books[:1]).links[0].why
+    books[1] = Books(1, 20.0, books[1].interest, books[1].rows)
+    assert "federator 1 began to count later" in balance(books).links[0].why
+
+
+def test_the_federators_own_groups_have_no_destinations() -> None:
+    assert is_internal("$hanse/management")
+    assert is_internal(OTHER_GROUPS[0])
+    assert not is_internal("$hanse/telemetry/#")
+    books = [Books(0, 0.0, {}, [row("published", 3, group="$hanse/management"), row("forwarded", 3, neighbour=1)])]
+    assert (balance(books).accounts, len(balance(books).links)) == ((), 1)
+
+
+def test_what_pages_left_off_is_passed_on() -> None:
+    assert balance([Books(0, 0.0, {}, [], [], 7)]).left_off == 7
