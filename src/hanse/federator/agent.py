@@ -77,6 +77,8 @@ TELL_EVERY_S = 3.0
 SHARE_NAMES_MAX = 1_000
 FOLLOW_EVERY_S = 0.1
 SELF_PROBE_TOPIC = "hanse/probe/self"
+# Below it a 3.1.1 host is asked what it can do; as all probes, it never crosses.
+HOST_PROBE_TOPIC = "hanse/probe/host"
 
 
 class Agent:
@@ -119,6 +121,7 @@ class Agent:
             on_internal=self._on_internal,
             on_state=self._on_host_state,
             on_credit=self._on_host_credit,
+            counters=self.counters,
         )
         self._acks = AckOrder(self.host.client.ack)
         self.links = self._make_links(client_settings)
@@ -195,6 +198,14 @@ class Agent:
                     lambda: host.refused_subscriptions,
                 ),
                 "host_unacknowledged": ("Deliveries that the host has not taken.", lambda: host.client.unacknowledged),
+                "host_mqtt_version": (
+                    "The protocol level at the host: 5, or 4 (3.1.1).",
+                    lambda: host.client.traits.version,
+                ),
+                "host_properties_lost": (
+                    "Publications that the host, which speaks 3.1.1, got without their properties.",
+                    lambda: host.client.counters.properties_lost,
+                ),
                 "parked_bytes": ("Publications that wait for a way.", lambda: machine.parked_bytes),
                 "epoch": ("The boot epoch.", lambda: machine.epoch),
                 "manager_away": (
@@ -281,6 +292,8 @@ class Agent:
             tls=settings.host_tls(),
             clean_start=True,
             session_expiry_s=3600,
+            version=settings.mqtt_version(),
+            probe_topic=HOST_PROBE_TOPIC,
         )
 
     # --- life -------------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from hanse.federator.crossing import Crossing
 from hanse.federator.manager_client import parse_manager
 from hanse.interest import StaticAdapter
 from hanse.mqtt import urls
+from hanse.mqtt.client import Version
 from hanse.mqtt.tls import TlsSettings
 from hanse.mqtt.urls import Address
 from hanse.protocol.grouping import Grouping
@@ -197,6 +198,11 @@ class FederatorSettings:
     password: str | None = setting(
         None, "Its password; better given by the variable, a flag is seen by all of this machine.", is_secret=True
     )
+    broker_version: str = setting(
+        "auto",
+        "Which MQTT the host broker speaks: 5, 4 (which is 3.1.1), or found out.",
+        choices=("auto", "5", "4"),
+    )
     host_ca_file: Path | None = setting(  # noqa: RUF009
         None, "Whom to trust as the host broker; the system's authorities if not given.", check=_check_file
     )
@@ -339,6 +345,10 @@ class FederatorSettings:
         if self.username is None:
             return address
         return dataclasses.replace(address, username=self.username, password=self.password)
+
+    def mqtt_version(self) -> Version:
+        """The version as the session takes it."""
+        return "auto" if self.broker_version == "auto" else 5 if self.broker_version == "5" else 4
 
     def neighbours(self) -> tuple[Neighbour, ...]:
         """The static neighbours, in the operator's order."""
