@@ -41,7 +41,8 @@ from hanse.federator.retained import RetainedFetcher
 from hanse.federator.settings import FederatorSettings
 from hanse.federator.sources import CLIENT_PREFIX, InterestSources
 from hanse.federator.store import StateDirectory
-from hanse.interest import Change, InterestRegistry, MosquittoFileAdapter, Report
+from hanse.interest import Change, InterestRegistry, MosquittoFileAdapter, PollAdapter, Report
+from hanse.interest.fetch import ListAddress, fetch
 from hanse.interest.follow import LogFollower, Read, Rotated
 from hanse.mqtt.client import ClientSettings
 from hanse.mqtt.link import Frame
@@ -322,6 +323,7 @@ class Agent:
         self._tasks.append(asyncio.create_task(self._report_telemetry()))
         self._tasks.append(asyncio.create_task(self._tell_again()))
         self._tasks += [asyncio.create_task(self._follow(*source)) for source in self._sources.files]
+        self._tasks += [asyncio.create_task(self._poll(*source)) for source in self._sources.polls]
         self._arm()
 
     async def stop(self) -> None:
@@ -703,6 +705,23 @@ class Agent:
                 self._report(adapter.source, adapter.feed(found.chunk))
             else:
                 self._report(adapter.source, adapter.began_anew() if isinstance(found, Rotated) else adapter.lost())
+
+    async def _poll(self, adapter: PollAdapter, address: ListAddress) -> None:
+        """Ask the broker for its subscriptions, again and again."""
+        adapter.restore(self.interest.held_of(adapter.source))
+        is_told = False
+        while True:
+            try:
+                rows = await asyncio.to_thread(fetch, address, adapter.listing, adapter.counters)
+                self._report(adapter.source, adapter.listed(rows))
+                is_told = False
+            except HanseError as error:
+                self._report(adapter.source, adapter.failed())
+                self.counters["lists_failed"] += 1
+                if not is_told:
+                    _log.warning("subscriptions are not to be had: %s", error)
+                is_told = True
+            await asyncio.sleep(self.settings.poll_interval_s)
 
     async def _report_telemetry(self) -> None:
         while True:
