@@ -576,7 +576,7 @@ class FederatorSettings:
         is_exposed = not address.is_tls and not is_loopback(address.host)
         if self.poll_username is not None and is_exposed and not self.insecure:
             raise LocalError(
-                f"The login for the list would go to {address} in the clear; write https://, or allow it with --insecure."
+                f"The login for the list would go to {address} in the clear; write https://, or allow it by --insecure."
             )
 
 
