@@ -1,7 +1,7 @@
 """Lists of subscriptions as brokers give them over HTTP: where to ask, and how to read the answer.
 
 One `Listing` a vendor, as data and one small function; `by_paths` for any other that gives a list of objects. Pure:
-documents in, rows out. A row is `(client, filter, qos)`.
+documents in, rows out. A row is `(client, filter, qos)`; with an empty filter it says only that the client is there.
 
 Rules: a row that cannot be read costs that row, counted, not the list; what is no MQTT subscription at all (an AMQP
 queue, a NATS client's subject) is left out without a word.
@@ -56,7 +56,7 @@ def _rows_of(found: object, counters: Counter[str]) -> Iterator[dict[str, Any]]:
 
 
 def _row(client: object, text: object, qos: object, counters: Counter[str]) -> Iterator[Row]:
-    if isinstance(client, str) and client and isinstance(text, str) and text and type(qos) is int and 0 <= qos <= 2:
+    if isinstance(client, str) and client and isinstance(text, str) and type(qos) is int and 0 <= qos <= 2:
         yield client, text, qos
     else:
         counters["rows_refused"] += 1
@@ -85,6 +85,7 @@ def _nats(document: object, counters: Counter[str]) -> Iterator[Row]:
         client = connection.get("mqtt_client")
         if not client:
             continue
+        yield from _row(client, "", 0, counters)
         subjects = connection.get("subscriptions_list") or []
         if not isinstance(subjects, list):
             counters["rows_refused"] += 1

@@ -43,7 +43,8 @@ class PollAdapter:
         for client, wanted, qos in rows:
             if not client.startswith(self._own_prefix):
                 held = now.setdefault(client, {})
-                held[wanted] = max(qos, held.get(wanted, 0))
+                if wanted:
+                    held[wanted] = max(qos, held.get(wanted, 0))
         reports: list[Report] = []
         for client, held in self._known.items():
             if client not in now and not self.listing.shows_absent:
