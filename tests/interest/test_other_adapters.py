@@ -92,5 +92,5 @@ def test_the_configuration_for_mosquitto_is_printed() -> None:
 
 
 def test_an_unknown_vendor_gets_the_list_of_known_ones() -> None:
-    with pytest.raises(LocalError, match="expected one of: mosquitto"):
+    with pytest.raises(LocalError, match="expected one of: emqx, mosquitto, nats, rabbitmq"):
         vendor.lines("acme")
