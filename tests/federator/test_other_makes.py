@@ -1,8 +1,11 @@
 """One federation of Mosquitto, RabbitMQ and NATS, seen through plain clients: no beacons, nothing but subscriptions."""
 
+import base64
 import contextlib
 import itertools
+import json
 import time
+import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -11,12 +14,14 @@ from tests.brokers import Mosquitto
 from tests.federation import Client, eventually
 from tests.federators import LOG_LINES, Federator, is_meshed, knows_all, ring, running
 
+from hanse.interest.vendor import RABBITMQ_OWN
 from hanse.local.nats import Nats
 from hanse.local.rabbitmq import Rabbitmq
 
 pytestmark = pytest.mark.processes
 
 AnyBroker = Mosquitto | Rabbitmq | Nats
+USER = "hanse"
 NAMES = ("mosquitto", "rabbitmq", "nats")
 POLL = ("--poll-interval", "200ms")
 
@@ -49,10 +54,27 @@ class Makes:
         return self.at(make).counters().get(what, 0)
 
 
+def make_user(broker: Rabbitmq) -> None:
+    """The user whom `hanse interest config` describes, with no more rights than it says."""
+    rights = dict.fromkeys(("configure", "write", "read"), RABBITMQ_OWN)
+    documents = {
+        f"/api/users/{USER}": {"password": USER, "tags": "monitoring"},
+        f"/api/permissions/%2F/{USER}": rights,
+    }
+    for path, document in documents.items():
+        request = urllib.request.Request(broker.list_url + path, json.dumps(document).encode(), method="PUT")
+        request.add_header("Authorization", "Basic " + base64.b64encode(b"guest:guest").decode())
+        request.add_header("Content-Type", "application/json")
+        urllib.request.urlopen(request, timeout=20).close()
+
+
 def words(make: str, broker: AnyBroker) -> list[str]:
     if isinstance(broker, Mosquitto):
         return []
-    login = ["--poll-username", "guest", "--poll-password", "guest"] if make == "rabbitmq" else []
+    login = []
+    if isinstance(broker, Rabbitmq):
+        make_user(broker)
+        login = ["--username", USER, "--password", USER, "--poll-username", USER, "--poll-password", USER]
     return ["--interest", f"poll:{make}", "--poll-url", broker.list_url, *login, *POLL]
 
 

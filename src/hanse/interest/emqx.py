@@ -1,8 +1,8 @@
 """Interest from EMQX's event messages: `$SYS/brokers/<node>/clients/<client>/subscribed` and its like.
 
 EMQX publishes them when `sys_topics.sys_event_messages` says so, and lets only clients on its own machine read them,
-unless its ACL is changed. Nothing is replayed: what happened while the federator was away is a gap. The adapter `poll`
-with EMQX's own list closes it. Written after the vendor's documentation of EMQX 5; not run against one.
+unless its ACL is changed. Nothing is replayed: what happened while the federator was away is a gap, which the list of
+the adapter `poll` has not. Written after the vendor's documentation of EMQX 5; not run against one.
 
 Rules: the client's id is taken from the payload, since one may hold a slash; a shared subscription comes with its
 group beside the topic, or within it; what cannot be read is counted and yields nothing.

@@ -95,8 +95,8 @@ def emqx(*, log_file: str | None = None) -> str:
 #
 # The federator is started with
 #   --interest emqx
-# on the broker's own machine: the ACL that EMQX comes with lets only clients there read $SYS topics. Beside or instead
-# of it, the list over HTTP, with an API key made in the dashboard:
+# on the broker's own machine: the ACL that EMQX comes with lets only clients there read $SYS topics. Or, slower and
+# without gaps, by the list over HTTP, with an API key made in the dashboard:
 #   --interest poll:emqx --poll-url http://127.0.0.1:18083 --poll-username KEY
 # and HANSE_POLL_PASSWORD for its secret.
 #
