@@ -31,10 +31,11 @@ ENTRIES_MAX = 50_000
 class ContentMemory:
     """Contents of the last seconds, and how often each; of equal ones the oldest is taken first."""
 
-    __slots__ = ("_counts", "_order", "_span_s", "_taken")
+    __slots__ = ("_counts", "_entries_max", "_order", "_taken", "span_s")
 
-    def __init__(self, span_s: float) -> None:
-        self._span_s = span_s
+    def __init__(self, span_s: float, entries_max: int | None = None) -> None:
+        self.span_s = span_s
+        self._entries_max = ENTRIES_MAX if entries_max is None else entries_max
         self._counts: dict[int, int] = {}
         self._order: deque[tuple[float, int, int]] = deque()
         # What still stands in the order and counts no more: the oldest of its content.
@@ -59,6 +60,10 @@ class ContentMemory:
         self._taken[key] = self._taken.get(key, 0) + 1
         return True
 
+    def is_awaited(self, key: int) -> bool:
+        """Whether an arrival of this content is expected."""
+        return key in self._counts
+
     def was_taken(self, key: int) -> bool:
         """Whether an arrival of this content was expected lately and came: what comes again may be the same one."""
         return key in self._taken
@@ -75,7 +80,7 @@ class ContentMemory:
 
     def _forget(self, now: float) -> None:
         order = self._order
-        while order and (order[0][0] < now - self._span_s or len(order) >= ENTRIES_MAX):
+        while order and (order[0][0] < now - self.span_s or len(order) >= self._entries_max):
             _, key, count = order.popleft()
             taken = min(count, self._taken.get(key, 0))
             _decrease(self._taken, key, taken)

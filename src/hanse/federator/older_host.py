@@ -11,10 +11,13 @@ sends holds more than what its clients published, and this takes the rest out:
 - *returns*: what we publish there comes back through our own subscriptions. Each publication that was written while
   one of our subscriptions matched it cancels one equal arrival.
 
-Rules: contents are known by a hash; an entry lives `RETURNED_S`, not counting the time that the host was away, and
-cancels as many arrivals as it stands for: of equal publications the number stays right. Where an awaited arrival never
-comes, an honest publication with the same topic and payload within that time is taken for it; the page on brokers says
-so. What is taken out is counted, and acknowledged at once.
+Rules: contents are known by a hash; an entry lives `RETURNED_S` longer than things take to come back at present, not
+counting the time that the host was away, and cancels as many arrivals as it stands for: of equal publications the
+number stays right. Where an awaited arrival never comes, an honest publication with the same topic and payload within
+that time is taken for it; the page on brokers says so. What is taken out is counted, and acknowledged at once.
+
+How long things take is measured on one publication at a time. A host with a long queue before us would otherwise
+outlast the memory, and two such hosts would hand the same publication to each other for ever.
 """
 
 from collections import Counter
@@ -28,6 +31,10 @@ from hanse.protocol.trie import FilterIndex, MatchCache
 
 # As long as the memory for bridges; copies of one publication are sent together, but a queue may stand before them.
 RETURNED_S = DELIVERED_S
+# A host that takes longer than this to send something back is not waited for.
+LAG_S_MAX = 600.0
+# Some 150 bytes each, those included that came back within their time: 20,000 a second for ten seconds.
+RETURNS_MAX = 200_000
 
 
 class OlderHost:
@@ -50,7 +57,9 @@ class OlderHost:
         self._granted: set[str] = set()
         self._released: set[str] = set()
         self._traits = Traits()
-        self._returns = ContentMemory(RETURNED_S)
+        self._returns = ContentMemory(RETURNED_S, RETURNS_MAX)
+        # The publication on which it is measured how long things take to come back, and when it left.
+        self._measured: tuple[int, float] | None = None
         self._copies = ContentMemory(RETURNED_S)
         for wanted in asked:
             self._asked.add(wanted)
@@ -67,7 +76,11 @@ class OlderHost:
         if session_present:
             self._returns.wait(away_s)
             self._copies.wait(away_s)
+            if self._measured is not None:
+                self._measured = (self._measured[0], self._measured[1] + away_s)
             return
+        self._measured = None
+        self._returns.span_s = RETURNED_S
         self._returns.clear()
         self._copies.clear()
         self._granted.clear()
@@ -100,9 +113,17 @@ class OlderHost:
         if not len(self._asked):
             return
         match = self._asked_matches.match
+        returns = self._returns
         for topic, payload in publications:
             if match(topic.decode()):
-                self._returns.add(now, hash((topic, payload)), 1)
+                key = hash((topic, payload))
+                if self._measured is None and not returns.is_awaited(key):
+                    self._measured = (key, now)
+                returns.add(now, key, 1)
+        if self._measured is not None and now - self._measured[1] > returns.span_s:
+            # It was never sent back; let another one tell, and begin with the usual time.
+            self._measured = None
+            returns.span_s = RETURNED_S
 
     def sift(
         self, now: float, publications: list[Publication]
@@ -150,6 +171,11 @@ class OlderHost:
         if not len(self._returns):
             return False
         key = key_of(publication[0])
+        if self._measured is not None and key == self._measured[0]:
+            lag_s = now - self._measured[1]
+            if lag_s <= self._returns.span_s:
+                self._returns.span_s = RETURNED_S + min(lag_s, LAG_S_MAX)
+            self._measured = None
         # With DUP it may be one that came back before: we had no time to acknowledge it.
         return self._returns.take(now, key) or (publication[4] and self._returns.was_taken(key))
 
