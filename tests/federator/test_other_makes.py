@@ -9,7 +9,9 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import paho.mqtt.client as paho
 import pytest
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from tests.brokers import Mosquitto
 from tests.federation import Client, eventually
 from tests.federators import LOG_LINES, Federator, is_meshed, knows_all, ring, running
@@ -251,3 +253,33 @@ def test_after_a_restart_of_a_broker_messages_cross_again(makes: Makes, make: st
             makes.knows(topic)
             publisher.publish(topic, b"x", 1)
             subscriber.expect(1)
+
+
+def test_nothing_acknowledged_is_lost_when_a_broker_is_killed_in_the_middle(makes: Makes) -> None:
+    """A subscriber at NATS with a session that lasts; NATS is killed while messages come, and started again."""
+    received: list[bytes] = []
+    staying = paho.Client(
+        CallbackAPIVersion.VERSION2, "staying", clean_session=False, protocol=MQTTProtocolVersion.MQTTv311
+    )
+    staying.on_message = lambda _client, _data, message: received.append(message.payload)
+    staying.reconnect_delay_set(1, 1)
+    nats = makes.brokers["nats"]
+    staying.connect("127.0.0.1", nats.port)
+    staying.loop_start()
+    try:
+        staying.subscribe("killed/#", 1)
+        eventually(lambda: makes.wants("nats", "killed/#"), "it is wanted")
+        makes.knows("killed/#")
+        with makes.client("mosquitto") as publisher, makes.client("rabbitmq") as other:
+            for number in range(600):
+                publisher.publish("killed/mosquitto", b"m%d" % number, 1)
+                other.publish("killed/rabbitmq", b"r%d" % number, 1)
+                if number == 200:
+                    nats.kill()
+                if number == 400:
+                    nats.start()
+        expected = {b"%c%d" % (letter, number) for letter in b"mr" for number in range(600)}
+        eventually(lambda: expected <= set(received), f"all of it; missing: {len(expected - set(received))}", 60)
+    finally:
+        staying.disconnect()
+        staying.loop_stop()
