@@ -261,7 +261,7 @@ def test_nothing_acknowledged_is_lost_when_a_broker_is_killed_in_the_middle(make
     staying = paho.Client(
         CallbackAPIVersion.VERSION2, "staying", clean_session=False, protocol=MQTTProtocolVersion.MQTTv311
     )
-    staying.on_message = lambda _client, _data, message: received.append(message.payload)
+    staying.on_message = lambda _client, _data, message: received.append(bytes(message.payload))
     staying.reconnect_delay_set(1, 1)
     nats = makes.brokers["nats"]
     staying.connect("127.0.0.1", nats.port)
