@@ -283,3 +283,4 @@ def test_nothing_acknowledged_is_lost_when_a_broker_is_killed_in_the_middle(make
     finally:
         staying.disconnect()
         staying.loop_stop()
+        staying._reset_sockets()
