@@ -38,6 +38,7 @@ class OldBroker:
     habits: Habits = field(default_factory=Habits)
     connects: list[tuple[str, int, bool]] = field(default_factory=list)  # client id, level, clean
     sessions: dict[str, dict[str, int]] = field(default_factory=dict)
+    owners: dict[str, "OldConnection"] = field(default_factory=dict)
     published: list[tuple[str, bytes, int, bool]] = field(default_factory=list)  # topic, payload, QoS, DUP
     said: list[bytes] = field(default_factory=list)
     wires: list["OldConnection"] = field(default_factory=list)
@@ -61,7 +62,8 @@ class OldConnection(asyncio.Protocol):
         self.wire = transport
 
     def connection_lost(self, _error: Exception | None) -> None:
-        if self.is_clean:
+        # Not if the client is back by another connection already.
+        if self.is_clean and self.broker.owners.get(self.client) is self:
             self.broker.sessions.pop(self.client, None)
 
     def data_received(self, data: bytes) -> None:
@@ -110,6 +112,7 @@ class OldConnection(asyncio.Protocol):
             self.wire.write(bytes((0x20, 2, 0, habits.code)))
             self.wire.close()
             return
+        self.broker.owners[self.client] = self
         if self.is_clean:
             self.broker.sessions.pop(self.client, None)
         is_present = self.client in self.broker.sessions

@@ -172,9 +172,31 @@ def test_a_broker_that_answers_neither_version_is_said_to_have_closed() -> None:
 
 
 def test_a_broker_that_answers_no_question_is_taken_for_the_worse() -> None:
-    scene = play(start, Habits(is_mute=True), connect_timeout_s=0.2)
+    async def story(scene: Scene) -> None:
+        await scene.client.start()
+        await scene.client.wait_connected(10.0)
+
+    scene = play(story, Habits(is_mute=True), connect_timeout_s=0.1)
     assert scene.client.traits == UNKNOWN
+    assert [client for client, _, _ in scene.broker.connects].count("ours-probe") == 3
     assert scene.side.connected == [False]
+
+
+def test_a_broker_that_answers_late_is_asked_again() -> None:
+    async def story(scene: Scene) -> None:
+        with pytest.raises(Unavailable, match="asked again"):
+            await start(scene)
+        scene.broker.habits.is_mute = False
+        await scene.client.start(must_connect=True)
+
+    scene = play(story, Habits(is_mute=True), connect_timeout_s=0.1)
+    assert scene.client.traits == Traits(4, 2, False, False, "")
+
+
+def test_a_password_without_a_user_name_is_wrong_only_where_3_1_1_is_spoken() -> None:
+    play(start, Habits(to_five="accept"), password="p")
+    with pytest.raises(LocalError, match="no user name"):
+        play(start, password="p")
 
 
 def test_publications_go_both_ways_and_are_acknowledged() -> None:

@@ -60,6 +60,9 @@ _OPERATORS: Final = {
 }
 
 
+# How often a 3.1.1 broker that lets us in and does not answer is asked what it can do, before the worse is assumed.
+SURVEYS_MAX: Final = 3
+
 # Protocol levels: 4 is MQTT 3.1.1.
 Version = Literal[4, 5, "auto"]
 
@@ -189,8 +192,8 @@ class Client:
         self.traits = UNKNOWN if self._version == v311.LEVEL else Traits()
         self._is_clean = settings.clean_start
         self._is_surveyed = False
-        for version in (5, v311.LEVEL) if self._version is None else (self._version,):
-            self._connect_packet(version)
+        self._unanswered = 0
+        self._connect_packet(self._version or 5)  # so that what is wrong with the settings is said at once
         self._backoff = Backoff(settings.backoff, jitter)
         self._dial = dial or self._dial_network
         self._subscriptions = Subscriptions()
@@ -452,6 +455,9 @@ class Client:
             if why is not None:
                 raise LocalError(f"{self.address} refused the session: {why}; check the settings.")
             raise Unavailable(f"{self.address} was not to be asked what it can do: {asked.failure}")
+        if not asked.is_answered and self._unanswered < SURVEYS_MAX - 1:
+            self._unanswered += 1
+            raise Unavailable(f"{self.address} did not answer when it was asked what it can do; it is asked again.")
         return asked.found
 
     async def _try(self, attempt: "_Attempt") -> None:

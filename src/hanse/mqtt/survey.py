@@ -9,9 +9,9 @@ questions are asked, under a topic of the caller's:
 3. Is a dot in a topic a dot? Brokers that keep topics as dotted names refuse it (NATS), or give the topic out with a
    slash there (RabbitMQ). A space is asked for too.
 
-Rules: what is not answered is taken for the worse (`UNKNOWN`), so that at most something is lowered or left out, never
-sent round in a loop; the answer is one of facts the broker showed, never of its name; everything is done on one
-connection with a clean session, within a deadline.
+Rules: what may not be asked is taken for the worse (`UNKNOWN`), so that at most something is lowered or left out, never
+sent round in a loop; a broker that does not answer is asked again, a few times; the answer is one of facts the broker
+showed, never of its name; everything is done on one connection with a clean session, within a deadline.
 """
 
 import asyncio
@@ -73,11 +73,15 @@ class Survey:
         self.failure: HanseError | None = None
         self.refusal_code = 0
         self.found = UNKNOWN
+        # Whether all that was asked is answered, or may not be asked.
+        self.is_answered = False
         self._connect = connect
         self._topic = topic
         self._wire = V311(Counters())
         self._connection: Connection | None = None
         self._is_accepted = False
+        self._qos_max = 0
+        self._refused = ""
         self._copies = 0
         self._is_dotted: bool | None = None
         self._is_pinged = False
@@ -138,7 +142,7 @@ class Survey:
                 self._end(None)  # it may not be asked here: the worse is assumed
                 return
             refused = " " if space >= 0x80 else ""
-            self.found = replace(self.found, qos_max=wide, refused_characters=refused)
+            self._qos_max, self._refused = wide, refused
             self._write(encode(f"{self._topic}/x", b""))
             if dot >= 0x80:
                 self._is_dotted = True
@@ -167,11 +171,11 @@ class Survey:
         if self._copies < 2 and self._round_trips < _ROUND_TRIPS:
             self._write(codec.PING)
             return
-        dotted = ".*" if self._is_dotted else ""
         self.found = replace(
-            self.found,
+            UNKNOWN,
+            qos_max=self._qos_max,
             sends_copies=self._copies > 1,
-            refused_characters=dotted + self.found.refused_characters,
+            refused_characters=(".*" if self._is_dotted else "") + self._refused,
         )
         self._end(None)
 
@@ -181,11 +185,12 @@ class Survey:
 
     def _end(self, failure: HanseError | None) -> None:
         self.failure = failure
+        self.is_answered = failure is None
         assert self._connection is not None
         self._connection.end(failure, b"" if failure else v311.DISCONNECT)
 
     def on_lost(self, error: HanseError | None) -> None:
-        """The end, wanted or not. A broker that closes when it is asked gives no answer."""
+        """The end, wanted or not. A broker that closes when it is asked has given no answer."""
         if not self._is_accepted and self.failure is None:
             self.failure = error or Unavailable("the connection was closed before CONNACK.")
         self.done.set()
@@ -206,7 +211,6 @@ async def survey(
     except TimeoutError:
         if not asked._is_accepted:  # noqa: SLF001 - the two halves of one thing
             asked.failure = Unavailable(f"there was no answer within {timeout_s} s.")
-        asked.found = UNKNOWN
         asked.give_up()
     except BaseException:
         asked.give_up()
