@@ -9,6 +9,7 @@ what a busy socket gives.
 - `inbound_qos*`: bytes of a host broker (with a subscription identifier) to a list of publications.
 - `outbound_qos*`: a run of canonical packets to bytes, with the peer's acknowledgements where the QoS has them.
 - `neighbour_run`: a run out of a link's frame, every packet checked.
+- `older_*`: the same with a 3.1.1 broker; `older_outward` is the translation of a write alone.
 - `codec_*`: the `mqtt5` codec alone, for comparison.
 """
 
@@ -27,6 +28,7 @@ from hanse.mqtt.framing import Splitter
 from hanse.mqtt.publication import Reader, encode, split
 from hanse.mqtt.receiving import Receiving
 from hanse.mqtt.sending import Sending
+from hanse.mqtt.v311 import V311
 
 BATCH = 200
 TOPICS = 50
@@ -37,8 +39,9 @@ def ignore(_: object) -> None:
     pass
 
 
-def exchange() -> Exchange:
+def exchange(*, is_older: bool = False) -> Exchange:
     counters = Counters()
+    older = V311(counters) if is_older else None
     made = Exchange(
         counters,
         Sending(counters),
@@ -50,7 +53,14 @@ def exchange() -> Exchange:
         on_other=ignore,
         auto_ack=True,
     )
-    made.attach(ignore, lambda: 0, session_present=False, receive_max=65_535, packet_bytes_max=PACKET_BYTES_MAX)
+    made.attach(
+        ignore if older is None else lambda data: ignore(older.outward(data)),
+        lambda: 0,
+        session_present=False,
+        receive_max=65_535,
+        packet_bytes_max=PACKET_BYTES_MAX,
+        older=older,
+    )
     return made
 
 
@@ -67,10 +77,11 @@ def raw(qos: int, payload: bytes) -> bytes:
     )
 
 
-def inbound(qos: int, payload: bytes) -> Callable[[], None]:
-    got = exchange()
+def inbound(qos: int, payload: bytes, *, is_older: bool = False) -> Callable[[], None]:
+    got = exchange(is_older=is_older)
     splitter = Splitter(PACKET_BYTES_MAX)
     data = raw(qos, payload)
+    data = V311(Counters()).outward(data) if is_older else data
     releases = b"".join(b"\x62\x02" + (n + 1).to_bytes(2) for n in range(BATCH)) if qos == 2 else b""
 
     def once() -> None:
@@ -81,8 +92,14 @@ def inbound(qos: int, payload: bytes) -> Callable[[], None]:
     return once
 
 
-def outbound(qos: int, payload: bytes) -> Callable[[], None]:
-    sent = exchange()
+def older_outward(payload: bytes) -> Callable[[], None]:
+    older = V311(Counters(), ignore)
+    run = b"".join(encode(f"plant/{n % TOPICS}/temperature", payload) for n in range(BATCH))
+    return lambda: ignore(older.outward(run))
+
+
+def outbound(qos: int, payload: bytes, *, is_older: bool = False) -> Callable[[], None]:
+    sent = exchange(is_older=is_older)
     splitter = Splitter(PACKET_BYTES_MAX)
     run = b"".join(encode(f"plant/{n % TOPICS}/temperature", payload, qos=qos) for n in range(BATCH))
 
@@ -150,6 +167,9 @@ def main() -> None:
     cases: dict[str, Callable[[], None]] = {
         **{f"inbound_qos{qos}": inbound(qos, payload) for qos in (0, 1, 2)},
         **{f"outbound_qos{qos}": outbound(qos, payload) for qos in (0, 1, 2)},
+        **{f"older_inbound_qos{qos}": inbound(qos, payload, is_older=True) for qos in (0, 1)},
+        **{f"older_outbound_qos{qos}": outbound(qos, payload, is_older=True) for qos in (0, 1)},
+        "older_outward": older_outward(payload),
         "neighbour_run": neighbour(payload),
         "codec_read": codec_read(payload),
         "codec_write": codec_write(payload),

@@ -133,6 +133,8 @@ class Client:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.client.disconnect()
         self.client.loop_stop()
+        # paho keeps a pair of sockets for its thread until it is collected, in whatever order.
+        self.client._reset_sockets()
 
     def subscribe(self, wanted: str, qos: int = 2) -> None:
         """Subscribe, and return with the SUBACK."""

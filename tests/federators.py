@@ -9,9 +9,8 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from tests.brokers import Mosquitto
 from tests.federation import environment, eventually
 
 from hanse.interest.vendor import MOSQUITTO_LOG_TYPES
@@ -19,6 +18,14 @@ from hanse.local import ports
 
 # What a host broker needs so that its subscriptions become known.
 LOG_LINES = ("log_dest topic", *(f"log_type {kind}" for kind in MOSQUITTO_LOG_TYPES), "connection_messages true")
+
+
+class Broker(Protocol):
+    """Of whatever make."""
+
+    @property
+    def url(self) -> str:
+        """The address as settings take it."""
 
 
 class Federator:
@@ -138,9 +145,7 @@ def is_converged(federators: Sequence[Federator]) -> bool:
     return len(cores) == 1 and None not in cores
 
 
-def ring(
-    brokers: Sequence[Mosquitto], directory: Path, words: Sequence[Sequence[str]] | None = None
-) -> list[Federator]:
+def ring(brokers: Sequence[Broker], directory: Path, words: Sequence[Sequence[str]] | None = None) -> list[Federator]:
     """A federator for each broker, linked in a ring (two: a line); `words` are each one's own."""
     made: list[Federator] = []
     for k, broker in enumerate(brokers):

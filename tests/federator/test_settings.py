@@ -1,5 +1,6 @@
 import sys
 import types
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -51,6 +52,34 @@ def test_an_id_is_all_that_must_be_given() -> None:
     assert settings.host_tls() is None
     assert settings.link_tls() is None
     assert settings.crossing().is_trivial
+
+
+@pytest.mark.parametrize(("word", "version"), [("auto", "auto"), ("5", 5), ("4", 4)])
+def test_the_version_of_the_host_is_chosen_by_its_number(word: str, version: object) -> None:
+    assert with_flags(broker_version=word).mqtt_version() == version
+    assert read(flags={"id": "1"}, environment={"HANSE_BROKER_VERSION": word}).mqtt_version() == version
+
+
+def test_a_version_that_is_none_is_refused_with_those_that_are() -> None:
+    with pytest.raises(LocalError, match=r"--broker-version.*auto, 5, 4"):
+        with_flags(broker_version="3")
+
+
+def test_a_list_is_asked_for_with_its_login_and_shown_without_it() -> None:
+    settings = with_flags(
+        interest=["poll:rabbitmq"], poll_url="http://127.0.0.1:15672", poll_username="hanse", poll_password="secret"
+    )
+    assert settings.adapters() == (AdapterChoice("poll", listing="rabbitmq"),)
+    address = settings.poll_address()
+    assert (str(address), address.username, address.password) == ("http://127.0.0.1:15672", "hanse", "secret")
+    assert "secret" not in repr(settings) + repr(address) + str(address)
+    assert settings.poll_listing().name == "rabbitmq"
+
+
+def test_a_list_of_another_make_is_read_by_paths() -> None:
+    settings = with_flags(interest=["poll"], poll_url="http://127.0.0.1:8081/api/v4/subscriptions", poll_rows="data")
+    rows = settings.poll_listing().rows({"data": [{"clientid": "c", "topic": "t", "qos": 1}]}, Counter())
+    assert list(rows) == [("c", "t", 1)]
 
 
 def test_the_protocols_defaults_are_ours() -> None:
@@ -193,6 +222,12 @@ def test_a_wrong_value_is_refused_with_its_name_and_what_is_allowed(flags: dict[
         ({"interest": ("beacon", "beacon")}, "name each adapter once"),
         ({"interest": ("mosquitto-log", "mosquitto-file:/x")}, "choose one of them"),
         ({"interest": ("static",)}, "add --static-filter"),
+        ({"interest": ("poll:rabbitmq",)}, "add --poll-url"),
+        ({"poll_url": "http://h"}, "interest is not poll"),
+        ({"interest": ("poll:nats", "poll:emqx"), "poll_url": "http://h"}, "name each adapter once"),
+        ({"interest": ("poll:emqx",), "poll_url": "https://h", "poll_password": "p"}, "poll_username is not"),
+        ({"interest": ("poll:emqx",), "poll_url": "http://h", "poll_username": "u"}, "in the clear"),
+        ({"interest": ("poll",), "poll_url": "http://h", "poll_client": "a..b"}, "poll_client"),
         ({"static_filter": ("3:a/#/b",)}, "static interest"),
     ],
 )

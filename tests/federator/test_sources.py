@@ -61,5 +61,21 @@ def test_a_file_adapter_comes_with_its_path() -> None:
     assert [path for _, path in chosen.files] == [Path("/var/log/mosquitto.log")]
 
 
+def test_a_list_comes_with_its_address() -> None:
+    chosen = sources("poll:nats", poll_url="http://127.0.0.1:8222")
+    assert chosen.topics() == []
+    assert [(adapter.listing.name, str(address)) for adapter, address in chosen.polls] == [
+        ("nats", "http://127.0.0.1:8222")
+    ]
+
+
+def test_emqx_tells_of_subscriptions_and_of_gaps() -> None:
+    chosen = sources("emqx")
+    topic = "$SYS/brokers/emqx@127.0.0.1/clients/c/subscribed"
+    payload = b'{"clientid": "c", "topic": "a/#", "subopts": {"qos": 1}}'
+    assert chosen.hear(heard(topic, payload)) == [("emqx", [Subscribed("c", "a/#", 1)])]
+    assert chosen.lost() == [("emqx", [Gap()])]
+
+
 def test_a_host_that_was_away_is_a_gap_for_the_log_and_none_for_beacons() -> None:
     assert dict(sources("mosquitto-log", "beacon").lost()) == {"mosquitto-log": [Gap()], "beacon": []}

@@ -91,6 +91,22 @@ def test_the_configuration_for_mosquitto_is_printed() -> None:
     assert "log_dest topic" not in text
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("rabbitmq", ["mqtt.prefetch = 10000", "rabbitmq_mqtt rabbitmq_management", "--interest poll:rabbitmq"]),
+        ("nats", ["jetstream {", 'http: "127.0.0.1:8222"', "--interest poll:nats"]),
+        ("emqx", ["client_subscribed = true", "--interest emqx", "--interest poll:emqx"]),
+    ],
+)
+def test_the_configuration_for_other_makes_is_printed(name: str, words: list[str]) -> None:
+    result = CliRunner().invoke(build(["interest"]), ["interest", "config", "--vendor", name])
+    assert result.exit_code == 0
+    assert all(word in result.stdout for word in words)
+    with pytest.raises(LocalError, match="leave it out"):
+        vendor.lines(name, log_file="/x")
+
+
 def test_an_unknown_vendor_gets_the_list_of_known_ones() -> None:
-    with pytest.raises(LocalError, match="expected one of: mosquitto"):
+    with pytest.raises(LocalError, match="expected one of: emqx, mosquitto, nats, rabbitmq"):
         vendor.lines("acme")

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from tests.brokers import Mosquitto, free_port
 
+from hanse.local.nats import Nats
 from hanse.mqtt.client import Client, ClientHandler, ClientSettings
 from hanse.mqtt.publication import Publication
 from hanse.mqtt.subscriptions import Subscription
@@ -96,6 +97,18 @@ def test_a_listener_that_says_nothing_is_a_failure_when_the_time_is_over() -> No
             (seen,) = await prober.probe([target(0, listener.getsockname()[1])], 0.3)
             assert seen.outcome is Outcome.FAILED
             assert not seen.is_definite
+
+        with_prober(body)
+
+
+def test_a_broker_that_speaks_3_1_1_alone_is_probed_too() -> None:
+    with Nats() as broker:
+
+        async def body(prober: MqttProber, lost: list[int]) -> None:
+            for _ in range(2):
+                (seen,) = await prober.probe([target(0, broker.port)], TIMEOUT_S)
+                assert seen.outcome is Outcome.WELL
+            assert lost == []
 
         with_prober(body)
 

@@ -46,7 +46,8 @@ from hanse.federator.settings import FederatorSettings
 from hanse.federator.sources import CLIENT_PREFIX, InterestSources
 from hanse.federator.store import StateDirectory
 from hanse.federator.tracing import Tracing
-from hanse.interest import Change, InterestRegistry, MosquittoFileAdapter, Report
+from hanse.interest import Change, InterestRegistry, MosquittoFileAdapter, PollAdapter, Report
+from hanse.interest.fetch import ListAddress, fetch
 from hanse.interest.follow import LogFollower, Read, Rotated
 from hanse.mqtt.client import ClientSettings
 from hanse.mqtt.link import Frame
@@ -89,6 +90,8 @@ SHARE_NAMES_MAX = 1_000
 FOLLOW_EVERY_S = 0.1
 SELF_PROBE_TOPIC = "hanse/probe/self"
 _SUMMARIES = bytes((codec.SUMMARIES,))
+# Below it a 3.1.1 host is asked what it can do; as all probes, it never crosses.
+HOST_PROBE_TOPIC = "hanse/probe/host"
 
 
 class Agent:
@@ -149,6 +152,7 @@ class Agent:
             on_credit=self._on_host_credit,
             journal=self.custodian.journal,
             ring=self.custodian.ring,
+            counters=self.counters,
         )
         self._acks = AckOrder(self.host.client.ack)
         self.links = self._make_links(client_settings)
@@ -245,6 +249,14 @@ class Agent:
                     lambda: host.refused_subscriptions,
                 ),
                 "host_unacknowledged": ("Deliveries that the host has not taken.", lambda: host.client.unacknowledged),
+                "host_mqtt_version": (
+                    "The protocol level at the host: 5, or 4 (3.1.1).",
+                    lambda: host.client.traits.version,
+                ),
+                "host_properties_lost": (
+                    "Publications that the host, which speaks 3.1.1, got without their properties.",
+                    lambda: host.client.counters.properties_lost,
+                ),
                 "parked_bytes": ("Publications of QoS 0 that wait for a way.", lambda: machine.parked_bytes),
                 "in_custody": (
                     "Publications of QoS 1 and 2 that some way has yet to take.",
@@ -340,6 +352,8 @@ class Agent:
             tls=settings.host_tls(),
             clean_start=False,
             session_expiry_s=3600,
+            version=settings.mqtt_version(),
+            probe_topic=HOST_PROBE_TOPIC,
         )
 
     # --- life -------------------------------------------------------------------------------------------------------
@@ -378,6 +392,7 @@ class Agent:
         self._tasks.append(asyncio.create_task(self._report_telemetry()))
         self._tasks.append(asyncio.create_task(self._tell_again()))
         self._tasks += [asyncio.create_task(self._follow(*source)) for source in self._sources.files]
+        self._tasks += [asyncio.create_task(self._poll(*source)) for source in self._sources.polls]
         self._arm()
 
     async def stop(self) -> None:
@@ -889,6 +904,23 @@ class Agent:
                 self._report(adapter.source, adapter.feed(found.chunk))
             else:
                 self._report(adapter.source, adapter.began_anew() if isinstance(found, Rotated) else adapter.lost())
+
+    async def _poll(self, adapter: PollAdapter, address: ListAddress) -> None:
+        """Ask the broker for its subscriptions, again and again."""
+        adapter.restore(self.interest.held_of(adapter.source))
+        is_told = False
+        while True:
+            try:
+                rows = await asyncio.to_thread(fetch, address, adapter.listing, adapter.counters)
+                self._report(adapter.source, adapter.listed(rows))
+                is_told = False
+            except HanseError as error:
+                self._report(adapter.source, adapter.failed())
+                self.counters["lists_failed"] += 1
+                if not is_told:
+                    _log.warning("subscriptions are not to be had: %s", error)
+                is_told = True
+            await asyncio.sleep(self.settings.poll_interval_s)
 
     async def _report_telemetry(self) -> None:
         while True:

@@ -13,6 +13,8 @@ those federators. So the number of publications stays right even where an honest
 echo for the repeat. Equal content makes exactness impossible: at a host with a bridge, of the same bytes published on
 the same topic again within `SENT_S`, with no echo between them, not all are carried.
 Hosts without a bridge are not affected: the memory is active only while a bridge is up.
+
+`ContentMemory` serves hosts without No Local too, which send our own publications back to us (`older_host`).
 """
 
 from collections import deque
@@ -26,13 +28,14 @@ SENT_S = 1.0
 ENTRIES_MAX = 50_000
 
 
-class _Memory:
+class ContentMemory:
     """Contents of the last seconds, and how often each; of equal ones the oldest is taken first."""
 
-    __slots__ = ("_counts", "_order", "_span_s", "_taken")
+    __slots__ = ("_counts", "_entries_max", "_order", "_taken", "span_s")
 
-    def __init__(self, span_s: float) -> None:
-        self._span_s = span_s
+    def __init__(self, span_s: float, entries_max: int | None = None) -> None:
+        self.span_s = span_s
+        self._entries_max = ENTRIES_MAX if entries_max is None else entries_max
         self._counts: dict[int, int] = {}
         self._order: deque[tuple[float, int, int]] = deque()
         # What still stands in the order and counts no more: the oldest of its content.
@@ -42,12 +45,14 @@ class _Memory:
         return len(self._order)
 
     def add(self, now: float, key: int, count: int) -> None:
+        """Expect so many arrivals more of this content."""
         # Here too: where nothing ever arrives nothing is taken, and this would grow without end.
         self._forget(now)
         self._counts[key] = self._counts.get(key, 0) + count
         self._order.append((now, key, count))
 
     def take(self, now: float, key: int) -> bool:
+        """Whether this arrival was expected; if so, it is expected once less."""
         self._forget(now)
         if key not in self._counts:
             return False
@@ -55,9 +60,27 @@ class _Memory:
         self._taken[key] = self._taken.get(key, 0) + 1
         return True
 
+    def is_awaited(self, key: int) -> bool:
+        """Whether an arrival of this content is expected."""
+        return key in self._counts
+
+    def was_taken(self, key: int) -> bool:
+        """Whether an arrival of this content was expected lately and came: what comes again may be the same one."""
+        return key in self._taken
+
+    def wait(self, seconds: float) -> None:
+        """Nothing could arrive for so long: everything lives that much longer."""
+        self._order = deque((since + seconds, key, count) for since, key, count in self._order)
+
+    def clear(self) -> None:
+        """Nothing of it will arrive any more."""
+        self._order.clear()
+        self._counts.clear()
+        self._taken.clear()
+
     def _forget(self, now: float) -> None:
         order = self._order
-        while order and (order[0][0] < now - self._span_s or len(order) >= ENTRIES_MAX):
+        while order and (order[0][0] < now - self.span_s or len(order) >= self._entries_max):
             _, key, count = order.popleft()
             taken = min(count, self._taken.get(key, 0))
             _decrease(self._taken, key, taken)
@@ -82,13 +105,13 @@ class EchoMemory:
         self.is_active = False
         # How many echoes one publication has.
         self.echoes = 1
-        self._delivered, self._delivered_by_link = _Memory(DELIVERED_S), _Memory(DELIVERED_S)
-        self._sent, self._sent_by_link = _Memory(SENT_S), _Memory(SENT_S)
+        self._delivered, self._delivered_by_link = ContentMemory(DELIVERED_S), ContentMemory(DELIVERED_S)
+        self._sent, self._sent_by_link = ContentMemory(SENT_S), ContentMemory(SENT_S)
 
     def remember(self, now: float, run: bytes) -> None:
         """These packets were delivered to the host."""
         for start, end in split(run):
-            key = _key(run[start:end])
+            key = key_of(run[start:end])
             self._delivered.add(now, key, self.echoes)
             self._delivered_by_link.add(now, key, self.echoes)
 
@@ -97,14 +120,14 @@ class EchoMemory:
         fresh = []
         for start, end in split(run):
             packet = run[start:end]
-            key = _key(packet)
+            key = key_of(packet)
             if not (self._sent_by_link.take(now, key) or self._delivered_by_link.take(now, key)):
                 fresh.append(packet)
         return b"".join(fresh), len(fresh)
 
     def is_echo(self, now: float, packet: bytes) -> bool:
         """Whether this arrival at the host is something coming back; if not, it is remembered as sent."""
-        key = _key(packet)
+        key = key_of(packet)
         if self._delivered.take(now, key) or self._sent.take(now, key):
             return True
         self._sent.add(now, key, self.echoes)
@@ -112,5 +135,6 @@ class EchoMemory:
         return False
 
 
-def _key(packet: bytes) -> int:
+def key_of(packet: bytes) -> int:
+    """The content of one canonical packet: its topic and its payload, whatever else a broker changed."""
     return hash((topic_bytes_of(packet), payload_of(packet)))

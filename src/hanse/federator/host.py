@@ -8,18 +8,23 @@ Rules:
 - The session outlives the process. QoS 2 is journaled: under which packet identifier a message went out, before it
   does; that it is released, and delivered, before PUBREL. The process after this one sends only PUBREL for what was
   released, and the same packet identifier for what was not and comes again (R34).
+- A host that speaks 3.1.1 has none of these. `older_host` stands between it and the agent, which sees no difference.
 """
 
+import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from hanse.errors import HanseError, Unavailable
 from hanse.federator.journal import DeliveryJournal, MessageId
 from hanse.federator.obligations import DeliveryBook, Obligation
+from hanse.federator.older_host import OlderHost
 from hanse.federator.ring import DeliveredRing
 from hanse.mqtt.client import Client, ClientHandler, ClientSettings
 from hanse.mqtt.publication import Publication
 from hanse.mqtt.subscriptions import Subscription
+from hanse.mqtt.v311 import Written
 from hanse.protocol.messages import Run
 from hanse.protocol.packets import split
 
@@ -39,6 +44,7 @@ class HostSession(ClientHandler):
         on_credit: Callable[[], None],
         journal: DeliveryJournal,
         ring: DeliveredRing,
+        counters: Counter[str] | None = None,
     ) -> None:
         # A broker that sends us its log must not be told a limit: see `hanse.mqtt.skipping`.
         self.client = Client(replace(settings, tells_packet_max=False), self)
@@ -58,11 +64,19 @@ class HostSession(ClientHandler):
         self.has_overlaps = False
         self._deliveries = DeliveryBook()
         self.refused_subscriptions = 0
+        self._counters: Counter[str] = Counter() if counters is None else counters
+        self._listened: list[str] = []
+        self._older: OlderHost | None = None
+        self._left_at: float | None = None
 
     # --- out ------------------------------------------------------------------------------------------------------
 
     def listen(self, topics: Iterable[str]) -> None:
         """Subscribe for the agent itself; at QoS 1, as a report that comes twice does no harm."""
+        topics = list(topics)
+        self._listened += topics
+        if self._older is not None:
+            self._older.listen(topics)
         self.client.subscribe(
             Subscription(topic, qos=1, identifier=INTERNAL_IDENTIFIER, retain_handling=0) for topic in topics
         )
@@ -72,11 +86,15 @@ class HostSession(ClientHandler):
         identifier = self._identifiers[group] = self._next_identifier
         self._next_identifier += 1
         self.has_overlaps = self.has_overlaps or len(self._identifiers) > 1
+        if self._older is not None:
+            self._older.asked(group)
         self.client.subscribe([Subscription(group, qos=2, identifier=identifier)])
 
     def release(self, group: str) -> None:
         """Nobody elsewhere wants the group any longer."""
         self._identifiers.pop(group, None)
+        if self._older is not None:
+            self._older.released(group)
         self.client.unsubscribe([group])
 
     @property
@@ -86,6 +104,10 @@ class HostSession(ClientHandler):
 
     def deliver(self, body: bytes, qos: int, count: int, obligation: Obligation | None) -> None:
         """Publish a run at the host; the obligation is settled when the host has taken it."""
+        if self._older is not None:
+            body, count = self._older.carried(body, count)
+            if not count:
+                return
         number = self.client.publish_run(body, qos=qos, count=count)
         if number and obligation is not None:
             self._deliveries.add(number, count, obligation)
@@ -148,6 +170,9 @@ class HostSession(ClientHandler):
 
     def on_publications(self, publications: list[Publication]) -> None:
         """One read: the agent's own messages apart from those of the federation."""
+        if self._older is not None:
+            self._sift(self._older, publications)
+            return
         own = [p for p in publications if p[6] and p[6][0] == INTERNAL_IDENTIFIER]
         if own:
             self._take_internal(own)
@@ -156,6 +181,20 @@ class HostSession(ClientHandler):
                 return
             publications = [p for p in publications if not p[6] or p[6][0] != INTERNAL_IDENTIFIER]
         self._take_publications(publications)
+
+    def _sift(self, older: OlderHost, publications: list[Publication]) -> None:
+        own, fresh, rest = older.sift(asyncio.get_running_loop().time(), publications)
+        if own:
+            self._take_internal(own)
+        if done := [p[5] for p in (*own, *rest) if p[5]]:
+            self.client.ack(done)
+        if fresh:
+            self._take_publications(fresh)
+
+    def on_written(self, written: list[Written]) -> None:
+        """What leaves for a 3.1.1 host, which may send it back."""
+        if self._older is not None:
+            self._older.written(asyncio.get_running_loop().time(), written)
 
     def on_acknowledged(self, numbers: list[int]) -> None:
         """The host has taken publications over."""
@@ -174,14 +213,39 @@ class HostSession(ClientHandler):
 
     def on_connected(self, session_present: bool) -> None:
         """The host let us in; a new session has nothing of the old one's queue."""
+        self._know_host(session_present)
         if not session_present:
             self.has_overlaps = len(self._identifiers) > 1
         self._tell_state(True, None)
 
+    def _know_host(self, session_present: bool) -> None:
+        now = asyncio.get_running_loop().time()
+        away_s = 0.0 if self._left_at is None else now - self._left_at
+        self._left_at = None
+        traits = self.client.traits
+        if traits.has_no_local:
+            self._older = None
+            return
+        if self._older is None:
+            self._older = OlderHost(self._identifiers, self._listened, self._counters)
+        self._older.connected(traits, session_present=session_present, away_s=away_s)
+
     def on_disconnected(self, error: HanseError | None) -> None:
         """The host is away."""
+        if self._left_at is None:
+            self._left_at = asyncio.get_running_loop().time()
         self._tell_state(False, error)
 
     def on_subscribed(self, answers: list[tuple[Subscription, int]]) -> None:
         """Count what the host would not let us hear: an ACL, or a limit of its."""
         self.refused_subscriptions += sum(1 for _, code in answers if code >= 0x80)
+        if self._older is not None:
+            for subscription, code in answers:
+                if code < 0x80:
+                    self._older.granted(subscription.filter)
+
+    def on_unsubscribed(self, answers: list[tuple[Subscription, int]]) -> None:
+        """What the host sends no more."""
+        if self._older is not None:
+            for subscription, _ in answers:
+                self._older.ended(subscription.filter)

@@ -21,7 +21,10 @@ from hanse.errors import HanseError, LocalError
 from hanse.federator.crossing import Crossing
 from hanse.federator.manager_client import parse_manager
 from hanse.interest import StaticAdapter
+from hanse.interest.fetch import ListAddress, parse_list_url
+from hanse.interest.listing import LISTINGS, Listing, by_paths
 from hanse.mqtt import urls
+from hanse.mqtt.client import Version
 from hanse.mqtt.tls import TlsSettings
 from hanse.mqtt.urls import Address
 from hanse.protocol.grouping import Grouping
@@ -29,12 +32,16 @@ from hanse.protocol.settings import FEDERATOR_ID_MAX, Settings
 from hanse.protocol.topics import check_filter, check_name, may_cross, split_share
 from hanse.settings import duration, setting, settings_of
 
-AdapterKind = Literal["mosquitto-log", "mosquitto-file", "beacon", "announce", "static"]
+AdapterKind = Literal["mosquitto-log", "mosquitto-file", "beacon", "announce", "static", "emqx", "poll"]
 
 OFF = "off"
-_ADAPTERS: tuple[AdapterKind, ...] = ("mosquitto-log", "beacon", "announce", "static")
-_ADAPTER_WORDS = "mosquitto-log, mosquitto-file:PATH, beacon, announce or static, each at most once"
+_ADAPTERS: tuple[AdapterKind, ...] = ("mosquitto-log", "beacon", "announce", "static", "emqx", "poll")
+_ADAPTER_WORDS = (
+    "mosquitto-log, mosquitto-file:PATH, beacon, announce, static, emqx, poll:rabbitmq, poll:nats, poll:emqx or poll, "
+    "each at most once"
+)
 _FILE_ADAPTER = "mosquitto-file:"
+_POLL_ADAPTER = "poll:"
 # A federator with more static neighbours than this is not one node of an overlay but a hub; the protocol's limit.
 _NEIGHBOURS_MAX = 256
 _FILTERS_MAX = 1_000
@@ -53,10 +60,11 @@ class Neighbour:
 
 @dataclass(frozen=True, slots=True)
 class AdapterChoice:
-    """One interest adapter, with its log file where it reads one."""
+    """One interest adapter, with its log file where it reads one, or the kind of list where it asks for one."""
 
     kind: AdapterKind
     path: Path | None = None
+    listing: str | None = None
 
 
 def parse_neighbour(text: str) -> Neighbour:
@@ -112,6 +120,9 @@ def parse_adapter(text: str) -> AdapterChoice:
     for kind in _ADAPTERS:
         if text == kind:
             return AdapterChoice(kind)
+    listing = text.removeprefix(_POLL_ADAPTER)
+    if listing != text and listing in LISTINGS:
+        return AdapterChoice("poll", listing=listing)
     path = text.removeprefix(_FILE_ADAPTER)
     if path == text or not path:
         raise LocalError(f"the interest adapter {text[:60]!r} is unknown; write {_ADAPTER_WORDS}.")
@@ -197,6 +208,11 @@ class FederatorSettings:
     password: str | None = setting(
         None, "Its password; better given by the variable, a flag is seen by all of this machine.", is_secret=True
     )
+    broker_version: str = setting(
+        "auto",
+        "Which MQTT the host broker speaks: 5, 4 (which is 3.1.1), or found out.",
+        choices=("auto", "5", "4"),
+    )
     host_ca_file: Path | None = setting(  # noqa: RUF009
         None, "Whom to trust as the host broker; the system's authorities if not given.", check=_check_file
     )
@@ -270,6 +286,21 @@ class FederatorSettings:
     static_filter: tuple[str, ...] = setting(
         (), "A filter that is always wanted here, with its QoS as in 1:plant/+/temp; may be repeated."
     )
+    poll_url: str | None = setting(
+        None,
+        "Where the broker lists its subscriptions, http://HOST:PORT or https://…; the path is known for each vendor.",
+        check=_by(parse_list_url),
+    )
+    poll_username: str | None = setting(None, "User name for the list.")
+    poll_password: str | None = setting(None, "Its password; better given by the variable.", is_secret=True)
+    poll_ca_file: Path | None = setting(  # noqa: RUF009
+        None, "Whom to trust as the list's server; the system's authorities if not given.", check=_check_file
+    )
+    poll_interval_s: float = duration(2.0, "Between two lists.", minimum_s=0.1, maximum_s=3600)
+    poll_rows: str = setting("", "With plain poll: where the rows are in the answer, keys with dots between them.")
+    poll_client: str = setting("clientid", "With plain poll: where a row has the client id.")
+    poll_filter: str = setting("topic", "With plain poll: where a row has the filter.")
+    poll_qos: str = setting("qos", "With plain poll: where a row has the QoS; empty if nowhere.")
     beacon_interval_s: float = duration(
         2.0, "Between two beacons of a subscriber.", aliases=("BEACON_INTERVAL",), minimum_s=0.01, maximum_s=3600
     )
@@ -349,6 +380,10 @@ class FederatorSettings:
             return address
         return dataclasses.replace(address, username=self.username, password=self.password)
 
+    def mqtt_version(self) -> Version:
+        """The version as the session takes it."""
+        return "auto" if self.broker_version == "auto" else 5 if self.broker_version == "5" else 4
+
     def neighbours(self) -> tuple[Neighbour, ...]:
         """The static neighbours, in the operator's order."""
         return tuple(map(parse_neighbour, self.neighbour))
@@ -367,6 +402,23 @@ class FederatorSettings:
         if self.static_filter and all(one.kind != "static" for one in chosen):
             chosen += (AdapterChoice("static"),)
         return chosen
+
+    def poll_listing(self) -> Listing:
+        """How the list of subscriptions is read."""
+        named = [one.listing for one in self.adapters() if one.kind == "poll" and one.listing is not None]
+        return (
+            LISTINGS[named[0]] if named else by_paths(self.poll_rows, self.poll_client, self.poll_filter, self.poll_qos)
+        )
+
+    def poll_address(self) -> ListAddress:
+        """Where the list of subscriptions is, with the login for it."""
+        assert self.poll_url is not None, "the settings ask for it"
+        return dataclasses.replace(
+            parse_list_url(self.poll_url),
+            username=self.poll_username,
+            password=self.poll_password,
+            ca_file=self.poll_ca_file,
+        )
 
     def host_tls(self) -> TlsSettings | None:
         """TLS at the host broker; None where its URL asks for none."""
@@ -512,7 +564,29 @@ class FederatorSettings:
             raise LocalError("interest reads Mosquitto's log both by topic and from a file; choose one of them.")
         if "static" in kinds and not self.static_filter:
             raise LocalError("interest is static and no filter is given; add --static-filter FILTER.")
+        self._check_poll("poll" in kinds)
         StaticAdapter(self.static_filter)
+
+    def _check_poll(self, is_polling: bool) -> None:
+        if is_polling != (self.poll_url is not None):
+            raise LocalError(
+                "interest is poll and nothing says where the list is; add --poll-url URL."
+                if is_polling
+                else "poll_url is set and interest is not poll; add --interest poll:VENDOR, or leave the address out."
+            )
+        if not is_polling:
+            return
+        self.poll_listing()
+        if self.poll_password is not None and self.poll_username is None:
+            raise LocalError("poll_password is set and poll_username is not; give both.")
+        address = self.poll_address()
+        if self.poll_ca_file is not None and not address.is_tls:
+            raise LocalError(f"The list is at {address} and poll_ca_file is given for it; write https://.")
+        is_exposed = not address.is_tls and not is_loopback(address.host)
+        if self.poll_username is not None and is_exposed and not self.insecure:
+            raise LocalError(
+                f"The login for the list would go to {address} in the clear; write https://, or allow it by --insecure."
+            )
 
 
 def _check_pair(what: str, cert_file: Any, key_file: Any) -> None:  # noqa: ANN401 - a path or None

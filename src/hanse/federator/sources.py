@@ -6,15 +6,18 @@ from hanse.federator.settings import FederatorSettings
 from hanse.interest import (
     AnnounceAdapter,
     BeaconAdapter,
+    EmqxAdapter,
     MosquittoFileAdapter,
     MosquittoLogAdapter,
+    PollAdapter,
     Report,
     StaticAdapter,
 )
+from hanse.interest.fetch import ListAddress
 from hanse.mqtt.publication import Publication, payload_of
 from hanse.protocol.topics import matches
 
-HostAdapter = MosquittoLogAdapter | BeaconAdapter | AnnounceAdapter
+HostAdapter = MosquittoLogAdapter | BeaconAdapter | AnnounceAdapter | EmqxAdapter
 
 # What every client id of a federator begins with.
 CLIENT_PREFIX = "hanse-federator-"
@@ -27,6 +30,7 @@ class InterestSources:
         self._host: list[HostAdapter] = []
         self._static: list[StaticAdapter] = []
         self.files: list[tuple[MosquittoFileAdapter, Path]] = []
+        self.polls: list[tuple[PollAdapter, ListAddress]] = []
         for choice in settings.adapters():
             match choice.kind:
                 case "mosquitto-log":
@@ -35,6 +39,10 @@ class InterestSources:
                     self._host.append(BeaconAdapter(settings.beacon_interval_s, settings.expiry_factor))
                 case "announce":
                     self._host.append(AnnounceAdapter())
+                case "emqx":
+                    self._host.append(EmqxAdapter(CLIENT_PREFIX))
+                case "poll":
+                    self.polls.append((PollAdapter(settings.poll_listing(), CLIENT_PREFIX), settings.poll_address()))
                 case "static":
                     self._static.append(StaticAdapter(settings.static_filter))
                 case "mosquitto-file":

@@ -3,7 +3,8 @@
 Adapters and registry are pure: messages or bytes in, reports and changes out. The shell (the federator) owns the
 sockets, the clock and the disk:
 
-1. it subscribes at the host to `adapter.topics()`, or follows the file with `follow.LogFollower`;
+1. it subscribes at the host to `adapter.topics()`, or follows the file with `follow.LogFollower`, or asks for the
+   list with `fetch.fetch`;
 2. it hands each message to `adapter.message(topic, payload)` (each chunk to `adapter.feed(chunk)`);
 3. it hands the reports to `InterestRegistry.apply(now_s, adapter.source, reports)` and acts on the change;
 4. it calls `adapter.lost()` whenever lines may have been missed, and `registry.expire(now_s)` when it is due;
@@ -12,8 +13,10 @@ sockets, the clock and the disk:
 
 from hanse.interest.announce import AnnounceAdapter
 from hanse.interest.beacon import BeaconAdapter
+from hanse.interest.emqx import EmqxAdapter
 from hanse.interest.mosquitto_file import MosquittoFileAdapter
 from hanse.interest.mosquitto_log import MosquittoLogAdapter
+from hanse.interest.poll import PollAdapter
 from hanse.interest.registry import Change, InterestRegistry, InterestSettings
 from hanse.interest.reports import (
     BridgeGone,
@@ -36,11 +39,13 @@ __all__ = [
     "Change",
     "ClientBack",
     "ClientLeft",
+    "EmqxAdapter",
     "Gap",
     "InterestRegistry",
     "InterestSettings",
     "MosquittoFileAdapter",
     "MosquittoLogAdapter",
+    "PollAdapter",
     "Report",
     "Session",
     "StaticAdapter",

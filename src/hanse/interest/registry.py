@@ -172,6 +172,15 @@ class InterestRegistry:
         """How many subscriptions hold this filter."""
         return sum(self._wanted.get(wanted, ()))
 
+    def held_of(self, source: str) -> list[tuple[str, str, int]]:
+        """Client, filter and QoS of all subscriptions that one adapter reported."""
+        return [
+            (client, text, held.qos)
+            for (name, client), texts in sorted(self._held.items())
+            if name == source
+            for text, held in sorted(texts.items())
+        ]
+
     def shares(self) -> dict[str, frozenset[str]]:
         """Share names in use here and their filters. A name in use at two brokers means a message to each."""
         names: dict[str, set[str]] = {}

@@ -1,4 +1,6 @@
-"""MQTT 5 connections in batches: what one read brings is one list, what one turn writes goes out at once.
+"""MQTT connections in batches: what one read brings is one list, what one turn writes goes out at once.
+
+MQTT 5, and 3.1.1 towards a broker that speaks no more.
 
 The layers, each one file:
 
@@ -15,6 +17,7 @@ The layers, each one file:
     exchange      both directions over one stream of packets; still no sockets
     keepalive     when to ping, when to give a peer up
     connection    a transport: joined writes, keep-alive, an orderly end
+    v311          MQTT 3.1.1 on the wire for a session that is MQTT 5 inside; survey: what such a broker can do
     client        one session at a broker, over all its reconnects (with backoff, tls, urls)
     listener      the server side up to CONNACK; server: what follows, for a gateway
     link          frames between two federators; endpoints: who dials, who listens

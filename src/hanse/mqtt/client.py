@@ -8,44 +8,64 @@ Rules:
 - It never gives up once started: it backs off, with jitter from outside, and says each time why it failed.
 - Nothing here grows without limit: QoS 0 is dropped and counted where the broker does not keep up, QoS 1 and 2 wait
   for `credit`.
+- A 3.1.1 broker gets the same session in other bytes (`v311`). What such a broker can do is found out first
+  (`survey`), and `traits` says it. With `auto`, MQTT 5 is tried first; a broker that refuses it is older, and one that
+  closes the connection instead of answering may be, so it is asked again with each new connection.
 """
 
 import asyncio
+import contextlib
 import random
 import ssl
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
 import mqtt5
 from mqtt5 import ConnAckPacket, ConnectPacket, DisconnectPacket, SubAckPacket, UnsubAckPacket
 
 from hanse.errors import HanseError, LocalError, RemoteError, Unavailable
-from hanse.mqtt import codec
+from hanse.mqtt import codec, v311
 from hanse.mqtt.backoff import Backoff, BackoffSettings
 from hanse.mqtt.connection import Connection, disconnect_packet
 from hanse.mqtt.counters import Counters
 from hanse.mqtt.exchange import BY_CLIENT, Exchange
 from hanse.mqtt.framing import Splitter
-from hanse.mqtt.limits import HELD_BYTES_MAX, HELD_PACKETS_MAX, PACKET_BYTES_MAX, RECEIVE_MAX, WRITE_BYTES_MAX
+from hanse.mqtt.limits import (
+    HELD_BYTES_MAX,
+    HELD_PACKETS_MAX,
+    PACKET_BYTES_MAX,
+    RECEIVE_MAX,
+    V311_WINDOW,
+    WRITE_BYTES_MAX,
+)
 from hanse.mqtt.publication import Publication, encode
 from hanse.mqtt.receiving import Receiving
-from hanse.mqtt.refusal import NORMAL, QUOTA_EXCEEDED, WITH_WILL, Refusal, protocol_error
+from hanse.mqtt.refusal import NORMAL, QUOTA_EXCEEDED, UNSUPPORTED_VERSION, WITH_WILL, Refusal, protocol_error
 from hanse.mqtt.sending import Sending
 from hanse.mqtt.skipping import SkippingSplitter
 from hanse.mqtt.subscriptions import Subscription, Subscriptions
+from hanse.mqtt.survey import UNKNOWN, Traits, survey
 from hanse.mqtt.tls import TlsSettings, client_context
 from hanse.mqtt.urls import Address, parse
+from hanse.mqtt.v311 import V311, Written
 
 # CONNACK codes that mean: the operator has to change something. The rest may work later.
 _OPERATORS: Final = {
-    0x84: "it does not speak MQTT 5",
+    0x84: "it does not speak this version of MQTT",
     0x85: "it does not take this client id",
     0x86: "it does not take this user name and password",
     0x87: "this client is not authorised",
     0x8A: "this client is banned",
     0x8C: "it wants another way of authentication",
 }
+
+
+# How often a 3.1.1 broker that lets us in and does not answer is asked what it can do, before the worse is assumed.
+SURVEYS_MAX: Final = 3
+
+# Protocol levels: 4 is MQTT 3.1.1.
+Version = Literal[4, 5, "auto"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +96,10 @@ class ClientSettings:
         connect_timeout_s: for the whole of an attempt: name, TCP, TLS, CONNACK.
         held_packets_max, held_bytes_max: QoS 1 and 2 publications kept for the broker before credit ends.
         write_bytes_max: unsent bytes beyond which QoS 0 is dropped.
+        version: which MQTT to speak; `auto` finds out. 3.1.1 has no expiry: a session that lasts at all lasts as long
+            as the broker likes, and `delay_s` of a will is nothing there.
+        probe_topic: below which a 3.1.1 broker may be asked what it can do; without one, or for a session that does
+            not last, the worse is assumed.
     """
 
     url: str
@@ -97,6 +121,8 @@ class ClientSettings:
     backoff: BackoffSettings = field(default_factory=BackoffSettings)
     auto_ack: bool = False
     user_properties: tuple[tuple[str, str], ...] = ()
+    version: Version = 5
+    probe_topic: str | None = None
 
 
 class ClientHandler:
@@ -128,6 +154,9 @@ class ClientHandler:
 
     def on_assigned(self, first_number: int, first_packet_id: int, count: int) -> None:
         """A batch that holds QoS 2 is about to be written for the first time, with these packet identifiers."""
+
+    def on_written(self, written: list[Written]) -> None:
+        """Topics and payloads that leave for a 3.1.1 broker, which may send them back to us."""
 
     def on_received(self, pairs: list[tuple[int, int]]) -> None:
         """(number, packet identifier) of QoS 2 that the broker has; PUBREL is written when this returns."""
@@ -163,7 +192,13 @@ class Client:
         self.handler = handler
         self.counters = counters or Counters()
         self._tls = self._tls_context()
-        self._connect_bytes = self._connect_packet(clean_start=settings.clean_start)
+        # The version that the broker has taken, or refused to go beyond; None while it may be either.
+        self._version: int | None = None if settings.version == "auto" else settings.version
+        self.traits = UNKNOWN if self._version == v311.LEVEL else Traits()
+        self._is_clean = settings.clean_start
+        self._is_surveyed = False
+        self._unanswered = 0
+        self._connect_packet(self._version or 5)  # so that what is wrong with the settings is said at once
         self._backoff = Backoff(settings.backoff, jitter)
         self._dial = dial or self._dial_network
         self._subscriptions = Subscriptions()
@@ -307,8 +342,8 @@ class Client:
             self._write(self._exchange.receiving.reject(packet_id, qos, QUOTA_EXCEEDED))
 
     def _write(self, data: bytes) -> None:
-        if data and self._attempt is not None and self._attempt.connection is not None:
-            self._attempt.connection.write(data)
+        if data and self._attempt is not None:
+            self._attempt.write(data)
 
     def _settle_soon(self) -> None:
         assert self._loop is not None, "publish after `start`"
@@ -321,33 +356,53 @@ class Client:
             raise LocalError(f"TLS files were given for {self.address}, which is plain; write mqtts:// to use them.")
         return None
 
-    def _connect_packet(self, *, clean_start: bool) -> bytes:
+    def _login(self) -> tuple[str | None, str | None]:
+        settings, address = self.settings, self.address
+        username = settings.username if settings.username is not None else address.username
+        return username, settings.password if settings.password is not None else address.password
+
+    def _will(self) -> mqtt5.Will | None:
+        will = self.settings.will
+        if will is None:
+            return None
+        return mqtt5.Will(
+            will.topic,
+            payload=will.payload,
+            qos=mqtt5.QoS(will.qos),
+            retain=will.retain,
+            will_delay_interval=will.delay_s,
+        )
+
+    def _connect_packet_311(self, client_id: str, *, clean_session: bool) -> bytes:
+        username, password = self._login()
+        return v311.connect(
+            client_id,
+            clean_session=clean_session,
+            keep_alive_s=self.settings.keep_alive_s,
+            username=username,
+            password=password,
+            will=None if client_id != self.settings.client_id else self._will(),
+        )
+
+    def _connect_packet(self, version: int) -> bytes:
         settings = self.settings
-        username = settings.username if settings.username is not None else self.address.username
-        password = settings.password if settings.password is not None else self.address.password
+        username, password = self._login()
         if not 1 <= settings.receive_max <= 65_535 or not 0 <= settings.keep_alive_s <= 65_535:
             raise LocalError("receive_max is 1 to 65535 and keep_alive_s 0 to 65535.")
-        will = settings.will
         try:
+            if version == v311.LEVEL:
+                return self._connect_packet_311(settings.client_id, clean_session=not settings.session_expiry_s)
             return ConnectPacket(
                 settings.client_id,
                 username=username,
                 password=None if password is None else password.encode(),
-                clean_start=clean_start,
+                clean_start=self._is_clean,
                 keep_alive=settings.keep_alive_s,
                 session_expiry_interval=settings.session_expiry_s,
                 receive_max=settings.receive_max,
                 max_packet_size=settings.packet_bytes_max if settings.tells_packet_max else None,
                 user_properties=list(settings.user_properties),
-                will=None
-                if will is None
-                else mqtt5.Will(
-                    will.topic,
-                    payload=will.payload,
-                    qos=mqtt5.QoS(will.qos),
-                    retain=will.retain,
-                    will_delay_interval=will.delay_s,
-                ),
+                will=self._will(),
             ).write()
         except (ValueError, OverflowError) as error:
             raise LocalError(f"the session settings do not make a CONNECT packet: {error}.") from error
@@ -379,17 +434,78 @@ class Client:
             await asyncio.sleep(self._backoff.next_s())
 
     async def _connect(self) -> None:
-        """One attempt, up to a CONNACK that lets us in."""
-        attempt = _Attempt(self)
+        """One attempt, up to a CONNACK that lets us in; where the version is open, perhaps a second with the older."""
+        if self._version == v311.LEVEL:
+            await self._connect_older()
+            return
+        attempt = _Attempt(self, 5)
+        await self._try(attempt)
+        if attempt.failure is None:
+            self._version = 5
+            return
+        if self._version is not None or not attempt.may_be_older:
+            raise attempt.failure
+        if attempt.is_older:
+            self._version = v311.LEVEL
         try:
-            async with asyncio.timeout(self.settings.connect_timeout_s):
-                await self._dial(attempt.make)
-                await attempt.answered.wait()
+            await self._connect_older()
+        except HanseError as error:
+            # A broker that answers neither is no older one: what it did first says more.
+            raise (error if attempt.is_older else attempt.failure) from None
+
+    async def _connect_older(self) -> None:
+        """A session at a 3.1.1 broker: before the first that lasts it is asked what it can do, and told to forget."""
+        settings = self.settings
+        if settings.session_expiry_s and not self._is_surveyed:
+            if settings.probe_topic is not None:
+                name = f"{settings.client_id}-probe"
+                self.traits = await self._survey(name, f"{settings.probe_topic}/{settings.client_id}")
+            if self._is_clean:
+                await self._survey(settings.client_id, None)
+            self._is_surveyed = True
+        if self.traits.version != v311.LEVEL:
+            self.traits = UNKNOWN
+        attempt = _Attempt(self, v311.LEVEL)
+        await self._try(attempt)
+        if attempt.failure is not None:
+            raise attempt.failure
+
+    async def _survey(self, client_id: str, topic: str | None) -> Traits:
+        connect = self._connect_packet_311(client_id, clean_session=True)
+        with self._told_plainly():
+            asked = await survey(self._dial, connect, topic, self.settings.connect_timeout_s)
+        if asked.failure is not None:
+            why = _OPERATORS.get(asked.refusal_code)
+            if why is not None:
+                raise LocalError(f"{self.address} refused the session: {why}; check the settings.")
+            raise Unavailable(f"{self.address} was not to be asked what it can do: {asked.failure}")
+        if not asked.is_answered and self._unanswered < SURVEYS_MAX - 1:
+            self._unanswered += 1
+            raise Unavailable(f"{self.address} did not answer when it was asked what it can do; it is asked again.")
+        return asked.found
+
+    async def _try(self, attempt: "_Attempt") -> None:
+        try:
+            with self._told_plainly():
+                async with asyncio.timeout(self.settings.connect_timeout_s):
+                    await self._dial(attempt.make)
+                    await attempt.answered.wait()
         except TimeoutError:
             attempt.give_up()
             raise Unavailable(
                 f"{self.address} did not answer CONNECT within {self.settings.connect_timeout_s} s."
             ) from None
+        except asyncio.CancelledError:
+            attempt.give_up()
+            raise
+
+    @contextlib.contextmanager
+    def _told_plainly(self) -> Iterator[None]:
+        """What the network says, as errors of ours."""
+        try:
+            yield
+        except TimeoutError:
+            raise
         except ssl.SSLCertVerificationError as error:
             raise LocalError(
                 f"the certificate of {self.address} is not to be trusted: {error.verify_message}; check ca_file, "
@@ -400,32 +516,30 @@ class Client:
         except OSError as error:
             tls = " (is it a TLS port?)" if self._tls is not None else ""
             raise Unavailable(f"{self.address} cannot be reached: {error.strerror or error}{tls}.") from error
-        except asyncio.CancelledError:
-            attempt.give_up()
-            raise
-        if attempt.failure is not None:
-            raise attempt.failure
 
     def _on_connack(self, attempt: "_Attempt", connack: ConnAckPacket) -> None:
         connection = attempt.connection
         assert connection is not None
         self._attempt = attempt
         self.counters.connects += 1
-        self._connect_bytes = self._connect_packet(clean_start=False)
+        self._is_clean = False
+        if attempt.older is None:
+            self.traits = Traits(qos_max=int(connack.max_qos))
         self._connected.set()
         keep_alive_s = connack.server_keep_alive
         connection.keep_alive(self.settings.keep_alive_s if keep_alive_s is None else keep_alive_s, pings=True)
         self.handler.on_connected(connack.session_present)
         self._exchange.attach(
-            connection.write,
+            attempt.write,
             connection.waiting_bytes,
             session_present=connack.session_present,
-            receive_max=connack.receive_max,
+            receive_max=connack.receive_max if attempt.older is None else V311_WINDOW,
             packet_bytes_max=connack.max_packet_size,
-            qos_max=int(connack.max_qos),
+            qos_max=self.traits.qos_max,
             retain_available=connack.retain_available,
+            older=attempt.older,
         )
-        connection.write(
+        attempt.write(
             self._subscriptions.attach(
                 session_present=connack.session_present, has_identifiers=connack.subscription_id_available
             )
@@ -457,8 +571,14 @@ class Client:
 class _Attempt:
     """One connection of a client's, from dialling to its end; the owner of its `Connection`."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, version: int) -> None:
         self._client = client
+        self.version = version
+        # The translation, where the broker speaks 3.1.1.
+        self.older = V311(client.counters, client.handler.on_written) if version == v311.LEVEL else None
+        # Whether the broker has shown that it speaks no MQTT 5, or has at least not answered.
+        self.is_older = False
+        self.may_be_older = False
         self.connection: Connection | None = None
         self.answered = asyncio.Event()
         self.closed = asyncio.Event()
@@ -486,10 +606,19 @@ class _Attempt:
         if self.connection is not None:
             self.connection.abort()
 
+    def write(self, data: bytes | bytearray) -> None:
+        """What the session says, in the broker's version."""
+        if data and self.connection is not None and self.connection.is_open:
+            self.connection.write(data if self.older is None else self.older.outward(data))
+
     def leave(self, reason_code: int) -> None:
-        """Say goodbye."""
-        if self.connection is not None:
+        """Say goodbye. In 3.1.1 a DISCONNECT always takes the will back."""
+        if self.connection is None:
+            return
+        if self.older is None:
             self.connection.end(None, disconnect_packet(reason_code))
+        else:
+            self.connection.end(None, b"" if reason_code == WITH_WILL else v311.DISCONNECT)
 
     def told(self, packet: DisconnectPacket) -> None:
         """The broker says DISCONNECT: why the connection is about to end."""
@@ -501,21 +630,24 @@ class _Attempt:
 
     def on_open(self, connection: Connection) -> None:
         """The transport is there: CONNECT."""
-        connection.write(self._client._connect_bytes)  # noqa: SLF001 - two halves of one thing
+        connection.write(self._client._connect_packet(self.version))  # noqa: SLF001 - two halves of one thing
         connection.flush()
 
     def on_packets(self, data: bytes, offsets: list[tuple[int, int]]) -> None:
         """CONNACK first, then the session's traffic."""
         if not self._is_accepted:
             start, end = offsets[0]
-            connack = codec.decode(data[start:end])
+            packet = data[start:end]
+            # What refuses MQTT 5 may know no other form of CONNACK than its own.
+            is_short = v311.is_connack(packet) and packet[3] != 0
+            connack = v311.connack(packet) if self.older is not None or is_short else codec.decode(packet)
             assert isinstance(connack, ConnAckPacket), "the splitter lets nothing else come first"
             if int(connack.reason_code):
                 self._refused(connack)
                 return
             self._is_accepted = True
             assert self.connection is not None
-            self.connection.says_disconnect = True
+            self.connection.says_disconnect = self.older is None
             self._client._on_connack(self, connack)  # noqa: SLF001
             self.answered.set()
             offsets = offsets[1:]
@@ -526,6 +658,7 @@ class _Attempt:
         code = int(connack.reason_code)
         name = connack.reason_str or connack.reason_code.name.lower().replace("_", " ")
         address = self._client.address
+        self.is_older = self.may_be_older = self.older is None and code == UNSUPPORTED_VERSION
         if code in _OPERATORS:
             self.failure = LocalError(
                 f"{address} refused the session: {_OPERATORS[code]} ({name}); check the settings."
@@ -542,11 +675,13 @@ class _Attempt:
             self._client._on_lost(error)  # noqa: SLF001
         elif self.failure is None:
             address = self._client.address
+            spoken = "MQTT 5" if self.older is None else "MQTT 3.1.1"
             if isinstance(error, Refusal):
-                self.failure = RemoteError(f"{address} does not answer as an MQTT 5 broker: {error}.")
+                self.failure = RemoteError(f"{address} does not answer as an {spoken} broker: {error}.")
             else:
+                self.may_be_older = self.older is None
                 self.failure = Unavailable(
-                    f"{address} closed the connection before CONNACK; is it an MQTT 5 port, plain or TLS as the "
+                    f"{address} closed the connection before CONNACK; is it an {spoken} port, plain or TLS as the "
                     "address says, and does it want a client certificate?"
                 )
         self.closed.set()

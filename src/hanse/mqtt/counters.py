@@ -18,6 +18,8 @@ class Counters:
     retransmitted: int = 0
     connects: int = 0
     disconnects: int = 0
+    # Publications that a 3.1.1 peer got without their properties.
+    properties_lost: int = 0
     drops: dict[str, int] = field(default_factory=dict)
     refusals: dict[str, int] = field(default_factory=dict)
 

@@ -4,7 +4,7 @@ Rules: what one read brought is handled in its order and handed on as one list; 
 handed on before the fault is raised; a packet that this side may not receive is a protocol error.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from mqtt5 import Packet, PubAckPacket, PubCompPacket, PubRecPacket, PubRelPacket
@@ -13,12 +13,16 @@ from hanse.mqtt import codec
 from hanse.mqtt.counters import Counters
 from hanse.mqtt.publication import PUBLISH, Publication, Reader
 from hanse.mqtt.receiving import Receiving
-from hanse.mqtt.refusal import QUOTA_EXCEEDED, Refusal, protocol_error
+from hanse.mqtt.refusal import QUOTA_EXCEEDED, TOPIC_NAME_INVALID, Refusal, protocol_error
 from hanse.mqtt.sending import Sending
+from hanse.mqtt.v311 import V311
 
 # What each side may receive once connected (MQTT 5, table 2-1).
 BY_CLIENT: Final = frozenset({codec.SUBACK, codec.UNSUBACK, codec.PINGRESP, codec.DISCONNECT, codec.AUTH})
 BY_SERVER: Final = frozenset({codec.SUBSCRIBE, codec.UNSUBSCRIBE, codec.PINGREQ, codec.DISCONNECT, codec.AUTH})
+
+FORGIVEN: Final = {QUOTA_EXCEEDED: "properties"}
+FORGIVEN_OLDER: Final = {TOPIC_NAME_INVALID: "topic_name"}
 
 # First bytes of PUBACK, PUBREC, PUBREL and PUBCOMP.
 _ANSWERS: Final = frozenset({0x40, 0x50, 0x62, 0x70})
@@ -52,7 +56,11 @@ class Exchange:
         self.sending = sending
         self.receiving = receiving
         self._counters = counters
-        self._reader = Reader()
+        self._own_reader = Reader()
+        self._reader = self._own_reader
+        self._decode: Callable[[bytes], Packet] = codec.decode
+        # Refusals that cost a publication, not the connection, and the name under which it counts.
+        self._forgiven: Mapping[int, str] = FORGIVEN
         self._others = others
         self._on_publications = on_publications
         self._on_acknowledged = on_acknowledged
@@ -71,11 +79,17 @@ class Exchange:
         packet_bytes_max: int | None,
         qos_max: int = 2,
         retain_available: bool = True,
+        older: V311 | None = None,
     ) -> None:
-        """A connection is there, with what the peer said it takes."""
+        """A connection is there, with what the peer said it takes; `older` reads it where it speaks 3.1.1."""
         self._write = write
+        self._reader = self._own_reader if older is None else older.reader
+        self._decode = codec.decode if older is None else older.decode
+        self._forgiven = FORGIVEN if older is None else FORGIVEN_OLDER
         self._reader.forget_aliases()
-        self.receiving.attach(session_present=session_present)
+        # A broker without QoS 2 (RabbitMQ, NATS) does not keep packet identifiers from one connection to the next:
+        # what we hold of it comes again under others, and an answer to an old one would answer for a new one.
+        self.receiving.attach(session_present=session_present and (older is None or qos_max == 2))
         self.sending.attach(
             write,
             waiting_bytes,
@@ -149,7 +163,7 @@ class Exchange:
                     raise protocol_error(f"a packet of type {head >> 4} has packet identifier 0")
                 self._answer(head >> 4, packet_id, turn)
             else:
-                self._one(codec.decode(data[start:end]), head >> 4, turn)
+                self._one(self._decode(data[start:end]), head >> 4, turn)
 
     def _answer(self, kind: int, packet_id: int, turn: "_Turn") -> None:
         """An answer of the peer's to a PUBLISH, or its PUBREL."""
@@ -168,10 +182,10 @@ class Exchange:
         try:
             turn.publications.append(self._reader.read(data, start, end, self.receiving.receipt_base))
         except Refusal as refusal:
-            if refusal.reason_code != QUOTA_EXCEEDED:
+            if refusal.reason_code not in self._forgiven:
                 raise
             # Ours to refuse, not the peer's fault: a broker must pass such a publication on, and would again.
-            self._counters.drop("properties")
+            self._counters.drop(self._forgiven[refusal.reason_code])
             qos = data[start] >> 1 & 3
             if qos:
                 i = start + 1
@@ -179,7 +193,7 @@ class Exchange:
                     i += 1
                 at = i + 3 + (data[i + 1] << 8 | data[i + 2])
                 turn.answers.append(
-                    self.receiving.reject(data[at] << 8 | data[at + 1], qos, QUOTA_EXCEEDED),
+                    self.receiving.reject(data[at] << 8 | data[at + 1], qos, refusal.reason_code),
                 )
 
     def _one(self, packet: Packet, kind: int, turn: "_Turn") -> None:

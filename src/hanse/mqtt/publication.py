@@ -33,7 +33,7 @@ DUP: Final = 0x08
 RETAIN: Final = 0x01
 
 # The two bytes in front of a packet shorter than 130 bytes, by first byte's low half and remaining length.
-_HEADS: Final = [[bytes((PUBLISH | low, length)) for length in range(128)] for low in range(16)]
+HEADS: Final = [[bytes((PUBLISH | low, length)) for length in range(128)] for low in range(16)]
 _NO_IDS: Final[tuple[int, ...]] = ()
 # Code points that MQTT 5 (1.5.4) says should not be sent, and on which Mosquitto closes the connection.
 _UNPORTABLE: Final = frozenset([*range(0x01, 0x20), *range(0x7F, 0xA0), 0xFFFE, 0xFFFF])
@@ -62,7 +62,7 @@ class Publication(NamedTuple):
         return payload_of(self.packet)
 
 
-_new: Final = tuple.__new__  # Publication(...) goes through keyword handling: 0.28 us instead of 0.12 us
+new_publication: Final = tuple.__new__  # Publication(...) goes through keyword handling: 0.28 us instead of 0.12 us
 
 
 class Reader:
@@ -133,9 +133,9 @@ class Reader:
                 if front is None:
                     return k
                 size -= front[3]
-                lead = _HEADS[low][size] if size < 128 else _long_head(low, size)
+                lead = HEADS[low][size] if size < 128 else long_head(low, size)
                 packet = lead + front[0] + data[body:end]
-                append(_new(Publication, (packet, front[1], 0, low == 1, False, 0, front[2])))
+                append(new_publication(Publication, (packet, front[1], 0, low == 1, False, 0, front[2])))
             else:
                 at = stop + 2
                 if at >= end or (body := at + 1 + data[at]) > end:
@@ -147,10 +147,10 @@ class Reader:
                 if known is None or topic is None or low > 5 or (receipt == 0) is not zero:
                     return k
                 size -= known[2]
-                lead = _HEADS[low][size] if size < 128 else _long_head(low, size)
+                lead = HEADS[low][size] if size < 128 else long_head(low, size)
                 packet = lead + name + b"\0\0\0" + data[body:end]
                 receipt = receipt and receipt_base + receipt
-                append(_new(Publication, (packet, topic, low >> 1, low & 1 == 1, False, receipt, known[1])))
+                append(new_publication(Publication, (packet, topic, low >> 1, low & 1 == 1, False, receipt, known[1])))
         return len(offsets)
 
     def read(self, data: bytes, start: int, end: int, receipt_base: int = 0) -> Publication:
@@ -191,7 +191,7 @@ class Reader:
         size = len(name) + (2 if qos else 0) + len(kept) + end - body
         front = bytes((PUBLISH | head & 0x07,)) + varint(size)
         packet = b"".join((front, name, b"\0\0" if qos else b"", kept, data[body:end]))
-        return _new(Publication, (packet, topic, qos, head & 1 == 1, head & 8 == 8, receipt, ids))
+        return new_publication(Publication, (packet, topic, qos, head & 1 == 1, head & 8 == 8, receipt, ids))
 
     def read_run(self, run: bytes) -> list[Publication]:
         """All packets of a run, each checked; 1.1 us a packet that is ordinary.
@@ -266,7 +266,8 @@ class Reader:
         return known
 
 
-def _long_head(low: int, size: int) -> bytes:
+def long_head(low: int, size: int) -> bytes:
+    """What stands before a packet of 130 bytes or more: the first byte's low half, and the remaining length."""
     if size < 16_384:
         return bytes((PUBLISH | low, size & 0x7F | 0x80, size >> 7))
     return bytes((PUBLISH | low,)) + varint(size)

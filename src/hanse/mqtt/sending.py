@@ -211,7 +211,7 @@ class Sending:
         Raises:
             Unavailable: it holds QoS 1 or 2, and there is no credit. Nothing of it was taken; wait for `on_credit`.
         """
-        if qos == 0 and self._is_plain(run):
+        if qos == 0 and self._is_plain(run, qos):
             self._publish_at_most_once(run, len(split(run)) if count is None else count)
             return 0
         offsets = split(run)
@@ -224,7 +224,7 @@ class Sending:
             )
         if not offsets:
             return 0
-        if not self._is_plain(run):
+        if not self._is_plain(run, qos):
             return self._publish_adapted(run, offsets)
         if len(sure) < len(offsets):
             rest = [run[start:end] for start, end in offsets if not run[start] & 0x06]
@@ -375,9 +375,10 @@ class Sending:
     # What the peer cannot take: larger than its Maximum Packet Size, a QoS above its Maximum QoS, RETAIN where it
     # keeps none (MQTT 5, 3.2.2.3). Rare, so packet by packet.
 
-    def _is_plain(self, run: bytes) -> bool:
+    def _is_plain(self, run: bytes, qos: int | None = None) -> bool:
         largest = self._packet_bytes_max
-        return (largest is None or len(run) <= largest) and self._qos_max == 2 and self._retain_available
+        fits = self._qos_max == 2 or (qos is not None and qos <= self._qos_max)
+        return fits and (largest is None or len(run) <= largest) and self._retain_available
 
     def _fitted(self, packet: bytes) -> bytes | None:
         if not self._retain_available:
@@ -390,8 +391,11 @@ class Sending:
 
     def _publish_adapted(self, run: bytes, offsets: Sequence[tuple[int, int]]) -> int:
         first = 0
-        for start, end in offsets:
-            packet = self._fitted(run[start:end])
+        fitted = [self._fitted(run[start:end]) for start, end in offsets]
+        sure = [packet for packet in fitted if packet is not None and packet[0] & 0x06]
+        if len(sure) == len(fitted):
+            return self._take(*_joined(sure))
+        for (start, _), packet in zip(offsets, fitted, strict=True):
             if run[start] & 0x06:
                 number = self._take_fitted(packet)
                 first = first or number

@@ -145,6 +145,7 @@ class MqttProber:
             connect_timeout_s=timeout_s,
             held_packets_max=HELD_PACKETS_MAX,
             auto_ack=True,
+            version="auto",
         )
 
     def _lost(self, line: "_Line") -> None:

@@ -1,0 +1,131 @@
+"""Asking a broker for its list of subscriptions, over HTTP.
+
+Rules: everything is bounded (time, bytes, pages); no redirect is followed and no proxy asked, so that a login reaches
+the host it was given for and no other; the answer is read and taken apart in a thread, since a list of 100,000 rows
+takes longer to parse than a publication may wait.
+"""
+
+import base64
+import http.client
+import json
+import ssl
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from hanse.errors import LocalError, RemoteError, Unavailable
+from hanse.interest.listing import Listing, Row
+
+# All pages together. RabbitMQ takes some 250 bytes a subscription: 100,000 of them are 25 MB.
+LIST_BYTES_MAX: Final = 64 * 1024 * 1024
+PAGES_MAX: Final = 10_000
+# For the whole list. Longer keeps a federator that is told to end waiting for a broker that does not answer.
+LIST_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class ListAddress:
+    """Where the list is, and the login for it."""
+
+    host: str
+    port: int
+    is_tls: bool
+    path: str
+    query: str = ""
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    ca_file: Path | None = None
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'https' if self.is_tls else 'http'}://{host}:{self.port}{self.path}"
+
+
+def parse_list_url(url: str) -> ListAddress:
+    """The address in `http://HOST:PORT[/PATH]` or `https://…`, without a login.
+
+    Raises:
+        LocalError: it is none; what may be a password is not shown.
+    """
+    shown = url.rsplit("@", 1)[-1][:200]
+    expected = "write http://HOST:PORT or https://HOST:PORT, with a path where the list is not at its usual place"
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise LocalError(f"the list's address {shown!r} cannot be read: {error}; {expected}.") from None
+    if parts.scheme not in {"http", "https"} or not host or not url.isprintable() or " " in url:
+        raise LocalError(f"the list's address {shown!r} has no http:// or https:// and host; {expected}.")
+    if parts.username is not None:
+        raise LocalError(f"the list's address {shown!r} holds a user name; give poll_username and poll_password.")
+    is_tls = parts.scheme == "https"
+    path = parts.path if parts.path != "/" else ""
+    return ListAddress(host, port or (443 if is_tls else 80), is_tls, path, parts.query)
+
+
+def fetch(address: ListAddress, listing: Listing, counters: Counter[str]) -> list[Row]:
+    """The whole list. It blocks: call it in a thread.
+
+    Raises:
+        Unavailable: it was not to be had.
+        RemoteError: what came is not such a list.
+        LocalError: the login is wrong, or the files for TLS cannot be used.
+    """
+    rows: list[Row] = []
+    left_bytes = LIST_BYTES_MAX
+    until = time.monotonic() + LIST_S
+    for page in range(PAGES_MAX):
+        body = _get(address, _target(address, listing, page), left_bytes, until - time.monotonic())
+        left_bytes -= len(body)
+        try:
+            document = json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise RemoteError(f"{address} gave no JSON: {type(error).__name__}.") from None
+        rows += listing.rows(document, counters)
+        if not listing.has_more(document):
+            return rows
+    raise RemoteError(f"{address} has more than {PAGES_MAX} pages.")
+
+
+def _target(address: ListAddress, listing: Listing, page: int) -> str:
+    query = [address.query] if address.query else []
+    query += [listing.pages(page)] if listing.pages is not None else []
+    return (address.path or listing.path or "/") + ("?" + "&".join(query) if query else "")
+
+
+def _get(address: ListAddress, target: str, bytes_max: int, timeout_s: float) -> bytes:
+    if timeout_s <= 0:
+        raise Unavailable(f"{address} did not give its list within {LIST_S:g} s.")
+    headers = {"Accept": "application/json", "Connection": "close"}
+    if address.username is not None:
+        login = f"{address.username}:{address.password or ''}"
+        headers["Authorization"] = "Basic " + base64.b64encode(login.encode()).decode()
+    connection = _connection(address, timeout_s)
+    try:
+        connection.request("GET", target, headers=headers)
+        answer = connection.getresponse()
+        body = answer.read(bytes_max + 1)
+    except (OSError, http.client.HTTPException) as error:
+        raise Unavailable(f"{address} cannot be asked: {type(error).__name__}: {error}.") from error
+    finally:
+        connection.close()
+    if answer.status in {401, 403}:
+        raise LocalError(f"{address} refused the login ({answer.status}); check poll_username and poll_password.")
+    if answer.status != 200:
+        raise Unavailable(f"{address} answered with {answer.status}; 200 was expected.")
+    if len(body) > bytes_max:
+        raise RemoteError(f"{address} gave more than {LIST_BYTES_MAX} bytes.")
+    return body
+
+
+def _connection(address: ListAddress, timeout_s: float) -> http.client.HTTPConnection:
+    if not address.is_tls:
+        return http.client.HTTPConnection(address.host, address.port, timeout=timeout_s)
+    try:
+        context = ssl.create_default_context(cafile=None if address.ca_file is None else str(address.ca_file))
+    except (OSError, ssl.SSLError) as error:
+        raise LocalError(f"poll_ca_file cannot be used: {error}.") from error
+    return http.client.HTTPSConnection(address.host, address.port, timeout=timeout_s, context=context)

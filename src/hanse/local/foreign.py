@@ -1,0 +1,171 @@
+"""Brokers of other makes on this machine, for as long as a `with` block lasts: what RabbitMQ and NATS have in common.
+
+Rules:
+1. Everything is private: a directory of its own, removed at the end if we made it; free ports on the loopback.
+2. Ready means that MQTT is answered, within a deadline.
+3. `stop` is SIGTERM, then after a grace SIGKILL, to the whole process group; `kill` is SIGKILL, as a crash. Both leave
+   ports and directory for `start` to take again.
+4. If we are killed ourselves, the kernel ends them (as in `processes`).
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from hanse.errors import LocalError, Unavailable
+from hanse.local.ports import LOOPBACK
+from hanse.local.processes import die_with_parent
+from hanse.mqtt import v311
+
+# RabbitMQ takes four seconds on an idle machine, and many times that where eight people share two cores.
+READY_S = 120.0
+GRACE_S = 20.0
+_TAIL_BYTES = 2_000
+_OTHER_PLACES = ("/usr/sbin", "/usr/local/sbin", "/usr/bin", "/usr/local/bin", "/opt/homebrew/sbin")
+
+
+def find(program: str, package: str) -> str:
+    """Where a program is.
+
+    Raises:
+        LocalError: nowhere; the message says how to get it.
+    """
+    found = shutil.which(program, path=os.pathsep.join([os.environ.get("PATH", ""), *_OTHER_PLACES]))
+    if found is None:
+        raise LocalError(
+            f"The program {program} was not found in PATH or the usual places; install it (Debian and Ubuntu: "
+            f"`apt install {package}`)."
+        )
+    return found
+
+
+class ForeignBroker:
+    """One broker; `with` starts and ends it.
+
+    Attributes:
+        port: of MQTT.
+        list_url: where its subscriptions are listed.
+    """
+
+    name = "broker"
+    port: int
+    list_url: str
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self._own_directory = directory is None
+        self.directory = Path(tempfile.mkdtemp(prefix=f"hanse-{self.name}-")) if directory is None else directory
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def commands(self) -> list[tuple[Sequence[str], Mapping[str, str]]]:
+        """What to start, in order, the broker last; each with what its environment has besides ours."""
+        raise NotImplementedError
+
+    @property
+    def url(self) -> str:
+        """The address as Hanse's settings take it."""
+        return f"mqtt://{LOOPBACK}:{self.port}"
+
+    @property
+    def log_path(self) -> Path:
+        """All that it printed, over restarts."""
+        return self.directory / f"{self.name}.log"
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the processes that were started."""
+        return [process.pid for process in self._processes]
+
+    def start(self) -> None:
+        """Start it, and return when it answers.
+
+        Raises:
+            LocalError: a program is missing.
+            Unavailable: it did not come up.
+        """
+        if self._processes:
+            raise LocalError(f"{self.name} runs already; stop it first.")
+        parent_pid = os.getpid()
+        for words, environment in self.commands():
+            with self.log_path.open("ab") as log:
+                self._processes.append(
+                    subprocess.Popen(  # noqa: S603 - our own words
+                        words,
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=log,
+                        cwd=self.directory,
+                        env={**os.environ, **environment},
+                        start_new_session=True,
+                        preexec_fn=lambda: die_with_parent(parent_pid),  # noqa: PLW1509 - little more than a system call
+                    )
+                )
+        until = time.monotonic() + READY_S
+        while not answers(self.port):
+            ended = self._processes[-1].poll()
+            if ended is not None or time.monotonic() > until:
+                said = self.log_path.read_bytes()[-_TAIL_BYTES:].decode(errors="replace")
+                self.kill()
+                why = "was not ready in time" if ended is None else f"ended with code {ended}"
+                raise Unavailable(f"{self.name} {why}. It said last:\n{said}")
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        """End it as an operator would."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        self._end(signal.SIGKILL)
+
+    def _end(self, how: signal.Signals) -> None:
+        # The broker first, which may need the others to end well.
+        for process in reversed(self._processes):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, how)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(GRACE_S)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        self._processes.clear()
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self._clear()
+            raise
+        return self
+
+    def _clear(self) -> None:
+        self.kill()
+        if self._own_directory:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._clear()
+
+
+def answers(port: int) -> bool:
+    """Whether a 3.1.1 broker lets a client in there."""
+    hello = v311.connect(f"is-it-up-{os.getpid()}", clean_session=True, keep_alive_s=10)
+    try:
+        with socket.create_connection((LOOPBACK, port), timeout=5.0) as wire:
+            wire.sendall(hello)
+            answer = wire.recv(4)
+            wire.sendall(v311.DISCONNECT)
+    except OSError:
+        return False
+    return answer == b"\x20\x02\x00\x00"
