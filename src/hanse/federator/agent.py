@@ -82,7 +82,9 @@ _log = logging.getLogger(__name__)
 
 INTERNAL_PREFIX = "$hanse/"
 TELEMETRY_PREFIX = "$hanse/telemetry/"
-SAVE_EVERY_S = 5.0
+SAVE_EVERY_S = 0.2
+# For this long after the start the host may hand in again what a former process has numbered.
+COME_AGAIN_S = 30.0
 # Bridges and share names are told when they change, and again this often: who joins later has to know of them.
 TELL_EVERY_S = 3.0
 # Share names in one message, and warnings given once; more are left out.
@@ -140,6 +142,7 @@ class Agent:
         # While true the host may hand in again what a former process has numbered.
         self._may_come_again = True
         self._armed_at = 0.0
+        self._started_at = self._loop.time()
         self._is_wanted_dirty = False
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -772,8 +775,10 @@ class Agent:
     def _take_internal(self, run: Run) -> None:
         """A message to the federators, not to clients."""
         if run.groups[0] == private_group(self.identity):
+            if self.tracing.take_report(run):
+                return
             answer = self._admitted(run)
-            if answer.length and not self.tracing.take_report(answer):
+            if answer.length:
                 self.retained.on_answer(answer)
             return
         for start, end in split(run.body):
@@ -928,15 +933,20 @@ class Agent:
             self.reporter.report()
 
     async def _save_interest(self) -> None:
+        """Keep interest soon after it changed: a client that stays subscribed does not say so again (R22)."""
+        pause_s = SAVE_EVERY_S
         while True:
-            await asyncio.sleep(SAVE_EVERY_S)
+            await asyncio.sleep(pause_s)
+            begun = self._loop.time()
             if self._is_interest_dirty:
                 self._is_interest_dirty = False
-                self._state.write_interest(self.interest.dump(self._loop.time(), time.time()))
+                self._state.write_interest(self.interest.dump(begun, time.time()))
             if self._is_wanted_dirty:
                 self._is_wanted_dirty = False
                 self.custodian.write_wanted(self.machine.host_subscriptions())
-            self._may_come_again = False
+            # With many clients writing takes its time: it may have a twentieth of it.
+            pause_s = max(SAVE_EVERY_S, 20 * (self._loop.time() - begun))
+            self._may_come_again = self._may_come_again and begun - self._started_at < COME_AGAIN_S
 
     def _on_host_state(self, is_connected: bool, error: HanseError | None) -> None:
         if is_connected:
