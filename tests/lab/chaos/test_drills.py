@@ -14,8 +14,6 @@ from hanse.lab.chaos.storm import StormSettings, recovery_s, run_storm
 from hanse.lab.chaos.topics import TopicsSettings, run_topics
 from hanse.lab.chaos.watch import Samples, disk_bytes
 
-CUSTODY = pytest.mark.xfail(reason="custody", strict=False)
-
 
 def test_percentiles_are_of_what_was_measured() -> None:
     assert percentile([float(n) for n in range(1, 101)], 99) == 99
@@ -99,7 +97,6 @@ def test_100_000_topics_and_10_000_subscriptions_at_one_broker(tmp_path: Path) -
     check(asyncio.run(run_topics(tmp_path, TopicsSettings())))
 
 
-@CUSTODY
 @pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.timeout(1200)
@@ -107,7 +104,6 @@ def test_a_neighbour_away_for_five_minutes_at_1_000_messages_a_second(tmp_path: 
     check(asyncio.run(run_outage(tmp_path, OutageSettings())))
 
 
-@CUSTODY
 @pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.timeout(900)

@@ -23,9 +23,6 @@ RECOVERED_S = 20.0
 MESSAGES = 3_000
 # Relatives of others that are in the short tests; the long ones have them all.
 LONG = {"islands", "flapping-link", "stop-broker"}
-# Nothing acknowledged is lost in these only with custody.
-CUSTODY = pytest.mark.xfail(reason="custody", strict=False)
-WITHOUT_CUSTODY = {"kill-broker-transit", "slow-link", "full-disk"}
 
 
 class Arena:
@@ -73,9 +70,6 @@ def arena(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
         arena.close()
 
 
-def marked(*names: str) -> list[object]:
-    return [pytest.param(name, marks=() if name in WITHOUT_CUSTODY else CUSTODY) for name in names]
-
 
 def check(result: Round) -> None:
     assert result.held, "\n".join(report.lines(result))
@@ -85,14 +79,14 @@ def test_without_a_fault_both_qos_come_once_and_in_order(arena: Arena) -> None:
     check(arena.round(NONE, Workload(MESSAGES, qos=0), 1))
 
 
-@pytest.mark.parametrize("fault", marked(*(name for name in FAULTS if name not in LONG)))
+@pytest.mark.parametrize("fault", [*(name for name in FAULTS if name not in LONG]))
 def test_in_the_middle_of_a_stream_at_qos_1(arena: Arena, fault: str) -> None:
     check(arena.round(fault, Workload(MESSAGES, qos=1, quiet_s=8.0), 1))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("fault", marked(*FAULTS))
+@pytest.mark.parametrize("fault", [*FAULTS])
 def test_ten_seeds_in_the_middle_of_20_000_messages_at_qos_1(arena: Arena, fault: str) -> None:
     broken = [
         line
@@ -105,7 +99,7 @@ def test_ten_seeds_in_the_middle_of_20_000_messages_at_qos_1(arena: Arena, fault
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("fault", marked(*FAULTS))
+@pytest.mark.parametrize("fault", [*FAULTS])
 def test_ten_seeds_in_the_middle_of_20_000_messages_at_both_qos(arena: Arena, fault: str) -> None:
     broken = [
         line
