@@ -70,7 +70,6 @@ def arena(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
         arena.close()
 
 
-
 def check(result: Round) -> None:
     assert result.held, "\n".join(report.lines(result))
 
@@ -79,14 +78,14 @@ def test_without_a_fault_both_qos_come_once_and_in_order(arena: Arena) -> None:
     check(arena.round(NONE, Workload(MESSAGES, qos=0), 1))
 
 
-@pytest.mark.parametrize("fault", [*(name for name in FAULTS if name not in LONG]))
+@pytest.mark.parametrize("fault", [name for name in FAULTS if name not in LONG])
 def test_in_the_middle_of_a_stream_at_qos_1(arena: Arena, fault: str) -> None:
     check(arena.round(fault, Workload(MESSAGES, qos=1, quiet_s=8.0), 1))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("fault", [*FAULTS])
+@pytest.mark.parametrize("fault", FAULTS)
 def test_ten_seeds_in_the_middle_of_20_000_messages_at_qos_1(arena: Arena, fault: str) -> None:
     broken = [
         line
@@ -99,7 +98,7 @@ def test_ten_seeds_in_the_middle_of_20_000_messages_at_qos_1(arena: Arena, fault
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("fault", [*FAULTS])
+@pytest.mark.parametrize("fault", FAULTS)
 def test_ten_seeds_in_the_middle_of_20_000_messages_at_both_qos(arena: Arena, fault: str) -> None:
     broken = [
         line
