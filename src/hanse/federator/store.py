@@ -4,6 +4,8 @@
     epoch          the last boot epoch, in decimal
     interest.json  what local clients wanted, as `hanse.interest` writes it
 
+(and what custody needs: see `hanse.federator.custodian`)
+
 Rules:
 
 1. One directory, one federator: the kernel's lock on `lock` ends with its process, however that ends.
