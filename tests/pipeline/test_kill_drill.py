@@ -51,6 +51,9 @@ class Killable:
         self.process.wait()
         self.kills += 1
 
+    def is_dead(self) -> bool:
+        return self.process is None or self.process.poll() is not None
+
     def end(self) -> None:
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
@@ -90,8 +93,7 @@ def drill(tmp_path: Path, *, messages: int, collector_kills: int, driver_kills: 
                 # Not while it starts: a process that has done nothing yet is no interesting victim.
                 time.sleep(chance.uniform(0.5, 2.0))
                 if victim is driver:
-                    before = bronze(lake).rows()
-                    wait_for("a batch of this driver", lambda seen=before: bronze(lake).rows() > seen, 180)  # type: ignore[misc]
+                    wait_for_a_batch(lake, driver)
                 victim.kill()
                 victim.start()
             publisher.join(300)
@@ -105,6 +107,12 @@ def drill(tmp_path: Path, *, messages: int, collector_kills: int, driver_kills: 
     rows = DeltaTable(str(lake / "bronze_mqtt")).to_pyarrow_table(columns=["seq", "payload"])
     assert sorted(rows.column("seq").to_pylist()) == list(range(messages))
     assert Counter(rows.column("payload").to_pylist()) == Counter(payloads)
+
+
+def wait_for_a_batch(lake: Path, driver: Killable) -> None:
+    before = bronze(lake).rows()
+    # A driver that ended by itself is what `kill` complains of, with its log.
+    wait_for("a batch of this driver", lambda: bronze(lake).rows() > before or driver.is_dead(), 180)
 
 
 def _has_begun(lake: Path) -> bool:

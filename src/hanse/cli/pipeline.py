@@ -12,7 +12,7 @@ import typer
 
 from hanse.pipeline import session
 from hanse.pipeline.collector_settings import default_spool, parse_duration_s
-from hanse.pipeline.jobs.ingest import Ingest, Progress, explain, start, watch
+from hanse.pipeline.jobs.ingest import Ingest, Progress, explain, follow
 from hanse.pipeline.spool import sweep
 from hanse.pipeline.tables import StoredTable, bronze
 
@@ -69,7 +69,6 @@ def run(
     ingest = Ingest(warehouse, _options(spool, option), parse_duration_s("--trigger", trigger))
     refresh_s = parse_duration_s("--refresh", refresh)
     spark = session.build(master=master, remote=remote, app_name="hanse pipeline", settings=_pairs(conf))
-    query = start(spark, ingest)
     typer.echo(f"ingesting into {bronze(warehouse).path}; end with Ctrl-C")
     due_at = time.monotonic() + refresh_s
 
@@ -81,11 +80,10 @@ def run(
             due_at = time.monotonic() + refresh_s
 
     try:
-        watch(query, tell)
+        follow(spark, ingest, tell, say=typer.echo)
     except KeyboardInterrupt:
         typer.echo("stopping")
     finally:
-        query.stop()
         spark.stop()
 
 
@@ -103,8 +101,7 @@ def once(
     ingest = Ingest(warehouse, _options(spool, option))
     spark = session.build(master=master, remote=remote, app_name="hanse pipeline", settings=_pairs(conf))
     try:
-        query = start(spark, ingest, once=True)
-        watch(query, _tell)
+        follow(spark, ingest, _tell, once=True, say=typer.echo)
         typer.echo(f"bronze_mqtt: {bronze(warehouse).rows()} rows")
         _run_jobs(spark, warehouse)
     finally:

@@ -1,11 +1,14 @@
 from pathlib import Path
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 from tests.pipeline.spooling import spool_rows
 
-from hanse.errors import LocalError
-from hanse.pipeline.jobs.ingest import Ingest, Progress, explain, start, watch
+from hanse.errors import LocalError, Unavailable
+from hanse.pipeline.jobs import ingest as job
+from hanse.pipeline.jobs.ingest import STARTS_MAX, Ingest, Progress, explain, follow, start, watch
 from hanse.pipeline.spool import load_marks
 from hanse.pipeline.tables import bronze
 
@@ -53,3 +56,35 @@ def test_a_query_that_fails_says_why_in_one_sentence(spark: SparkSession, tmp_pa
 def test_spark_errors_of_others_are_cut_to_a_sentence() -> None:
     assert str(explain(ValueError("first\nsecond"))) == "The query failed: first"
     assert str(explain(ValueError())) == "The query failed: ValueError"
+
+
+class Late:
+    """A query whose Python process did not connect in time."""
+
+    recentProgress: tuple[object, ...] = ()  # noqa: N815 - Spark's name
+
+    def awaitTermination(self, timeout: int) -> bool:  # noqa: N802, ARG002 - Spark's name
+        raise StreamingQueryException("[STREAM_FAILED] Python worker failed to connect back. SQLSTATE: XXKST")
+
+    def stop(self) -> None:
+        pass
+
+
+def test_a_query_whose_python_process_was_late_is_started_again(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool_rows(tmp_path / "spool", "p", [10])
+    ingest = Ingest(tmp_path / "lake", {"spool": str(tmp_path / "spool")})
+    late = [Late()] * (STARTS_MAX - 1)
+
+    def start_late(spark: SparkSession, ingest: Ingest, *, once: bool = False) -> StreamingQuery:
+        return late.pop() if late else start(spark, ingest, once=once)  # type: ignore[return-value]
+
+    monkeypatch.setattr(job, "start", start_late)
+    told: list[Progress] = []
+    said: list[str] = []
+    follow(spark, ingest, told.append, once=True, say=said.append)
+    assert ([one.rows for one in told], len(said)) == ([10], STARTS_MAX - 1)
+    late += [Late()] * STARTS_MAX
+    with pytest.raises(Unavailable, match="the machine is busy"):
+        follow(spark, ingest, told.append, once=True)
