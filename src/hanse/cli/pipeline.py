@@ -13,8 +13,10 @@ import typer
 from hanse.errors import LocalError
 from hanse.pipeline import session
 from hanse.pipeline.collector_settings import default_spool, parse_duration_s
+from hanse.pipeline.jobs.alarms import Alarms
+from hanse.pipeline.jobs.alarms import start as start_alarms
 from hanse.pipeline.jobs.gold import GoldSettings
-from hanse.pipeline.jobs.ingest import Ingest, Progress, explain, follow
+from hanse.pipeline.jobs.ingest import Ingest, Progress, explain, follow, start
 from hanse.pipeline.spool import sweep
 from hanse.pipeline.tables import StoredTable, bronze
 
@@ -55,6 +57,7 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(help="From the spool to the tables, on Spark.", no_args_is_help=True)
     group.command("run")(run)
     group.command("once")(once)
+    group.command("alarms")(alarms)
     group.command("compact")(compact)
     group.command("report")(report)
     app.add_typer(group, name="pipeline")
@@ -89,7 +92,7 @@ def run(
             due_at = time.monotonic() + refresh_s
 
     try:
-        follow(spark, ingest, tell, say=typer.echo)
+        follow(lambda: start(spark, ingest), tell, typer.echo)
     except KeyboardInterrupt:
         typer.echo("stopping")
     finally:
@@ -112,11 +115,43 @@ def once(
     settings = _gold_settings(window)
     spark = session.build(master=master, remote=remote, app_name="hanse pipeline", settings=_pairs(conf))
     try:
-        follow(spark, ingest, _tell, once=True, say=typer.echo)
+        follow(lambda: start(spark, ingest, once=True), _tell, typer.echo)
         typer.echo(f"bronze_mqtt: {bronze(warehouse).rows()} rows")
         _run_jobs(spark, warehouse, settings)
     finally:
         spark.stop()
+
+
+def alarms(
+    *,
+    warehouse: Warehouse = Path("warehouse"),
+    spool: Spool = None,
+    silent: Annotated[str, typer.Option(help="Call after so long without a report.")] = "10s",
+    trigger: Annotated[str, typer.Option(help="Look this often.")] = "2s",
+    master: Master = None,
+    remote: Remote = None,
+    conf: Conf = None,
+) -> None:
+    """Tell, live, of whoever stops reporting telemetry and of whoever is back, until interrupted."""
+    _prepare()
+    watched = Alarms(
+        warehouse,
+        spool or Path(default_spool()),
+        silent_s=parse_duration_s("--silent", silent),
+        trigger_s=parse_duration_s("--trigger", trigger),
+    )
+    spark = session.build(master=master, remote=remote, app_name="hanse pipeline alarms", settings=_pairs(conf))
+    typer.echo(f"watching {watched.spool}; end with Ctrl-C")
+    try:
+        follow(lambda: start_alarms(spark, watched, typer.echo), _quiet, typer.echo)
+    except KeyboardInterrupt:
+        typer.echo("stopping")
+    finally:
+        spark.stop()
+
+
+def _quiet(progress: Progress) -> None:
+    """An alarm is told by itself; batches are not."""
 
 
 def compact(

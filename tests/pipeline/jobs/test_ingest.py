@@ -7,7 +7,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tests.pipeline.spooling import spool_rows
 
 from hanse.errors import LocalError, Unavailable
-from hanse.pipeline.jobs import ingest as job
 from hanse.pipeline.jobs.ingest import STARTS_MAX, Ingest, Progress, explain, follow, start, watch
 from hanse.pipeline.spool import load_marks
 from hanse.pipeline.tables import bronze
@@ -70,21 +69,18 @@ class Late:
         pass
 
 
-def test_a_query_whose_python_process_was_late_is_started_again(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_query_whose_python_process_was_late_is_started_again(spark: SparkSession, tmp_path: Path) -> None:
     spool_rows(tmp_path / "spool", "p", [10])
     ingest = Ingest(tmp_path / "lake", {"spool": str(tmp_path / "spool")})
     late = [Late()] * (STARTS_MAX - 1)
 
-    def start_late(spark: SparkSession, ingest: Ingest, *, once: bool = False) -> StreamingQuery:
-        return late.pop() if late else start(spark, ingest, once=once)  # type: ignore[return-value]
+    def begin() -> StreamingQuery:
+        return late.pop() if late else start(spark, ingest, once=True)  # type: ignore[return-value]
 
-    monkeypatch.setattr(job, "start", start_late)
     told: list[Progress] = []
     said: list[str] = []
-    follow(spark, ingest, told.append, once=True, say=said.append)
+    follow(begin, told.append, said.append)
     assert ([one.rows for one in told], len(said)) == ([10], STARTS_MAX - 1)
     late += [Late()] * STARTS_MAX
     with pytest.raises(Unavailable, match="the machine is busy"):
-        follow(spark, ingest, told.append, once=True)
+        follow(begin, told.append)

@@ -17,8 +17,9 @@ from hanse.pipeline.tables import FilesSink, bronze
 
 _COUNTED = "bronze_mqtt"
 
-# How often in a row a query is started whose Python process is late. More would hide a machine that cannot do it.
-STARTS_MAX = 5
+# How often in a row a query is started whose Python process is late, ten seconds each: five minutes. Longer would hide
+# a machine that cannot do it at all.
+STARTS_MAX = 30
 _WORKER_LATE = "Python worker failed to connect back"
 
 
@@ -88,11 +89,8 @@ def read_progress(progress: Any) -> Progress:  # noqa: ANN401 - classic and Conn
 
 
 def follow(
-    spark: SparkSession,
-    ingest: Ingest,
+    begin: Callable[[], StreamingQuery],
     tell: Callable[[Progress], None],
-    *,
-    once: bool = False,
     say: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Start the query and tell each batch until it ends; start it again where only its Python process was late.
@@ -101,10 +99,8 @@ def follow(
     a query with which nothing is wrong. Nothing is lost or doubled by going on from the checkpoint.
 
     Args:
-        spark: the session.
-        ingest: what to read.
+        begin: starts the query.
         tell: is told of each batch.
-        once: read what is there, and end.
         say: is told why the query is started again.
 
     Raises:
@@ -118,7 +114,7 @@ def follow(
         tell(progress)
 
     while True:
-        query = start(spark, ingest, once=once)
+        query = begin()
         try:
             watch(query, tell_of_work)
         except Unavailable as failure:
