@@ -11,6 +11,7 @@ from pyspark.sql.streaming.tws_tester import TwsTester
 
 from hanse.errors import LocalError
 from hanse.pipeline.jobs.alarms import Alarms, alarms_table, describe, start
+from hanse.pipeline.jobs.ingest import follow
 from hanse.pipeline.schemas.mqtt import PROPERTIES, SPOOLED_ROW
 from hanse.pipeline.spool import SpoolWriter
 from hanse.pipeline.transforms.live_alarms import Silence
@@ -119,7 +120,7 @@ def test_the_query_tells_of_a_federator_that_fell_silent_and_of_its_return(spark
 
     def watch(*rows: tuple[float, str]) -> list[tuple[str, str, float]]:
         spool_telemetry(tmp_path / "spool", list(rows))
-        start(spark, alarms, tell, once=True).awaitTermination()
+        follow(lambda: start(spark, alarms, tell, once=True), lambda _: None)
         found = alarms_table(alarms.warehouse).read(spark).orderBy("at").collect()
         return [(row.reporter, row.alarm, row.silent_s) for row in found]
 

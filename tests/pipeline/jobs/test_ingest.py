@@ -21,7 +21,7 @@ def test_all_that_the_spool_holds_is_in_bronze_and_the_progress_says_how_far(
     spool_rows(tmp_path / "spool", "q", [7])
     ingest = Ingest(tmp_path / "lake", {"spool": str(tmp_path / "spool"), "maxRowsPerBatch": "200"})
     told: list[Progress] = []
-    watch(start(spark, ingest, once=True), told.append)
+    follow(lambda: start(spark, ingest, once=True), told.append)
     assert sum(one.rows for one in told) == 507
     assert (told[0].lag_rows, told[-1].lag_rows) == (507 - told[0].rows, 0)
     table = bronze(ingest.warehouse)
@@ -31,7 +31,7 @@ def test_all_that_the_spool_holds_is_in_bronze_and_the_progress_says_how_far(
     assert set(load_marks(tmp_path / "spool")) == {"bronze_mqtt"}
 
     spool_rows(tmp_path / "spool", "p", [50])
-    watch(start(spark, ingest, once=True), told.append)
+    follow(lambda: start(spark, ingest, once=True), told.append)
     assert table.rows() == 557
 
     # Compacted, by another writer than Spark, the table reads the same: times, bytes and nested properties.
