@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.errors import StreamingQueryException
+from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from tests.pipeline.spooling import spool_rows
@@ -75,6 +76,9 @@ def test_a_query_whose_python_process_was_late_is_started_again(spark: SparkSess
     late = [Late()] * (STARTS_MAX - 1)
 
     def begin() -> StreamingQuery:
+        if len(late) == 1:
+            late.pop()
+            raise SparkConnectGrpcException("Python worker failed to connect back.")
         return late.pop() if late else start(spark, ingest, once=True)  # type: ignore[return-value]
 
     told: list[Progress] = []
@@ -84,3 +88,9 @@ def test_a_query_whose_python_process_was_late_is_started_again(spark: SparkSess
     late += [Late()] * STARTS_MAX
     with pytest.raises(Unavailable, match="the machine is busy"):
         follow(begin, told.append)
+
+    def refused() -> StreamingQuery:
+        raise SparkConnectGrpcException("something else")
+
+    with pytest.raises(SparkConnectGrpcException, match="something else"):
+        follow(refused, told.append)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own docs use
 from pyspark.sql.streaming.query import StreamingQuery
@@ -114,8 +114,9 @@ def follow(
         tell(progress)
 
     while True:
-        query = begin()
+        query: StreamingQuery | None = None
         try:
+            query = _begun(begin)
             watch(query, tell_of_work)
         except Unavailable as failure:
             late += 1
@@ -125,7 +126,18 @@ def follow(
         else:
             return
         finally:
-            query.stop()
+            if query is not None:
+                query.stop()
+
+
+def _begun(begin: Callable[[], StreamingQuery]) -> StreamingQuery:
+    try:
+        return begin()
+    except PySparkException as failure:
+        # Over Connect the batches' own Python process is started before the query is.
+        if _WORKER_LATE in str(failure):
+            raise explain(failure) from failure
+        raise
 
 
 def watch(query: StreamingQuery, tell: Callable[[Progress], None], *, poll_s: int = 1) -> None:
