@@ -1,9 +1,15 @@
-"""Spool to bronze against Spark's own Parquet file source, the same rows, the same sink, turn by turn. JSON out.
+"""Spool to bronze against Spark's own Parquet file source into the same table, turn by turn. JSON out.
 
-Each round ingests all rows twice through the same streaming query and the same Delta commit: once from the spool by
-the source `mqtt`, once from Parquet files by Spark's own source. The order alternates, the first round is warm-up.
-`rows_per_s` is by the time of the batches, as Spark reports it; `whole_run` is by the clock, with the start of the
-query in it (with a Python source also of a Python process beside the driver, which a long run pays once).
+Each round brings all rows into a Delta table three times, by streaming queries with the same trigger and commit:
+
+- `ingest`: the job of `hanse pipeline`, from the spool, whose tasks write the Parquet;
+- `source`: the source `mqtt`, from the spool, whose rows Spark writes, as in a query of one's own;
+- `parquet`: Spark's own source, from Parquet files with the same rows, which Spark writes.
+
+The order alternates, the first round is warm-up. `rows_per_s` is by the time of the batches, as Spark reports it;
+`whole_run` is by the clock, with the start of the query in it (with a Python source also of a Python process beside
+the driver, which a long run pays once); `cpu_s` is what JVM and Python used together, start and all: on a machine that
+does other things too it is the figure to compare.
 """
 
 import argparse
@@ -11,70 +17,103 @@ import json
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
+import psutil
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 sys.path.insert(0, str(Path(__file__).parent))
 from bench_spool import fill, spread
 
 from hanse.pipeline import session
+from hanse.pipeline.jobs.ingest import Ingest, start
 from hanse.pipeline.schemas import mqtt
-from hanse.pipeline.tables import BatchSink, StoredTable
+from hanse.pipeline.tables import BatchSink, StoredTable, bronze
+
+WAYS = ("ingest", "source", "parquet")
 
 
-def ingest(frame: DataFrame, into: Path) -> StreamingQuery:
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One way, once."""
+
+    batches_s: float
+    whole_s: float
+    cpu_s: float
+
+
+def begin(spark: SparkSession, way: str, root: Path, into: Path, rows: int) -> tuple[StreamingQuery, StoredTable]:
+    if way == "ingest":
+        ingest = Ingest(into, {"spool": str(root / "spool"), "maxRowsPerBatch": str(rows)})
+        return start(spark, ingest, once=True), bronze(into)
+    if way == "source":
+        frame = spark.readStream.format("mqtt").option("maxRowsPerBatch", str(rows)).load(str(root / "spool"))
+    else:
+        frame = spark.readStream.schema(mqtt.struct_type()).parquet(str(root / "parquet"))
     query = (
         frame.writeStream.foreachBatch(BatchSink(str(into / "table"), mqtt.ROW, str(into / "checkpoint")))
         .option("checkpointLocation", str(into / "checkpoint"))
         .trigger(availableNow=True)
         .start()
     )
+    return query, StoredTable(into / "table", mqtt.ROW)
+
+
+def cpu_s() -> float:
+    """What this process, the JVM and all Python workers have used, those that have ended too."""
+    me = psutil.Process()
+    used = me.cpu_times()
+    total = used.user + used.system
+    for process in me.children(recursive=True):
+        try:
+            used = process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        total += used.user + used.system + used.children_user + used.children_system
+    return float(total)
+
+
+def once(spark: SparkSession, way: str, root: Path, into: Path, rows: int) -> Round:
+    cpu_before, began = cpu_s(), time.perf_counter()
+    query, table = begin(spark, way, root, into, rows)
     query.awaitTermination()
-    return query
-
-
-def timed(frame: DataFrame, into: Path, rows: int) -> tuple[float, float]:
-    """Rows/s by the batches' time, and by the clock."""
-    began = time.perf_counter()
-    query = ingest(frame, into)
-    took = time.perf_counter() - began
-    assert StoredTable(into / "table", mqtt.ROW).rows() == rows
+    whole_s, used_s = time.perf_counter() - began, cpu_s() - cpu_before
+    assert table.rows() == rows
     batches_s = sum(one["durationMs"]["triggerExecution"] for one in query.recentProgress) / 1000
-    return rows / batches_s, rows / took
+    return Round(batches_s, whole_s, used_s)
 
 
 def run(spark: SparkSession, rows: int, rounds: int) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        fill(root / "spool", "bench", rows)
-        # As many files as the source makes tasks, so that both use both cores.
+        fill(root / "spool", "bench", rows, is_fresh=True)
+        # As many files as the source makes tasks, so that all use both cores.
         spark.read.format("mqtt").load(str(root / "spool")).write.parquet(str(root / "parquet"))
-        figures: dict[str, list[tuple[float, float]]] = {"mqtt": [], "parquet": []}
+        found: dict[str, list[Round]] = {way: [] for way in WAYS}
         for n in range(rounds + 1):
-            frames = {
-                "mqtt": spark.readStream.format("mqtt").option("maxRowsPerBatch", str(rows)).load(str(root / "spool")),
-                "parquet": spark.readStream.schema(mqtt.struct_type()).parquet(str(root / "parquet")),
-            }
-            for name in sorted(frames, reverse=bool(n % 2)):
-                rates = timed(frames[name], root / f"{name}-{n}", rows)
+            for way in sorted(WAYS, reverse=bool(n % 2)):
+                took = once(spark, way, root, root / f"{way}-{n}", rows)
                 if n:
-                    figures[name].append(rates)
-        pairs = list(zip(figures["mqtt"], figures["parquet"], strict=True))
-        return {
-            "rows": rows,
-            "payload_bytes": 200,
-            "rounds": rounds,
-            "spool_to_bronze_rows_per_s": spread([rate for rate, _ in figures["mqtt"]]),
-            "parquet_to_bronze_rows_per_s": spread([rate for rate, _ in figures["parquet"]]),
-            "ratio": spread([ours[0] / theirs[0] for ours, theirs in pairs]),
-            "whole_run": {
-                "spool_to_bronze_rows_per_s": spread([rate for _, rate in figures["mqtt"]]),
-                "parquet_to_bronze_rows_per_s": spread([rate for _, rate in figures["parquet"]]),
-                "ratio": spread([ours[1] / theirs[1] for ours, theirs in pairs]),
-            },
-        }
+                    found[way].append(took)
+    pairs = list(zip(found["ingest"], found["source"], found["parquet"], strict=True))
+    return {
+        "rows": rows,
+        "payload_bytes": 200,
+        "rounds": rounds,
+        "spool_to_bronze_rows_per_s": spread([rows / one.batches_s for one in found["ingest"]]),
+        "parquet_to_bronze_rows_per_s": spread([rows / one.batches_s for one in found["parquet"]]),
+        "ratio": spread([theirs.batches_s / ours.batches_s for ours, _, theirs in pairs]),
+        "source_ratio": spread([theirs.batches_s / ours.batches_s for _, ours, theirs in pairs]),
+        "whole_run": {
+            "spool_to_bronze_rows_per_s": spread([rows / one.whole_s for one in found["ingest"]]),
+            "parquet_to_bronze_rows_per_s": spread([rows / one.whole_s for one in found["parquet"]]),
+            "ratio": spread([theirs.whole_s / ours.whole_s for ours, _, theirs in pairs]),
+            "source_ratio": spread([theirs.whole_s / ours.whole_s for _, ours, theirs in pairs]),
+        },
+        "cpu_s": {way: spread([one.cpu_s for one in found[way]]) for way in WAYS},
+    }
 
 
 if __name__ == "__main__":

@@ -37,14 +37,30 @@ def block(producer: str, first: int, count: int, payload_bytes: int) -> pa.Recor
     )
 
 
-def fill(root: Path, producer: str, rows: int, *, rows_a_block: int = 4000, payload_bytes: int = 200) -> None:
-    """A spool to read from."""
+def fill(
+    root: Path, producer: str, rows: int, *, rows_a_block: int = 4000, payload_bytes: int = 200, is_fresh: bool = False
+) -> None:
+    """A spool to read from.
+
+    Args:
+        root: its directory.
+        producer: whose rows.
+        rows: how many.
+        rows_a_block: in one commit.
+        payload_bytes: of each.
+        is_fresh: no payload comes twice. Parquet stores a repeated one once, and would read the others for nothing.
+    """
     template = block(producer, 0, rows_a_block, payload_bytes)
+    offsets = pa.array(range(0, (rows_a_block + 1) * payload_bytes, payload_bytes), pa.int32()).buffers()[1]
     with SpoolWriter(root, producer) as writer:
         for first in range(0, rows, rows_a_block):
             numbered = template.set_column(
                 1, SPOOLED_ROW.field("seq"), pa.array(range(first, first + rows_a_block), pa.int64())
             )
+            if is_fresh:
+                noise = pa.py_buffer(os.urandom(rows_a_block * payload_bytes))
+                payloads = pa.Array.from_buffers(pa.binary(), rows_a_block, [None, offsets, noise])
+                numbered = numbered.set_column(4, SPOOLED_ROW.field("payload"), payloads)
             at = 1_700_000_000_000_000
             writer.append(numbered, received_us_min=at, received_us_max=at + rows_a_block)
 

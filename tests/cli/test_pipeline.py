@@ -53,6 +53,9 @@ def test_once_ingests_all_and_compact_tidies_up(tmp_path: Path) -> None:
     [
         (("pipeline", "run", "--option", "nonsense"), "write name=value"),
         (("pipeline", "run", "--trigger", "5"), "expected a duration"),
+        (("pipeline", "once", "--window", "1500ms"), "expected whole seconds"),
+        (("pipeline", "once", "--window", "25h"), "1 s to a day"),
+        (("pipeline", "alarms", "--silent", "100ms"), "1 s to a day"),
         (("collect", "--url", "http://h", "--topics", "a"), "no known scheme"),
         (("collect", "--url", "mqtt://h", "--topics", "a/#/b"), "wildcard in the wrong place"),
         (("collect", "--url", "mqtt://h", "--topics", "a", "--qos", "7"), "qos is 7"),

@@ -21,7 +21,8 @@ ENVIRONMENT = os.environ | {
     "SPARK_HOME": str(SPARK_HOME),
     "SPARK_LOCAL_IP": "127.0.0.1",
 }
-DEADLINE_S = 120.0
+# A JVM starts within seconds, and within minutes on a machine that does much else.
+DEADLINE_S = 600.0
 
 
 @contextmanager

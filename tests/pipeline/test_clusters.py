@@ -67,21 +67,29 @@ def test_ingest_over_spark_connect_goes_on_where_it_left_off(tmp_path: Path) -> 
     check(tmp_path, 11_000)
 
 
-def test_the_suite_of_the_source_and_the_ingest_passes_over_connect(tmp_path: Path) -> None:
-    here = ROOT / "tests" / "pipeline"
-    with connect_server(tmp_path) as remote:
-        result = subprocess.run(
-            [
-                *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
-                *(str(here / "sources" / "test_mqtt_on_spark.py"), str(here / "jobs" / "test_ingest.py")),
-            ],
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=ROOT,
-            env=os.environ | {"HANSE_TEST_REMOTE": remote},
-            timeout=600,
-        )
+def run_suite(*words: str, **environment: str) -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        env=os.environ | environment,
+        timeout=1200,
+    )
     assert result.returncode == 0, result.stdout[-6000:]
     assert " passed" in result.stdout
     assert "skipped" not in result.stdout
+
+
+def test_the_suite_of_the_source_and_the_ingest_passes_over_connect(tmp_path: Path) -> None:
+    here = ROOT / "tests" / "pipeline"
+    suites = (here / "sources" / "test_mqtt_on_spark.py", here / "jobs" / "test_ingest.py")
+    with connect_server(tmp_path) as remote:
+        run_suite(*map(str, suites), f"--basetemp={tmp_path / 'suite'}", HANSE_TEST_REMOTE=remote)
+
+
+def test_the_golden_tests_of_all_tables_pass_over_connect(tmp_path: Path) -> None:
+    suite = ROOT / "tests" / "pipeline" / "analytics"
+    with connect_server(tmp_path) as remote:
+        run_suite(str(suite), f"--basetemp={tmp_path / 'suite'}", HANSE_TEST_SPARK=remote)

@@ -10,14 +10,18 @@ from typing import Annotated, Any
 
 import typer
 
+from hanse.errors import LocalError
 from hanse.pipeline import session
 from hanse.pipeline.collector_settings import default_spool, parse_duration_s
-from hanse.pipeline.jobs.ingest import Ingest, Progress, explain, start, watch
+from hanse.pipeline.jobs.alarms import Alarms
+from hanse.pipeline.jobs.alarms import start as start_alarms
+from hanse.pipeline.jobs.gold import GoldSettings
+from hanse.pipeline.jobs.ingest import Ingest, Progress, explain, follow, start
 from hanse.pipeline.spool import sweep
 from hanse.pipeline.tables import StoredTable, bronze
 
-# What follows bronze, in this order: a name to `module:function`, called with the session and the warehouse; it
-# reads tables, writes tables, and returns a sentence for the operator.
+# What follows bronze, in this order: a name to `module:function`, called with the session, the warehouse and, for gold,
+# its settings; it reads tables, writes tables, and returns a sentence for the operator.
 JOBS: dict[str, str] = {
     "silver": "hanse.pipeline.jobs.silver:refresh_silver",
     "gold": "hanse.pipeline.jobs.gold:refresh_gold",
@@ -43,11 +47,17 @@ SourceOption = Annotated[
 ]
 
 
+Window = Annotated[
+    str, typer.Option("--window", envvar="HANSE_WINDOW", help="Gold counts and judges by windows of this length.")
+]
+
+
 def register(app: typer.Typer) -> None:
     """Hang the commands on the application."""
     group = typer.Typer(help="From the spool to the tables, on Spark.", no_args_is_help=True)
     group.command("run")(run)
     group.command("once")(once)
+    group.command("alarms")(alarms)
     group.command("compact")(compact)
     group.command("report")(report)
     app.add_typer(group, name="pipeline")
@@ -60,6 +70,7 @@ def run(
     option: SourceOption = None,
     trigger: Annotated[str, typer.Option(help="A batch this often.")] = "5s",
     refresh: Annotated[str, typer.Option(help="The tables after bronze this often.")] = "1m",
+    window: Window = "1m",
     master: Master = None,
     remote: Remote = None,
     conf: Conf = None,
@@ -68,8 +79,8 @@ def run(
     _prepare()
     ingest = Ingest(warehouse, _options(spool, option), parse_duration_s("--trigger", trigger))
     refresh_s = parse_duration_s("--refresh", refresh)
+    settings = _gold_settings(window)
     spark = session.build(master=master, remote=remote, app_name="hanse pipeline", settings=_pairs(conf))
-    query = start(spark, ingest)
     typer.echo(f"ingesting into {bronze(warehouse).path}; end with Ctrl-C")
     due_at = time.monotonic() + refresh_s
 
@@ -77,15 +88,14 @@ def run(
         nonlocal due_at
         _tell(progress)
         if JOBS and time.monotonic() >= due_at:
-            _run_jobs(spark, warehouse)
+            _run_jobs(spark, warehouse, settings)
             due_at = time.monotonic() + refresh_s
 
     try:
-        watch(query, tell)
+        follow(lambda: start(spark, ingest), tell, typer.echo)
     except KeyboardInterrupt:
         typer.echo("stopping")
     finally:
-        query.stop()
         spark.stop()
 
 
@@ -94,6 +104,7 @@ def once(
     warehouse: Warehouse = Path("warehouse"),
     spool: Spool = None,
     option: SourceOption = None,
+    window: Window = "1m",
     master: Master = None,
     remote: Remote = None,
     conf: Conf = None,
@@ -101,14 +112,46 @@ def once(
     """Ingest what the spool holds now, bring the tables after bronze up to date, and end."""
     _prepare()
     ingest = Ingest(warehouse, _options(spool, option))
+    settings = _gold_settings(window)
     spark = session.build(master=master, remote=remote, app_name="hanse pipeline", settings=_pairs(conf))
     try:
-        query = start(spark, ingest, once=True)
-        watch(query, _tell)
+        follow(lambda: start(spark, ingest, once=True), _tell, typer.echo)
         typer.echo(f"bronze_mqtt: {bronze(warehouse).rows()} rows")
-        _run_jobs(spark, warehouse)
+        _run_jobs(spark, warehouse, settings)
     finally:
         spark.stop()
+
+
+def alarms(
+    *,
+    warehouse: Warehouse = Path("warehouse"),
+    spool: Spool = None,
+    silent: Annotated[str, typer.Option(help="Call after so long without a report.")] = "10s",
+    trigger: Annotated[str, typer.Option(help="Look this often.")] = "2s",
+    master: Master = None,
+    remote: Remote = None,
+    conf: Conf = None,
+) -> None:
+    """Tell, live, of whoever stops reporting telemetry and of whoever is back, until interrupted."""
+    _prepare()
+    watched = Alarms(
+        warehouse,
+        spool or Path(default_spool()),
+        silent_s=parse_duration_s("--silent", silent),
+        trigger_s=parse_duration_s("--trigger", trigger),
+    )
+    spark = session.build(master=master, remote=remote, app_name="hanse pipeline alarms", settings=_pairs(conf))
+    typer.echo(f"watching {watched.spool}; end with Ctrl-C")
+    try:
+        follow(lambda: start_alarms(spark, watched, typer.echo), _quiet, typer.echo)
+    except KeyboardInterrupt:
+        typer.echo("stopping")
+    finally:
+        spark.stop()
+
+
+def _quiet(progress: Progress) -> None:
+    """An alarm is told by itself; batches are not."""
 
 
 def compact(
@@ -182,11 +225,19 @@ def _tell(progress: Progress) -> None:
     )
 
 
-def _run_jobs(spark: Any, warehouse: Path) -> None:  # noqa: ANN401 - classic or Connect
+def _gold_settings(window: str) -> GoldSettings:
+    window_s = parse_duration_s("--window", window)
+    if not window_s.is_integer():
+        raise LocalError(f"--window is {window}; expected whole seconds, such as 10s, 1m or 1h.")
+    return GoldSettings(window_s=int(window_s))
+
+
+def _run_jobs(spark: Any, warehouse: Path, settings: GoldSettings) -> None:  # noqa: ANN401 - classic or Connect
+    more = {"gold": (settings,)}
     for name, where in JOBS.items():
         began = time.monotonic()
         try:
-            said = _load(where)(spark, warehouse)
+            said = _load(where)(spark, warehouse, *more.get(name, ()))
         except Exception as error:
             raise explain(error) from error
         typer.echo(f"{name}: {said} ({time.monotonic() - began:.1f} s)")

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 def register(spark: "SparkSession") -> None:
     """Make the data source `mqtt` known to a session, classic or Connect."""
-    from hanse.pipeline.sources.mqtt import MqttDataSource  # noqa: PLC0415 - pyspark loads only here
+    from hanse.pipeline.sources.files import MqttFilesSource  # noqa: PLC0415 - pyspark loads only here
+    from hanse.pipeline.sources.mqtt import MqttDataSource  # noqa: PLC0415
 
     spark.dataSource.register(MqttDataSource)
+    spark.dataSource.register(MqttFilesSource)

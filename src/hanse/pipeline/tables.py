@@ -19,7 +19,7 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -68,13 +68,28 @@ class StoredTable:
         self.path = Path(path)
         self.schema = schema
 
+    @property
+    def data(self) -> Path:
+        """Where its Parquet files are."""
+        return self.path / _DATA
+
     def append(self, frame: DataFrame, *, app_id: str, batch_id: int) -> Committed:
         """Add the rows of `frame`, once for `(app_id, batch_id)`."""
-        return self._write(frame, "append", app_id, batch_id)
+        return self._write(lambda: self._write_parquet(frame, batch_id), "append", app_id, batch_id)
+
+    def add(self, files: Callable[[], Iterable[Path]], *, app_id: str, batch_id: int) -> Committed:
+        """Add Parquet files that lie in the table's directory already, once for `(app_id, batch_id)`.
+
+        Args:
+            files: is asked for them, unless the table has this batch.
+            app_id: whose batches these are.
+            batch_id: which one.
+        """
+        return self._write(lambda: self._seen(files()), "append", app_id, batch_id)
 
     def replace(self, frame: DataFrame, *, app_id: str, batch_id: int) -> Committed:
         """Put the rows of `frame` in place of all others; a reader sees the old ones or the new ones."""
-        return self._write(frame, "overwrite", app_id, batch_id)
+        return self._write(lambda: self._write_parquet(frame, batch_id), "overwrite", app_id, batch_id)
 
     def read(self, spark: SparkSession, version: int | None = None) -> DataFrame:
         """The table at a version, the newest by default; without a row if there is no table yet."""
@@ -124,7 +139,7 @@ class StoredTable:
         deleted = table.vacuum(
             retention_hours=int(keep_s // 3600), dry_run=False, enforce_retention_duration=False, full=True
         )
-        _remove_empty_directories(self.path / _DATA)
+        _remove_empty_directories(self.data)
         return len(deleted)
 
     def _open(self, version: int | None = None) -> DeltaTable | None:
@@ -146,13 +161,14 @@ class StoredTable:
             )
         return table
 
-    def _write(self, frame: DataFrame, mode: Literal["append", "overwrite"], app_id: str, batch_id: int) -> Committed:
+    def _write(
+        self, write: Callable[[], list[Path]], mode: Literal["append", "overwrite"], app_id: str, batch_id: int
+    ) -> Committed:
         table = self._create()
         known = table.transaction_version(app_id)
         if known is not None and known >= batch_id:
             return Committed(table.version(), 0, 0, skipped=True)
-        files = self._write_parquet(frame, batch_id)
-        actions, rows = self._actions(files)
+        actions, rows = self._actions(write())
         try:
             self._commit(table, actions, mode, app_id, batch_id)
         except CommitFailedError:
@@ -167,7 +183,7 @@ class StoredTable:
 
     def _write_parquet(self, frame: DataFrame, batch_id: int) -> list[Path]:
         # A fresh directory a try: what a crash left can never be taken for this batch's files.
-        directory = self.path / _DATA / f"{batch_id}-{uuid.uuid4().hex[:12]}"
+        directory = self.data / f"{batch_id}-{uuid.uuid4().hex[:12]}"
         # Delta's timestamps are microseconds; Spark's default is a type of its own.
         frame.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         (
@@ -177,11 +193,15 @@ class StoredTable:
             .parquet(str(directory))
         )
         if not directory.is_dir():
-            raise LocalError(
-                f"Spark wrote {directory}, and this process does not see it. Driver and executors must see the "
-                "tables under the same path: use a shared file system."
-            )
+            raise _unseen(directory)
         return sorted(directory.glob("*.parquet"))
+
+    def _seen(self, files: Iterable[Path]) -> list[Path]:
+        found = sorted(files)
+        for file in found:
+            if not file.is_file():
+                raise _unseen(file)
+        return found
 
     def _actions(self, files: list[Path]) -> tuple[list[AddAction], int]:
         actions, total = [], 0
@@ -216,6 +236,13 @@ class StoredTable:
             schema=table.schema(),
             commit_properties=CommitProperties(app_transactions=[Transaction(app_id, batch_id)]),
         )
+
+
+def _unseen(path: Path) -> LocalError:
+    return LocalError(
+        f"Spark wrote {path}, and this process does not see it. Driver and executors must see the tables under the "
+        "same path: use a shared file system."
+    )
 
 
 def _remove_empty_directories(root: Path) -> None:
@@ -261,3 +288,20 @@ class BatchSink:
         done = table.append(frame, app_id=checkpoint_id(self.checkpoint), batch_id=batch_id)
         if self.on_committed is not None:
             self.on_committed(batch_id, done)
+
+
+@dataclass(frozen=True, slots=True)
+class FilesSink:
+    """For `foreachBatch` over `mqtt_files`: commits the files that a micro-batch's tasks wrote, exactly once."""
+
+    path: str
+    schema: pa.Schema
+    checkpoint: str
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        """Commit one micro-batch."""
+        StoredTable(self.path, self.schema).add(
+            lambda: [Path(row["path"]) for row in frame.collect()],
+            app_id=checkpoint_id(self.checkpoint),
+            batch_id=batch_id,
+        )

@@ -16,7 +16,9 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.testing import assertDataFrameEqual
 
+from hanse.pipeline import register
 from hanse.pipeline.schemas.table import Table
+from hanse.pipeline.session import SETTINGS
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 BLANKS: dict[str, Any] = {
@@ -43,8 +45,10 @@ def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
     os.environ["PYTHONPATH"] = str(Path(__file__).parents[3] / "src")
     os.environ["PYSPARK_PYTHON"] = sys.executable
     session = SparkSession.builder.remote("local[2]" if mode == "connect" else mode).getOrCreate()
-    session.conf.set("spark.sql.session.timeZone", "UTC")
+    for name, value in SETTINGS.items():
+        session.conf.set(name, value)
     session.conf.set("spark.sql.shuffle.partitions", "2")
+    register(session)
     yield session
     session.stop()
 

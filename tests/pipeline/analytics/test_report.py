@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from plotly.offline import get_plotlyjs
 from pyspark.sql import DataFrame
+from tests.pipeline.analytics.attacked import attacked_tables
 
 from hanse.pipeline import report
 from hanse.pipeline.report import write_report
@@ -47,19 +48,8 @@ class Elements(HTMLParser):
 @pytest.fixture(scope="module")
 def evil_page(make: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
     """A report over tables in which every text is an attack."""
-
-    def read(name: str) -> DataFrame:
-        table = TABLES[name]
-        texts = [column for column in table.columns if column.type in {"string", "strings"}]
-        header = " ".join(column.name for column in texts)
-        row = tuple([EVIL] if column.type == "strings" else EVIL for column in texts)
-        frame: DataFrame = make(table, header, row)
-        if name == "gold_topology_intervals":
-            return frame.withColumn("down_at", frame["up_at"])
-        return frame
-
     path = tmp_path_factory.mktemp("report") / "deep" / "report.html"
-    write_report(read, path, title=EVIL, now=NOW)
+    write_report(attacked_tables(make, EVIL), path, title=EVIL, now=NOW)
     return path.read_text(encoding="utf-8")
 
 

@@ -1,11 +1,14 @@
 from pathlib import Path
 
 import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 from tests.pipeline.spooling import spool_rows
 
-from hanse.errors import LocalError
-from hanse.pipeline.jobs.ingest import Ingest, Progress, explain, start, watch
+from hanse.errors import LocalError, Unavailable
+from hanse.pipeline.jobs.ingest import STARTS_MAX, Ingest, Progress, explain, follow, start, watch
 from hanse.pipeline.spool import load_marks
 from hanse.pipeline.tables import bronze
 
@@ -19,7 +22,7 @@ def test_all_that_the_spool_holds_is_in_bronze_and_the_progress_says_how_far(
     spool_rows(tmp_path / "spool", "q", [7])
     ingest = Ingest(tmp_path / "lake", {"spool": str(tmp_path / "spool"), "maxRowsPerBatch": "200"})
     told: list[Progress] = []
-    watch(start(spark, ingest, once=True), told.append)
+    follow(lambda: start(spark, ingest, once=True), told.append)
     assert sum(one.rows for one in told) == 507
     assert (told[0].lag_rows, told[-1].lag_rows) == (507 - told[0].rows, 0)
     table = bronze(ingest.warehouse)
@@ -29,7 +32,7 @@ def test_all_that_the_spool_holds_is_in_bronze_and_the_progress_says_how_far(
     assert set(load_marks(tmp_path / "spool")) == {"bronze_mqtt"}
 
     spool_rows(tmp_path / "spool", "p", [50])
-    watch(start(spark, ingest, once=True), told.append)
+    follow(lambda: start(spark, ingest, once=True), told.append)
     assert table.rows() == 557
 
     # Compacted, by another writer than Spark, the table reads the same: times, bytes and nested properties.
@@ -53,3 +56,41 @@ def test_a_query_that_fails_says_why_in_one_sentence(spark: SparkSession, tmp_pa
 def test_spark_errors_of_others_are_cut_to_a_sentence() -> None:
     assert str(explain(ValueError("first\nsecond"))) == "The query failed: first"
     assert str(explain(ValueError())) == "The query failed: ValueError"
+
+
+class Late:
+    """A query whose Python process did not connect in time."""
+
+    recentProgress: tuple[object, ...] = ()  # noqa: N815 - Spark's name
+
+    def awaitTermination(self, timeout: int) -> bool:  # noqa: N802, ARG002 - Spark's name
+        raise StreamingQueryException("[STREAM_FAILED] Python worker failed to connect back. SQLSTATE: XXKST")
+
+    def stop(self) -> None:
+        pass
+
+
+def test_a_query_whose_python_process_was_late_is_started_again(spark: SparkSession, tmp_path: Path) -> None:
+    spool_rows(tmp_path / "spool", "p", [10])
+    ingest = Ingest(tmp_path / "lake", {"spool": str(tmp_path / "spool")})
+    late = [Late()] * (STARTS_MAX - 1)
+
+    def begin() -> StreamingQuery:
+        if len(late) == 1:
+            late.pop()
+            raise SparkConnectGrpcException("Python worker failed to connect back.")
+        return late.pop() if late else start(spark, ingest, once=True)  # type: ignore[return-value]
+
+    told: list[Progress] = []
+    said: list[str] = []
+    follow(begin, told.append, said.append)
+    assert ([one.rows for one in told], len(said)) == ([10], STARTS_MAX - 1)
+    late += [Late()] * STARTS_MAX
+    with pytest.raises(Unavailable, match="the machine is busy"):
+        follow(begin, told.append)
+
+    def refused() -> StreamingQuery:
+        raise SparkConnectGrpcException("something else")
+
+    with pytest.raises(SparkConnectGrpcException, match="something else"):
+        follow(refused, told.append)

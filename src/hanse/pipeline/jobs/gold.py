@@ -68,10 +68,10 @@ def run_gold(store: Store, settings: GoldSettings | None = None, tell: Callable[
         store.replace(name, make(store.read))
 
 
-def refresh_gold(spark: SparkSession, warehouse: Path) -> str:
+def refresh_gold(spark: SparkSession, warehouse: Path, settings: GoldSettings | None = None) -> str:
     """The job as the command line runs it, on tables in a directory; a sentence for the operator."""
     store = Warehouse(spark, warehouse)
-    run_gold(store)
+    run_gold(store, settings)
     rows = sum(store.table(name).rows() for name in GOLD)
     return f"{rows} rows in {len(GOLD)} tables, {store.table('gold_anomalies').rows()} anomalies"
 

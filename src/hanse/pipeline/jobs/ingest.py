@@ -6,13 +6,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own docs use
 from pyspark.sql.streaming.query import StreamingQuery
 
-from hanse.errors import HanseError, LocalError
+from hanse.errors import HanseError, LocalError, Unavailable
 from hanse.pipeline.schemas import mqtt
-from hanse.pipeline.tables import BatchSink, bronze
+from hanse.pipeline.tables import FilesSink, bronze
+
+_COUNTED = "bronze_mqtt"
+
+# How often in a row a query is started whose Python process is late, ten seconds each: five minutes. Longer would hide
+# a machine that cannot do it at all.
+STARTS_MAX = 30
+_WORKER_LATE = "Python worker failed to connect back"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +45,13 @@ def start(spark: SparkSession, ingest: Ingest, *, once: bool = False) -> Streami
     options = dict(ingest.options)
     # Under this name the janitor knows what is still to be read.
     options.setdefault("consumer", "bronze_mqtt")
-    rows = spark.readStream.format("mqtt").options(**options).load()
-    sink = BatchSink(str(table.path.absolute()), mqtt.ROW, str(ingest.checkpoint.absolute()))
+    into = table.path.absolute()
+    files = spark.readStream.format("mqtt_files").options(**options).option("into", str(table.data.absolute())).load()
+    # The query's own count of rows is one of files.
+    counted = files.observe(_COUNTED, F.sum("rows").alias("rows"))
+    sink = FilesSink(str(into), mqtt.ROW, str(ingest.checkpoint.absolute()))
     writer = (
-        rows.writeStream.queryName("bronze_mqtt")
+        counted.writeStream.queryName("bronze_mqtt")
         .foreachBatch(sink)
         .option("checkpointLocation", str(ingest.checkpoint.absolute()))
     )
@@ -65,12 +76,68 @@ def read_progress(progress: Any) -> Progress:  # noqa: ANN401 - classic and Conn
     progress = json.loads(progress.json)
     source = progress["sources"][0]
     reached, latest = _rows(source["endOffset"]), _rows(source["latestOffset"])
+    # What Spark itself counts is rows for a query on `mqtt`, and files for the ingest.
+    counted = (progress.get("observedMetrics") or {}).get(_COUNTED)
+    rows = int((counted["rows"] if counted else source["numInputRows"]) or 0)
+    took_ms = int((progress.get("durationMs") or {}).get("triggerExecution") or 0)
     return Progress(
         batch_id=int(progress["batchId"]),
-        rows=int(source["numInputRows"] or 0),
-        rows_per_s=float(source["processedRowsPerSecond"] or 0.0),
+        rows=rows,
+        rows_per_s=rows / took_ms * 1000 if took_ms else 0.0,
         lag_rows=max(0, latest - reached),
     )
+
+
+def follow(
+    begin: Callable[[], StreamingQuery],
+    tell: Callable[[Progress], None],
+    say: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Start the query and tell each batch until it ends; start it again where only its Python process was late.
+
+    Spark gives that process ten seconds to start, and fails the query after them: on a busy machine that happens to
+    a query with which nothing is wrong. Nothing is lost or doubled by going on from the checkpoint.
+
+    Args:
+        begin: starts the query.
+        tell: is told of each batch.
+        say: is told why the query is started again.
+
+    Raises:
+        HanseError: the query failed for another reason, or again and again.
+    """
+    late = 0
+
+    def tell_of_work(progress: Progress) -> None:
+        nonlocal late
+        late = 0
+        tell(progress)
+
+    while True:
+        query: StreamingQuery | None = None
+        try:
+            query = _begun(begin)
+            watch(query, tell_of_work)
+        except Unavailable as failure:
+            late += 1
+            if late == STARTS_MAX:
+                raise
+            say(f"{failure} Starting it again.")
+        else:
+            return
+        finally:
+            if query is not None:
+                query.stop()
+
+
+def _begun(begin: Callable[[], StreamingQuery]) -> StreamingQuery:
+    try:
+        return begin()
+    except PySparkException as failure:
+        # Over Connect the batches' own Python process is started before the query is.
+        if _WORKER_LATE in str(failure):
+            raise explain(failure) from failure
+        raise
 
 
 def watch(query: StreamingQuery, tell: Callable[[Progress], None], *, poll_s: int = 1) -> None:
@@ -105,6 +172,10 @@ def explain(failure: Exception) -> HanseError:
         kind, _, message = line.strip().partition(": ")
         if kind.startswith("hanse.") and message:
             return LocalError(message)
+    if _WORKER_LATE in text:
+        return Unavailable(
+            "Spark's Python process did not start within the ten seconds that Spark allows it: the machine is busy."
+        )
     return LocalError(f"The query failed: {text.splitlines()[0][:500] if text else type(failure).__name__}")
 
 

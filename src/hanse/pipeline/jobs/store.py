@@ -7,7 +7,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from hanse.errors import LocalError
-from hanse.pipeline.schemas import mqtt
+from hanse.pipeline.schemas import alarms, mqtt
 from hanse.pipeline.schemas.catalog import TABLES
 from hanse.pipeline.tables import StoredTable
 
@@ -63,7 +63,7 @@ class Warehouse:
 
 def stored_tables(warehouse: Path) -> list[StoredTable]:
     """All silver and gold tables in a directory, for compaction and vacuum; those never written do no harm."""
-    return [StoredTable(warehouse / name, table.arrow) for name, table in TABLES.items()]
+    return [StoredTable(warehouse / table.name, table.arrow) for table in (*TABLES.values(), alarms.TABLE)]
 
 
 def _schema(name: str) -> pa.Schema:
