@@ -96,6 +96,8 @@ class Checkers(Monitor):
         self._cores: dict[int, None] = {}
         self._elected: defaultdict[str, list[float]] = defaultdict(list)
         self._sweep_s = 0.0
+        # When the overlay fell apart, and which side each federator was on.
+        self._partitions: list[tuple[float, dict[int, int]]] = []
         # When federators took their leave: who says so is not waited for.
         self._left_s: defaultdict[int, list[float]] = defaultdict(list)
         # Federators that lost their disk: what they delivered before may be delivered again.
@@ -125,6 +127,9 @@ class Checkers(Monitor):
     def fault_began(self, kind: str, *, is_restless: bool) -> None:
         """Count a fault; a restless one keeps the bound from running."""
         self.faults[kind] += 1
+        if kind == "partition":
+            now = self._federation.engine.now
+            self._federation.engine.after(0.3 * self._a, self._note_partition, now)
         self._restless += is_restless
         if is_restless:
             self.edge(kind)
@@ -202,6 +207,8 @@ class Checkers(Monitor):
             # In custody from here on: only what no federator can help is an excuse.
             if any(abs(left_s - message.published_s) < self._a for left_s in self._left_s.get(client.broker, ())):
                 return "its federator took its leave"
+            if self._was_parted(message, client):
+                return "a partition came between"
             if client.name in message.unheard and not message.is_calm:
                 return "its interest had not reached the origin"
             return message.excuse or None
@@ -215,6 +222,18 @@ class Checkers(Monitor):
         if not message.is_told:
             return "not taken from the host"
         return "while a fault was on"
+
+    def _was_parted(self, message: Message, client: Client) -> bool:
+        """Whether a partition came between while the message was under way: each side is lossless within."""
+        for begun_s, sides in self._partitions:
+            if -self._a < begun_s - message.published_s < EXCUSED_AFTER_A * self._a:
+                here, there = sides.get(message.origin), sides.get(client.broker)
+                if here is not None and there is not None and here != there:
+                    return True
+        return False
+
+    def _note_partition(self, begun_s: float) -> None:
+        self._partitions.append((begun_s, dict(self._components())))
 
     # --- control plane ---
 
@@ -427,7 +446,9 @@ class Checkers(Monitor):
                     node.identity,
                     message,
                     node.host.receivers(message.topic),
-                    may_repeat=(message.qos < 2 and node.starts > first_start) or node.identity in self._diskless,
+                    may_repeat=(message.qos < 2 and node.starts > first_start)
+                    or node.identity in self._diskless
+                    or message.origin in self._diskless,
                 )
                 message.first_start[node.identity] = node.starts
 
