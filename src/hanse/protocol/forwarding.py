@@ -32,6 +32,8 @@ from hanse.protocol.topics import check_name, may_cross
 PLANS_MAX = 65_536
 
 _new_tuple = tuple.__new__
+# In the place of an entry, for what is of QoS 0 alone.
+_UNOWED = Entry(NOBODY)
 _NO_USE: Use = [0, 0]
 
 
@@ -207,6 +209,7 @@ class Forwarding:
         plans = self._topic_plans
         plan: Plan | None = None
         qos = -1
+        owes = 0
         packets: list[bytes] = []
         for topic, packet_qos, packet in publications:
             new_plan = plans.get(topic)
@@ -219,9 +222,12 @@ class Forwarding:
                 self._number(now, plan, qos, epoch, first, packets, frames)
                 first += len(packets)
             plan, qos, packets = new_plan, packet_qos, [packet]
+            owes = owes or qos
         if plan is not None:
             self._number(now, plan, qos, epoch, first, packets, frames)
         self._counters["published"] += len(publications)
+        if not receipt and not owes:
+            return Routed(dict(frames), [])  # QoS 0 alone: nobody keeps it
         return self._hand_out(now, self.custody.open(HOST, receipt), frames, [], HOST)
 
     def publish_to(self, now: float, group: str, qos: int, packets: list[bytes]) -> Routed:
@@ -299,7 +305,9 @@ class Forwarding:
 
         With a receipt the neighbour is to hear, by `Acknowledge`, when all of it has arrived (R33).
         """
-        entry = self.custody.open(neighbour, receipt)
+        entry = _UNOWED
+        if receipt or any([run[4] for run in runs]):
+            entry = self.custody.open(neighbour, receipt)
         frames: dict[int, list[Run]] = {}
         deliveries: list[Run] = []
         counters = self._counters
@@ -355,6 +363,8 @@ class Forwarding:
                 self._forward_pieces(now, neighbour, groups, run, frames, deliveries)
             if qos:
                 self.custody.note(entry, sender_epoch, run)
+        if entry is _UNOWED:
+            return Routed(frames, deliveries)  # QoS 0 alone: nobody keeps it
         return self._hand_out(now, entry, frames, deliveries, neighbour)
 
     def _turn(self, now: float, entry: Entry, neighbour: int, run: Run) -> None:
@@ -364,6 +374,8 @@ class Forwarding:
             self._counters["dropped_hops"] += run.length
             self.accounts.count(f"{DROPPED}hops", run)
             return
+        if not run.qos:
+            return  # nobody returns what nobody keeps
         self._counters["turned"] += run.length
         onward = run._replace(hops=run.hops + 1)
         if run.origin == self.identity:
