@@ -207,6 +207,7 @@ def test_a_full_queue_refuses_and_credit_comes_back() -> None:
         await scene.up()
         link = scene.here.link
         link._data_bytes_max = 1000
+        assert link._connection is not None
         link._connection.pause_writing()
         link.send("d", bytes(900))
         with pytest.raises(Unavailable, match="credit"):

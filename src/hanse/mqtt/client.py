@@ -472,7 +472,7 @@ class _Attempt:
         connection.write(self._client._connect_bytes)  # noqa: SLF001 - two halves of one thing
         connection.flush()
 
-    def on_packets(self, data: bytes, offsets: list[tuple[int, int]]) -> None:
+    def on_packets(self, data: bytes, offsets: Sequence[tuple[int, int]]) -> None:
         """CONNACK first, then the session's traffic."""
         if not self._is_accepted:
             start, end = offsets[0]

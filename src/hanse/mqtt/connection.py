@@ -8,7 +8,7 @@ to end has `CLOSE_DEADLINE_S` to drain and is then cut; after the end nothing is
 import asyncio
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol, cast
 from weakref import WeakKeyDictionary
 
@@ -35,7 +35,7 @@ class Owner(Protocol):
     def on_open(self, connection: "Connection") -> None:
         """The transport is there."""
 
-    def on_packets(self, data: bytes, offsets: list[tuple[int, int]]) -> None:
+    def on_packets(self, data: bytes, offsets: Sequence[tuple[int, int]]) -> None:
         """One read's packets; a Refusal that it raises ends the connection."""
 
     def on_lost(self, error: HanseError | None) -> None:

@@ -5,7 +5,7 @@ handed on before the fault is raised; a packet that this side may not receive is
 """
 
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from sys import byteorder
 from typing import Final
 
@@ -110,7 +110,7 @@ class Exchange:
         if refused := [pair for pair in outcomes if pair[1]]:
             self._on_refused(refused)
 
-    def receive(self, data: bytes, offsets: list[tuple[int, int]]) -> None:
+    def receive(self, data: bytes, offsets: Sequence[tuple[int, int]]) -> None:
         """One read's packets.
 
         Raises:
@@ -132,7 +132,7 @@ class Exchange:
         if refusal is not None:
             raise refusal
 
-    def _sort(self, data: bytes, offsets: list[tuple[int, int]], turn: "_Turn") -> None:
+    def _sort(self, data: bytes, offsets: Sequence[tuple[int, int]], turn: "_Turn") -> None:
         count = len(offsets)
         k = 0
         if data[offsets[0][0]] == 0x40:
@@ -156,7 +156,7 @@ class Exchange:
             else:
                 self._one(codec.decode(data[start:end]), head >> 4, turn)
 
-    def _sort_acknowledgements(self, data: bytes, offsets: list[tuple[int, int]], turn: "_Turn") -> int:
+    def _sort_acknowledgements(self, data: bytes, offsets: Sequence[tuple[int, int]], turn: "_Turn") -> int:
         """A read that is PUBACKs and nothing else, as a publisher gets them: 0.07 us each. How many: all or none."""
         count = len(offsets)
         start, stop = offsets[0][0], offsets[-1][1]

@@ -15,7 +15,7 @@ Rules:
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from mqtt5 import DisconnectPacket
@@ -252,7 +252,7 @@ class Link:
         connection.keep_alive(self._keep_alive_s, pings=self.is_dialled)
         self._handler.on_link(self)
 
-    def on_packets(self, data: bytes, offsets: list[tuple[int, int]]) -> None:
+    def on_packets(self, data: bytes, offsets: Sequence[tuple[int, int]]) -> None:
         """One read: frames, acknowledgements, pings."""
         assert self._connection is not None
         self._connection.counters.packets_in += len(offsets)

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from mqtt5 import PublishPacket, QoS
 
 from hanse.errors import LocalError
-from hanse.mqtt.framing import ROW_MIN, places_of, row_of
+from hanse.mqtt.framing import ROW_MIN, Row, row_of
 from hanse.mqtt.limits import PROPERTIES_MAX, REMEMBERED_BYTES_MAX, REMEMBERED_MAX
 from hanse.mqtt.properties import (
     EXPIRY,
@@ -402,7 +402,7 @@ def decode(packet: bytes) -> PublishPacket:
     return found
 
 
-def split(run: bytes) -> list[tuple[int, int]]:
+def split(run: bytes) -> Sequence[tuple[int, int]]:
     """Where each packet of a run starts and ends: 0.15 us a packet.
 
     Raises:
@@ -412,7 +412,7 @@ def split(run: bytes) -> list[tuple[int, int]]:
     if (count := row_of(run)) and run[0] & 0xF0 == PUBLISH:
         stride = run[1] + 2
         if count * stride == size and run[0::stride] == run[:1] * count:
-            return places_of(count, stride)
+            return Row(count, stride)
     found: list[tuple[int, int]] = []
     append = found.append
     i = 0

@@ -242,7 +242,7 @@ class Sending:
             and self._free_from(self._next_id, count) == count
         )
 
-    def _send_mixed(self, run: bytes, offsets: Sequence[tuple[int, int]], sure: list[tuple[int, int]]) -> int:
+    def _send_mixed(self, run: bytes, offsets: Sequence[tuple[int, int]], sure: Sequence[tuple[int, int]]) -> int:
         assert self._write is not None
         kept, kept_offsets = _joined([run[start:end] for start, end in sure])
         first_id = self._next_id
