@@ -24,6 +24,9 @@ from hanse.mqtt.refusal import KEEP_ALIVE_TIMEOUT, NORMAL, UNSPECIFIED, Refusal
 
 CLOSE_DEADLINE_S: Final = 5.0
 
+# Pieces of one write below this in all are joined; more go to the kernel one by one, which saves copying them first.
+JOIN_BYTES_MAX: Final = 16_384
+
 # Linux's option number, which Python names from 3.12 on: the kernel keeps at most so much unsent data, so that what
 # is urgent does not stand behind megabytes in a socket buffer.
 TCP_NOTSENT_LOWAT: Final = 25
@@ -231,16 +234,20 @@ class Connection(asyncio.Protocol):
         """What was written since the last time, in one call."""
         if not self._out:
             return
-        out = self._out
+        out, size = self._out, self._out_bytes
         self._out = []
         self._out_bytes = 0
         if self._transport is None:
             return
-        data = out[0] if len(out) == 1 else b"".join(out)
-        self._transport.write(data)
+        if len(out) == 1:
+            self._transport.write(out[0])
+        elif size < JOIN_BYTES_MAX:
+            self._transport.write(b"".join(out))
+        else:
+            self._transport.writelines(out)
         self.sent_at = self._loop.time()
         self.counters.writes += 1
-        self.counters.bytes_out += len(data)
+        self.counters.bytes_out += size
 
     def keep_alive(self, interval_s: float, *, pings: bool) -> None:
         """Ping (client side), and give the peer up when it stays silent."""
