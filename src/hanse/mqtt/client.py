@@ -179,7 +179,7 @@ class Client:
         self._exchange = Exchange(
             self.counters,
             self._sending,
-            Receiving(self.counters, receive_max=settings.receive_max),
+            Receiving(self.counters, receive_max=settings.receive_max, tolerated=2 * settings.receive_max),
             others=BY_CLIENT,
             on_publications=handler.on_publications,
             on_acknowledged=handler.on_acknowledged,
