@@ -10,7 +10,7 @@ Rules:
 - A *receipt* names the session as well as the packet identifier: an `ack` that comes after the session was lost
   cannot acknowledge another publication that got the same identifier.
 - The peer may have `receive_max` of them outstanding; one more ends the connection (3.3.4), unless `tolerated` says
-  otherwise: Mosquitto 2.0.11 sends some more when it is acknowledged out of turn (65,539 were seen where 65,534 may be).
+  otherwise: Mosquitto 2.0.11 sends some more when it is acknowledged out of turn (65,539 were seen for 65,534).
 - At QoS 1 an identifier that comes without DUP while it is held is *another* publication, handed over and acknowledged
   by itself. MQTT forbids it (2.2.1), but Mosquitto numbers what it queues, dropped or not, without a look at what is
   under way: where its queue overflows, two publications under way have one identifier. To end the session for that
