@@ -12,9 +12,9 @@ Rules:
 - The peer may have `receive_max` of them outstanding; one more ends the connection (3.3.4), unless `tolerated` says
   otherwise: Mosquitto 2.0.11 sends some more when it is acknowledged out of turn (65,539 were seen for 65,534).
 - At QoS 1 an identifier that comes without DUP while it is held is *another* publication, handed over and acknowledged
-  by itself. MQTT forbids it (2.2.1), but Mosquitto numbers what it queues, dropped or not, without a look at what is
-  under way: where its queue overflows, two publications under way have one identifier. To end the session for that
-  would lose all that the broker still holds for us.
+  by itself. MQTT forbids it (2.2.1), but Mosquitto numbers what it queues without a look at what is under way: with a
+  full window, an acknowledgement out of turn, or a queue that overflows, gives two publications one identifier. To end
+  the session for that would lose all that the broker still holds for us.
 """
 
 from array import array
