@@ -108,7 +108,7 @@ def neighbour(payload: bytes) -> Callable[[], None]:
 
 
 def codec_read(payload: bytes) -> Callable[[], None]:
-    data = raw(0, payload)
+    data = raw(0, payload, TOPICS)
     offsets = split(data)
     view = memoryview(data)
 
