@@ -118,17 +118,20 @@ class Exchange:
         """
         count = len(offsets)
         self._counters.packets_in += count
-        turn = _Turn()
+        found: list[Publication] = []
         k = 0
         if data[offsets[0][0]] & 0xF0 == PUBLISH:
-            k = self._reader.read_from(data, offsets, 0, self.receiving.receipt_base, turn.publications)
+            k = self._reader.read_from(data, offsets, 0, self.receiving.receipt_base, found)
             if k == count:
                 # Ordinary publications and nothing else: a lone one is through here in half the time.
-                turn.fresh, answers = self.receiving.admit(turn.publications)
-                self._deliver(turn)
+                fresh, answers = self.receiving.admit(found)
+                if fresh:
+                    self._hand_over(fresh)
                 if answers and self._write is not None:
                     self._write(answers)
                 return
+        turn = _Turn()
+        turn.publications = found
         refusal: Refusal | None = None
         try:
             self._sort(data, offsets, turn, k)
@@ -241,10 +244,13 @@ class Exchange:
     def _deliver(self, turn: "_Turn") -> None:
         if turn.fresh:
             fresh, turn.fresh = turn.fresh, []
-            self._counters.publications_in += len(fresh)
-            self._on_publications(fresh)
-            if self._auto_ack:
-                self.ack([publication[5] for publication in fresh if publication[5]])
+            self._hand_over(fresh)
+
+    def _hand_over(self, fresh: list[Publication]) -> None:
+        self._counters.publications_in += len(fresh)
+        self._on_publications(fresh)
+        if self._auto_ack:
+            self.ack([publication[5] for publication in fresh if publication[5]])
 
     def _conclude(self, turn: "_Turn") -> None:
         """Answers of the peer's to what we sent, and ours that are due at once."""

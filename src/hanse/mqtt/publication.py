@@ -110,7 +110,8 @@ class Reader:
         packet costs 0.7 us at QoS 0 and 1.0 us at QoS 1, of which 0.2 us are the tuple and the list; the codec's
         decode alone costs 0.4 us, and then nothing is canonical yet.
         """
-        first += self._read_row(data, offsets, first, receipt_base, into)
+        if len(offsets) - first >= ROW_MIN:
+            first += self._read_row(data, offsets, first, receipt_base, into)
         fronts = self._fronts
         topics = self._topics
         properties = self._properties
@@ -171,7 +172,7 @@ class Reader:
         call for all packets, so that a packet costs 0.3 us at QoS 0 and 0.4 us at QoS 1.
         """
         count = len(offsets) - first
-        if count < ROW_MIN or self._is_canonical:
+        if self._is_canonical:
             return 0
         start, end = offsets[first]
         stop = offsets[-1][1]
