@@ -62,7 +62,7 @@ def disconnect_packet(reason_code: int, reason: str | None = None, server_refere
 class _Handling:
     """Whether a read is being handled on a loop, and the connections that have been written to meanwhile.
 
-    A callback at the end of the loop's turn would do as well, but costs a turn: 4 us of a lone message's way.
+    A callback at the end of the loop's turn would do as well, but costs one, and one more turn, a message.
     """
 
     __slots__ = ("is_under_way", "written")

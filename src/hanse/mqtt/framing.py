@@ -18,7 +18,7 @@ ROW_MIN: Final = 8
 def row_of(data: bytes) -> int:
     """How many whole packets `data` holds, where all are of one size below 130 bytes; 0 where they are not, or few.
 
-    Packets of one stream mostly have one size. Then all their length bytes are compared in one call: 0.01 us a packet
+    Packets of one stream mostly have one size. Then all their length bytes are compared in one call: 0.002 us a packet
     against 0.14 us.
     """
     if len(data) < 2:

@@ -14,8 +14,7 @@ Rules:
 - As soon as a pause gathers little, the stream has ebbed and reads are handled at once again. Where the first pause
   gathers little, `MISSES_MAX` times in a row, there is none for `REST_S`: the peer waits for our answers (Mosquitto's
   default window is 20 messages), and a pause would be what it waits for.
-- Little and much are counted in bytes and in packets, because a thousand acknowledgements have but 4,000 bytes. Read
-  one by one they cost a federator 5 us each at QoS 1, gathered 1.5 us.
+- Little and much are counted in bytes and in packets, because a thousand acknowledgements have but 4,000 bytes.
 """
 
 # libuv's timers count milliseconds: the shortest wait there is, and the one for streams of tens of thousands a second.

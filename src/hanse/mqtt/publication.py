@@ -478,7 +478,7 @@ def _properties_at(packet: bytes) -> int:
 
 
 def _number_row(out: bytearray, run: bytes, offsets: Sequence[tuple[int, int]], first_id: int) -> bool:
-    """Write the identifiers into packets that have them all at the same place: 0.02 us a packet."""
+    """Write the identifiers into packets that have them all at the same place: 0.05 us a packet."""
     count = len(offsets)
     if count < ROW_MIN or first_id + count > 0x10000 or not run[0] & 0x06:
         return False

@@ -69,7 +69,7 @@ class Receiving:
         if not any(receipts):
             return publications, b""
         if not self._unreleased and not self._answered and held.keys().isdisjoint(receipts):
-            # The usual read: nothing came before, or waits for a release. 0.1 us each, against 0.25 us.
+            # The usual read: nothing came before, or waits for a release. 0.11 us each, against 0.13 us.
             taken = {publication[5]: publication[2] for publication in publications if publication[5]}
             if len(taken) + receipts.count(0) == len(receipts):
                 held.update(taken)
