@@ -3,8 +3,8 @@
     python bench/bench_mqtt.py [--payload 64] [--messages 200000] [--rounds 5]
 
 Prints JSON: messages a second of this process's own time (so that a busy machine blurs less), the median of the
-rounds with the smallest and largest. Each figure is for reads (or runs) of 200 packets over 50 topics, which is
-what a busy socket gives.
+rounds with the smallest and largest. Each figure is for reads (or runs) of 200 packets, which is what a busy socket
+gives, over 50 topics; those with `_one_topic` for 200 packets of one publisher, which have one size and one topic.
 
 - `inbound_qos*`: bytes of a host broker (with a subscription identifier) to a list of publications.
 - `outbound_qos*`: a run of canonical packets to bytes, with the peer's acknowledgements where the QoS has them.
@@ -64,10 +64,10 @@ def exchange(*, is_older: bool = False) -> Exchange:
     return made
 
 
-def raw(qos: int, payload: bytes) -> bytes:
+def raw(qos: int, payload: bytes, topics: int) -> bytes:
     return b"".join(
         mqtt5.PublishPacket(
-            f"plant/{n % TOPICS}/temperature",
+            f"plant/{n % topics}/temperature",
             payload,
             qos=mqtt5.QoS(qos),
             packet_id=n + 1 if qos else None,
@@ -77,10 +77,10 @@ def raw(qos: int, payload: bytes) -> bytes:
     )
 
 
-def inbound(qos: int, payload: bytes, *, is_older: bool = False) -> Callable[[], None]:
+def inbound(qos: int, payload: bytes, topics: int = TOPICS, *, is_older: bool = False) -> Callable[[], None]:
     got = exchange(is_older=is_older)
     splitter = Splitter(PACKET_BYTES_MAX)
-    data = raw(qos, payload)
+    data = raw(qos, payload, topics)
     data = V311(Counters()).outward(data) if is_older else data
     releases = b"".join(b"\x62\x02" + (n + 1).to_bytes(2) for n in range(BATCH)) if qos == 2 else b""
 
@@ -98,10 +98,10 @@ def older_outward(payload: bytes) -> Callable[[], None]:
     return lambda: ignore(older.outward(run))
 
 
-def outbound(qos: int, payload: bytes, *, is_older: bool = False) -> Callable[[], None]:
+def outbound(qos: int, payload: bytes, topics: int = TOPICS, *, is_older: bool = False) -> Callable[[], None]:
     sent = exchange(is_older=is_older)
     splitter = Splitter(PACKET_BYTES_MAX)
-    run = b"".join(encode(f"plant/{n % TOPICS}/temperature", payload, qos=qos) for n in range(BATCH))
+    run = b"".join(encode(f"plant/{n % topics}/temperature", payload, qos=qos) for n in range(BATCH))
 
     def once() -> None:
         number = sent.sending.publish_run(run, qos=qos)
@@ -125,7 +125,7 @@ def neighbour(payload: bytes) -> Callable[[], None]:
 
 
 def codec_read(payload: bytes) -> Callable[[], None]:
-    data = raw(0, payload)
+    data = raw(0, payload, TOPICS)
     offsets = split(data)
     view = memoryview(data)
 
@@ -166,10 +166,12 @@ def main() -> None:
     payload = b"x" * wanted.payload
     cases: dict[str, Callable[[], None]] = {
         **{f"inbound_qos{qos}": inbound(qos, payload) for qos in (0, 1, 2)},
+        **{f"inbound_qos{qos}_one_topic": inbound(qos, payload, 1) for qos in (0, 1)},
         **{f"outbound_qos{qos}": outbound(qos, payload) for qos in (0, 1, 2)},
         **{f"older_inbound_qos{qos}": inbound(qos, payload, is_older=True) for qos in (0, 1)},
         **{f"older_outbound_qos{qos}": outbound(qos, payload, is_older=True) for qos in (0, 1)},
         "older_outward": older_outward(payload),
+        "outbound_qos1_one_topic": outbound(1, payload, 1),
         "neighbour_run": neighbour(payload),
         "codec_read": codec_read(payload),
         "codec_write": codec_write(payload),

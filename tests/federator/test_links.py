@@ -212,12 +212,16 @@ def test_frames_that_are_owed_wait_in_order_while_the_link_is_full() -> None:
             two.book.dial(one.url)
             await eventually(lambda: one.up and two.up)
             one.link(2)._data_bytes_max = 200
+            wire = one.link(2)._connection
+            assert wire is not None
+            wire.pause_writing()
             payloads = [b"%03d" % number * 20 for number in range(100)]
             all_owed = [Owed() for _ in payloads]
             for payload, owed in zip(payloads, all_owed, strict=True):
                 assert one.book.send_data(2, payload, 1, owed.obligation)
                 owed.obligation.settle()
             assert one.book._peers[2].waiting
+            wire.resume_writing()
             await eventually(lambda: all(owed.is_released for owed in all_owed))
             assert [frame.payload for frame in two.frames] == payloads
             assert one.book.drops == {}
@@ -231,9 +235,13 @@ def test_frames_of_qos_0_are_dropped_and_counted_while_the_link_is_full() -> Non
             two.book.dial(one.url)
             await eventually(lambda: one.up and two.up)
             one.link(2)._data_bytes_max = 100
+            wire = one.link(2)._connection
+            assert wire is not None
+            wire.pause_writing()
             assert one.book.send_data(2, b"x" * 80, 3, None)
             assert not one.book.send_data(2, b"y" * 80, 4, None)
             assert one.book.drops == {"link_full": 4}
+            wire.resume_writing()
             await eventually(lambda: two.frames)
             assert one.book.send_data(2, b"z", 1, None)
 
@@ -246,8 +254,12 @@ def test_control_passes_a_link_that_is_full_of_data() -> None:
             two.book.dial(one.url)
             await eventually(lambda: one.up and two.up)
             one.link(2)._data_bytes_max = 100
+            wire = one.link(2)._connection
+            assert wire is not None
+            wire.pause_writing()
             one.book.send_data(2, b"x" * 99, 1, None)
             one.book.send_control(2, ControlFrame(1, 7, 1, 0, 0))
+            wire.resume_writing()
             await eventually(lambda: len(two.frames) == 2)
             assert [frame.topic for frame in two.frames] == [CONTROL_TOPIC, DATA_TOPIC]
 

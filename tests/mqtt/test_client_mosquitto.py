@@ -380,3 +380,32 @@ def test_wrong_settings_are_said_in_one_sentence(tmp_path: Any) -> None:
     password_file.write_text("ours:$7$101$AAAA$AAAA\n")
     with Mosquitto(f"password_file {password_file}", anonymous=False) as broker:
         play(story, broker)
+
+
+def test_a_broker_that_numbers_two_publications_alike_loses_no_session() -> None:
+    async def story(broker: Mosquitto) -> None:
+        there, _ = await connected(broker.url, "there")
+        slow, got = await connected(broker.url, "slow", receive_max=65_534)
+        await subscribed(slow, Subscription("t", qos=1))
+        for first in range(0, 65_600, 8_200):
+            there.publish_run(b"".join(encode("t", b"%05d" % (first + n), qos=1) for n in range(8_200)), qos=1)
+            await until(lambda: not there.unacknowledged, "the broker has taken all")
+        await until(lambda: len(got.publications) == 65_534, "a full window")
+        # What is acknowledged out of its turn makes room, and the broker numbers on into what is still held; it also
+        # sends more than the window allows.
+        slow.ack([p.receipt for p in got.publications[-50:]])
+        await until(lambda: len(got.publications) >= 65_584, "as many more")
+        assert slow.counters.refusals["identifier_reused"] > 40
+        acknowledged = {*range(65_484, 65_534)}
+        while len(acknowledged) < 65_600:
+            due = [k for k in range(len(got.publications)) if k not in acknowledged]
+            slow.ack([got.publications[k].receipt for k in due])
+            acknowledged.update(due)
+            await until(lambda: len(got.publications) > len(acknowledged) or len(acknowledged) == 65_600, "the rest")
+        assert [int(p.payload) for p in got.publications] == list(range(65_600))
+        there.publish("t", b"65600", qos=1)
+        await until(lambda: len(got.publications) == 65_601, "the session goes on")
+        assert got.disconnected == []
+
+    with Mosquitto("max_inflight_messages 65535", "max_queued_messages 0") as broker:
+        play(story, broker)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hanse.mqtt.framing import Splitter
+from hanse.mqtt.framing import Row, Splitter
 from hanse.mqtt.properties import varint
 
 CONNECT = b"\x10\x0d\x00\x04MQTT\x05\x00\x00\x00\x00\x00\x00"
@@ -86,3 +86,33 @@ def test_a_connect_has_a_smaller_limit_than_what_follows() -> None:
     assert drain(splitter, b"\x10" + varint(500)) == []
     assert splitter.refusal is not None
     assert splitter.refusal.reason_code == 0x95
+
+
+@given(st.integers(2, 140), st.integers(1, 30), st.binary(max_size=9), st.integers(1, 3000))
+def test_packets_of_one_size_come_out_as_they_went_in(size: int, count: int, tail: bytes, chunk: int) -> None:
+    body = varint(size) + bytes(size)
+    sent = [bytes((0x30 | n & 1,)) + body for n in range(count)]
+    stream = b"".join(sent) + b"\xc0\x00" + b"\x40" + varint(len(tail)) + tail
+    splitter = Splitter(100_000)
+    found: list[bytes] = []
+    for at in range(0, len(stream), chunk):
+        found += drain(splitter, stream[at : at + chunk])
+    assert found == [*sent, b"\xc0\x00", b"\x40" + varint(len(tail)) + tail]
+
+
+def test_attack_a_row_of_packets_above_the_limit_is_refused() -> None:
+    splitter = Splitter(20)
+    assert drain(splitter, b"\x30\x20" * 1000) == []
+    assert splitter.refusal is not None
+
+
+def test_a_row_is_a_list_of_places() -> None:
+    row = Row(4, 10)
+    listed = [(0, 10), (10, 20), (20, 30), (30, 40)]
+    assert list(row) == listed
+    assert [row[k] for k in range(-4, 4)] == listed * 2
+    assert row[1:] == listed[1:]
+    assert row[:2] == listed[:2]
+    assert len(row) == 4
+    with pytest.raises(IndexError):
+        row[4]

@@ -1,8 +1,12 @@
 from hanse.mqtt.gathering import (
     ENOUGH_BYTES,
+    FEW_PACKETS,
     LARGE_BYTES,
     LONG_S,
+    MANY_PACKETS,
+    MISSES_MAX,
     READS_A_WINDOW,
+    REST_S,
     SHORT_S,
     SMALL_BYTES,
     WINDOW_S,
@@ -10,8 +14,8 @@ from hanse.mqtt.gathering import (
 )
 
 
-def read_at(gathering: Gathering, rate_per_s: float, count: int, size: int = 70) -> list[float]:
-    return [gathering.pause_s(100.0 + k / rate_per_s, size) for k in range(count)]
+def read_at(gathering: Gathering, rate_per_s: float, count: int, size: int = 70, packets: int = 1) -> list[float]:
+    return [gathering.pause_s(100.0 + k / rate_per_s, size, packets) for k in range(count)]
 
 
 def test_a_thousand_reads_a_second_are_never_made_to_wait() -> None:
@@ -27,15 +31,39 @@ def test_many_reads_within_a_moment_are_gathered_for_a_moment() -> None:
 def test_what_gathers_much_is_gathered_longer() -> None:
     gathering = Gathering()
     assert read_at(gathering, 100_000, 3 * READS_A_WINDOW, LARGE_BYTES)[-1] == LONG_S
-    assert gathering.pause_s(200.0, LARGE_BYTES - 1) == SHORT_S
+    assert gathering.pause_s(200.0, LARGE_BYTES - 1, 1) == SHORT_S
 
 
 def test_a_stream_that_ebbs_is_read_at_once_again() -> None:
     gathering = Gathering()
     assert read_at(gathering, 100_000, 2 * READS_A_WINDOW, SMALL_BYTES)[-1]
-    assert not gathering.pause_s(200.0, SMALL_BYTES - 1)
-    assert not gathering.pause_s(200.1, SMALL_BYTES)
+    assert not gathering.pause_s(200.0, SMALL_BYTES - 1, 1)
+    assert not gathering.pause_s(200.1, SMALL_BYTES, 1)
 
 
 def test_reads_that_are_large_already_are_never_made_to_wait() -> None:
     assert not any(read_at(Gathering(), 100_000, 100, ENOUGH_BYTES))
+
+
+def test_acknowledgements_are_gathered_by_their_number() -> None:
+    gathering = Gathering()
+    assert read_at(gathering, 100_000, 2 * READS_A_WINDOW, 4)[-1] == SHORT_S
+    assert gathering.pause_s(100.001, 4 * FEW_PACKETS, FEW_PACKETS) == SHORT_S
+    assert gathering.pause_s(100.002, 4 * MANY_PACKETS, MANY_PACKETS) == LONG_S
+    assert not gathering.pause_s(100.007, 4 * FEW_PACKETS - 4, FEW_PACKETS - 1)
+
+
+def test_a_peer_that_waits_for_our_answers_is_not_made_to_wait_again_and_again() -> None:
+    gathering = Gathering()
+    # 20 messages a turn, which is what Mosquitto sends before it waits: no pause brings more.
+    now = 100.0
+    pauses = 0
+    while now < 100.0 + REST_S:
+        now += 1 / 100_000
+        if gathering.pause_s(now, 40, 1):
+            pauses += 1
+            now += SHORT_S
+            assert not gathering.pause_s(now, 20 * 40, 20)
+    assert pauses == MISSES_MAX
+    later = [gathering.pause_s(now + REST_S + k / 100_000, 40, 1) for k in range(2 * READS_A_WINDOW)]
+    assert later[-1] == SHORT_S

@@ -11,7 +11,7 @@ from hanse.errors import HanseError, LocalError, Unavailable
 from hanse.mqtt.backoff import BackoffSettings
 from hanse.mqtt.connection import Connection
 from hanse.mqtt.endpoints import ID_PROPERTY, LinkDialler, LinkGreeting, LinkListener, LinkListenerHandler
-from hanse.mqtt.limits import LINK_WINDOW
+from hanse.mqtt.limits import LINK_TRANSPORT_BYTES, LINK_WINDOW
 from hanse.mqtt.link import Frame, Link
 from hanse.mqtt.memory import MemoryTransport, join
 
@@ -207,11 +207,14 @@ def test_a_full_queue_refuses_and_credit_comes_back() -> None:
         await scene.up()
         link = scene.here.link
         link._data_bytes_max = 1000
+        assert link._connection is not None
+        link._connection.pause_writing()
         link.send("d", bytes(900))
         with pytest.raises(Unavailable, match="credit"):
             link.send("d", bytes(200))
         assert link.credit_bytes < 100
         assert scene.dialler.counters.refusals == {"link_data_full": 1}
+        link._connection.resume_writing()
         await until(lambda: scene.here.credits == 1)
         assert link.credit_bytes == 1000
         link.send("d", bytes(200))
@@ -429,6 +432,7 @@ def test_a_control_queue_that_is_full_refuses_too() -> None:
     async def story(scene: Scene) -> None:
         await scene.up()
         scene.wires[-1][0].is_held = True
+        scene.here.link.send("d", bytes(LINK_TRANSPORT_BYTES))
         scene.here.link.send("control", bytes(4_000_000), control=True)
         with pytest.raises(Unavailable, match="of control wait"):
             scene.here.link.send("control", bytes(400_000), control=True)

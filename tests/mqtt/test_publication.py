@@ -1,5 +1,6 @@
 """Publications as bytes say what the codec says."""
 
+import contextlib
 from typing import Any
 
 import mqtt5
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from hanse.errors import LocalError
 from hanse.mqtt import publication
+from hanse.mqtt.framing import Splitter
 from hanse.mqtt.publication import Publication, Reader
 from hanse.mqtt.refusal import QUOTA_EXCEEDED, Refusal
 
@@ -280,3 +282,60 @@ def test_names_that_some_broker_would_not_take_are_told() -> None:
     assert not publication.is_portable("a/\x01")
     assert not publication.is_portable("a/\x85")
     assert not publication.is_portable("a/\uffff")
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> bytes:
+    """Packets of one size, as one publisher's stream brings them, here and there with one that differs."""
+    size, qos = draw(st.integers(0, 30)), draw(st.integers(0, 2))
+    identifiers = draw(st.sampled_from([[], [1], [300], [2, 3]]))
+    topic = draw(st.sampled_from(["a", "a/b/c", "x" * 90]))
+    retain = draw(st.booleans())
+    found = [
+        mqtt5.PublishPacket(
+            topic,
+            draw(st.binary(min_size=size, max_size=size)),
+            qos=mqtt5.QoS(qos),
+            retain=retain,
+            packet_id=draw(st.integers(1, 65_535)) if qos else None,
+            subscription_ids=identifiers,
+        ).write()
+        for _ in range(draw(st.integers(8, 20)))
+    ]
+    data = bytearray(b"".join(found))
+    if draw(st.booleans()):
+        data[draw(st.integers(0, len(data) - 1))] ^= 1 << draw(st.integers(0, 7))
+    return bytes(data)
+
+
+@given(rows())
+def test_a_row_of_packets_reads_as_each_of_them_does(data: bytes) -> None:
+    _, offsets = Splitter(100_000).feed(data)
+    if not all(data[start] & 0xF0 == 0x30 for start, _ in offsets):
+        return
+    expected: list[Publication] = []
+    reader = Reader()
+    with contextlib.suppress(Refusal):
+        for start, end in offsets:
+            expected.append(reader.read(data, start, end, 65_536))
+    found: list[Publication] = []
+    k = reader.read_from(data, offsets, 0, 65_536, found)
+    assert found == expected[:k]
+    if len(expected) == len(offsets) and not any(one.dup for one in expected):
+        whole: list[Publication] = []
+        assert reader.read_from(data, offsets, 0, 65_536, whole) == len(offsets)
+        assert whole == expected
+
+
+@given(st.integers(1, 2), st.integers(8, 40), st.sampled_from(["a", "a/b", "x" * 120]), st.integers(1, 65_490))
+def test_identifiers_patched_into_a_row_are_those_patched_one_by_one(
+    qos: int, count: int, topic: str, first_id: int
+) -> None:
+    run = b"".join(publication.encode(topic, b"%04d" % n, qos=qos) for n in range(count))
+    offsets = publication.split(run)
+    whole = publication.with_packet_ids(run, offsets, first_id)
+    singly = [
+        publication.with_packet_ids(run[start:end], [(0, end - start)], first_id + k)
+        for k, (start, end) in enumerate(offsets)
+    ]
+    assert bytes(whole) == b"".join(map(bytes, singly))

@@ -84,11 +84,29 @@ def test_a_receipt_of_a_lost_session_acknowledges_nothing() -> None:
     assert receiving.held == 1
 
 
-def test_the_identifier_of_an_unacknowledged_publication_without_dup_is_a_protocol_error() -> None:
-    receiving = make()
-    receiving.admit([one(receiving, 5)])
-    with pytest.raises(Refusal, match="without DUP"):
-        receiving.admit([one(receiving, 5)])
+def test_an_identifier_that_the_peer_uses_twice_names_two_publications() -> None:
+    counters = Counters()
+    receiving = Receiving(counters, receive_max=10)
+    receiving.attach(session_present=True)
+    first, second, third = (one(receiving, 5) for _ in range(3))
+    assert receiving.admit([first]) == ([first], b"")
+    assert receiving.admit([second, third]) == ([second, third], b"")
+    assert receiving.held == 3
+    assert counters.refusals == {"identifier_reused": 2}
+    assert receiving.ack([first.receipt, 0]) == b"\x40\x02\x00\x05"
+    # What the peer sends again after a cut is any of those that are still held.
+    assert receiving.admit([one(receiving, 5, dup=True)]) == ([], b"")
+    assert receiving.ack([second.receipt, third.receipt]) == b"\x40\x02\x00\x05" * 2
+    assert receiving.held == 0
+    assert receiving.ack([third.receipt]) == b""
+    assert counters.refusals["stale_receipt"] == 1
+
+
+def test_attack_one_identifier_used_without_end_ends_the_connection() -> None:
+    receiving = make(receive_max=3)
+    with pytest.raises(Refusal) as caught:
+        receiving.admit([one(receiving, 5) for _ in range(4)])
+    assert caught.value.reason_code == 0x93
 
 
 def test_attack_more_than_the_receive_maximum_ends_the_connection() -> None:

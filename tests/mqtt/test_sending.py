@@ -335,3 +335,27 @@ def test_a_former_process_may_not_leave_an_identifier_twice_or_out_of_range() ->
     for entries in ([(0, None)], [(64_512, None)], [(1, None), (1, None)]):
         with pytest.raises(LocalError, match="cannot be resumed"):
             Sending(Counters()).resume(entries)
+
+
+@given(st.integers(8, 30), st.data())
+def test_a_read_of_acknowledgements_settles_each_of_them_once(count: int, data: st.DataObject) -> None:
+    wire = Wire()
+    sending = make(wire)
+    first = sending.publish_run(run(*(f"{n:02}" for n in range(count))), qos=1)
+    more = sending.publish_run(run("x", "y"), qos=1)
+    wire.take()
+    ids = data.draw(st.lists(st.integers(1, count + 4), max_size=3 * count))
+    numbers = sending.acknowledge(ids)
+    known = [packet_id for k, packet_id in enumerate(ids) if packet_id <= count + 2 and packet_id not in ids[:k]]
+    assert numbers == [first + packet_id - 1 for packet_id in known]
+    assert more == first + count
+    assert sending.held == count + 2 - len(known)
+
+
+def test_a_puback_for_qos_2_leaves_what_came_with_it_to_be_said_again() -> None:
+    wire = Wire()
+    sending = make(wire)
+    sending.publish_run(run("a") + run("b", qos=2) + run("c"))
+    with pytest.raises(Refusal, match="which is of QoS 2"):
+        sending.acknowledge([2, 3])
+    assert sending.acknowledge([3]) == [3]

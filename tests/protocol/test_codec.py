@@ -405,3 +405,37 @@ def test_damaged_frames_raise_nothing_but_remote_error(frame: ControlFrame, data
     for _ in range(data.draw(st.integers(1, 4))):
         whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
     refuses_or_reads(bytes(whole))
+
+
+@given(st.integers(1, 9), st.data())
+def test_a_frame_reads_the_same_whether_its_groups_were_seen_before_or_not(groups: int, data: st.DataObject) -> None:
+    names = tuple(f"g{number}/{'x' * data.draw(st.integers(0, 130))}" for number in range(groups))
+    body = b"\x32\x05\x00\x01t\x00\x00"
+    count = data.draw(st.integers(1, 40))
+    numbers = [data.draw(st.integers(0, largest)) for largest in (2**32 - 1, 2**48 - 1, 2**62 - 1)]
+    origin, epoch, first = numbers
+    first = min(first, 2**62 - 1 - count)
+    run = Run(origin, epoch, first, count, 1, data.draw(st.integers(0, 255)), names, body * count)
+    whole = codec.encode_data([run])
+    assert codec.decode_data(whole) == codec.decode_data(whole) == [run]
+    damaged = bytearray(whole)
+    for _ in range(data.draw(st.integers(0, 3))):
+        damaged[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    damaged = damaged[: data.draw(st.integers(0, len(whole)))] + data.draw(st.binary(max_size=3))
+    assert outcome(codec.decode_data, bytes(damaged)) == outcome(codec._decode_any, bytes(damaged))
+
+
+def outcome(decode: Callable[[bytes], object], data: bytes) -> object:
+    """What came out, or what was said."""
+    try:
+        return decode(data)
+    except RemoteError as error:
+        return str(error)
+
+
+def test_attack_a_length_without_end_is_refused_and_not_worked_out() -> None:
+    usual = codec.encode_data([Run(1, 1, 1, 1, 0, 1, ("g",), b"\x30\x04\x00\x01t\x00")])
+    codec.decode_data(usual)
+    start = usual.index(b"g") + 4  # behind the number of runs, flags and hops
+    with pytest.raises(RemoteError, match="longer than nine bytes"):
+        codec.decode_data(usual[:start] + b"\xff" * 4_000_000)

@@ -2,8 +2,12 @@
 
 Rules: the two alternate, and the order within a pair alternates too; the figure of a scenario is the median of the
 ratios of its pairs, with the spread beside it; a run that lost, doubled or reordered anything is no run.
+
+Beside each figure stands the processor time a message, by kind of process: where all cores are busy it decides the
+throughput, and it means something on a machine that others use too.
 """
 
+import os
 import statistics
 import tempfile
 from collections.abc import AsyncIterator, Callable
@@ -16,6 +20,7 @@ from hanse import load
 from hanse.errors import Unavailable
 from hanse.lab.bridges import BridgeChain
 from hanse.local.agents import agent_command, is_converged
+from hanse.local.processes import SupervisedProcess
 from hanse.local.supervise import Federation, FederationSettings
 
 
@@ -42,15 +47,58 @@ SCENARIOS = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """One of the two systems: its brokers' addresses, and the processes that it consists of, by kind."""
+
+    urls: list[str]
+    processes: dict[str, list[SupervisedProcess]]
+
+    def cpu_s(self) -> dict[str, float]:
+        """User and system time of each kind of process so far."""
+        return {kind: sum(map(_cpu_s, processes)) for kind, processes in self.processes.items()}
+
+
+def _cpu_s(process: SupervisedProcess) -> float:
+    fields = Path(f"/proc/{process.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One run of one system."""
+
+    result: load.Result
+    # Processor time by kind, in microseconds a message of the run.
+    cpu_us: dict[str, float]
+
+
 @asynccontextmanager
-async def hanse_chain(directory: Path, brokers: int) -> AsyncIterator[list[str]]:
-    """Brokers in a line, federated; their URLs."""
+async def hanse_chain(directory: Path, brokers: int) -> AsyncIterator[Chain]:
+    """Brokers in a line, federated."""
     settings = FederationSettings(brokers=brokers, directory=directory, overlay="line", restarts=False)
     async with Federation(settings, agent_command, is_converged) as federation:
-        yield [site.broker_url for site in federation.sites]
+        urls = [site.broker_url for site in federation.sites]
+        yield Chain(urls, {"brokers": federation.brokers, "federators": federation.agents})
 
 
-async def _measure(scenario: Scenario, urls: list[str]) -> load.Result:
+@asynccontextmanager
+async def bridge_chain(directory: Path, brokers: int) -> AsyncIterator[Chain]:
+    """Brokers in a line, bridged."""
+    async with BridgeChain(directory, brokers=brokers, qos=1) as chain:
+        yield Chain(chain.urls, {"brokers": chain.processes})
+
+
+async def _measure(scenario: Scenario, chain: Chain) -> Measured:
+    before = chain.cpu_s()
+    result = await _run(scenario, chain.urls)
+    cpu_s = {kind: now_s - before[kind] for kind, now_s in chain.cpu_s().items()}
+    # Their start-up counts in too, so these two compare only with themselves.
+    cpu_s |= {"publisher": result.publisher_cpu_s, "subscriber": result.subscriber_cpu_s}
+    return Measured(result, {kind: seconds * 1e6 / scenario.count for kind, seconds in cpu_s.items()})
+
+
+async def _run(scenario: Scenario, urls: list[str]) -> load.Result:
     first, last = urls[0], urls[scenario.hops]
     if scenario.rate_per_s is not None:
         return await load.latency(
@@ -73,25 +121,30 @@ async def _measure(scenario: Scenario, urls: list[str]) -> load.Result:
 
 async def compare(scenario: Scenario, rounds: int, tell: Callable[[str], None]) -> dict[str, Any]:
     """Run one scenario's pairs."""
-    runs: dict[str, list[load.Result]] = {"hanse": [], "bridges": []}
+    runs: dict[str, list[Measured]] = {"hanse": [], "bridges": []}
     brokers = scenario.hops + 1
     with tempfile.TemporaryDirectory(prefix="hanse-bench-") as name:
         directory = Path(name)
         async with (
             hanse_chain(directory / "hanse", brokers) as federated,
-            BridgeChain(directory / "bridges", brokers=brokers, qos=1) as bridged,
+            bridge_chain(directory / "bridges", brokers) as bridged,
         ):
-            urls = {"hanse": federated, "bridges": bridged.urls}
+            chains = {"hanse": federated, "bridges": bridged}
             for turn in range(rounds):
                 for system in ("hanse", "bridges") if turn % 2 else ("bridges", "hanse"):
-                    result = await _measure(scenario, urls[system])
+                    measured = await _measure(scenario, chains[system])
+                    result = measured.result
                     if not result.is_clean:
                         raise Unavailable(
                             f"{scenario.name}, {system}: {result.lost} lost, {result.duplicates} twice, "
                             f"{result.reordered} out of order; such a run gives no figure."
                         )
-                    runs[system].append(result)
-                    tell(f"{scenario.name} {turn + 1}/{rounds} {system}: {_figure(scenario, result):,.2f}")
+                    runs[system].append(measured)
+                    spent = ", ".join(f"{kind} {us:.1f}" for kind, us in measured.cpu_us.items())
+                    tell(
+                        f"{scenario.name} {turn + 1}/{rounds} {system}: {_figure(scenario, result):,.2f} "
+                        f"({sum(measured.cpu_us.values()):.1f} us of processor time a message: {spent})"
+                    )
     return _summary(scenario, runs)
 
 
@@ -99,8 +152,8 @@ def _figure(scenario: Scenario, result: load.Result) -> float:
     return result.receive_rate_per_s if scenario.rate_per_s is None else result.latency.p50_ms
 
 
-def _summary(scenario: Scenario, runs: dict[str, list[load.Result]]) -> dict[str, Any]:
-    figures = {system: [_figure(scenario, result) for result in results] for system, results in runs.items()}
+def _summary(scenario: Scenario, runs: dict[str, list[Measured]]) -> dict[str, Any]:
+    figures = {system: [_figure(scenario, one.result) for one in measured] for system, measured in runs.items()}
     ratios = [ours / theirs for ours, theirs in zip(figures["hanse"], figures["bridges"], strict=True)]
     summary: dict[str, Any] = {
         "unit": "messages/s" if scenario.rate_per_s is None else "ms (p50)",
@@ -110,9 +163,15 @@ def _summary(scenario: Scenario, runs: dict[str, list[load.Result]]) -> dict[str
         "ratio_min": min(ratios),
         "ratio_max": max(ratios),
         "rounds": len(ratios),
+        "cpu_us_a_message": {system: _cpu_medians(measured) for system, measured in runs.items()},
         **figures,
     }
     if scenario.rate_per_s is not None:
-        summary["hanse_p99_ms"] = statistics.median(result.latency.p99_ms for result in runs["hanse"])
-        summary["bridges_p99_ms"] = statistics.median(result.latency.p99_ms for result in runs["bridges"])
+        for system, measured in runs.items():
+            summary[f"{system}_p99_ms"] = statistics.median(one.result.latency.p99_ms for one in measured)
     return summary
+
+
+def _cpu_medians(measured: list[Measured]) -> dict[str, float]:
+    medians = {kind: statistics.median(one.cpu_us[kind] for one in measured) for kind in measured[0].cpu_us}
+    return {**medians, "all": statistics.median(sum(one.cpu_us.values()) for one in measured)}

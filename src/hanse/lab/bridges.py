@@ -37,20 +37,20 @@ class BridgeChain:
     def __init__(self, directory: Path, *, brokers: int, qos: int, topic: str = "load/#") -> None:
         broker_ports = ports.free(brokers)
         self.urls = [f"mqtt://{LOOPBACK}:{port}" for port in broker_ports]
-        self._processes = []
+        self.processes: list[SupervisedProcess] = []
         for k, port in enumerate(broker_ports):
             lines = bridge_lines(broker_ports[k + 1], topic, qos, k) if k + 1 < brokers else []
             settings = mosquitto.BrokerSettings(port, directory / f"bridge-{k}", extra=tuple(lines))
             command, output = mosquitto.command(settings), directory / f"bridge-{k}" / "output.log"
-            self._processes.append(SupervisedProcess(f"bridge {k}", command, output, ProcessSettings(restarts=False)))
+            self.processes.append(SupervisedProcess(f"bridge {k}", command, output, ProcessSettings(restarts=False)))
 
     async def __aenter__(self) -> "BridgeChain":  # noqa: PYI034 - not meant to be derived from
         # From the far end, so that every bridge finds its next broker at the first try.
-        for process, url in reversed(list(zip(self._processes, self.urls, strict=True))):
+        for process, url in reversed(list(zip(self.processes, self.urls, strict=True))):
             await process.start()
             await process.wait_ready(functools.partial(broker_answers, url), READY_S)
         await asyncio.sleep(BRIDGE_READY_S)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await asyncio.gather(*(process.stop() for process in self._processes))
+        await asyncio.gather(*(process.stop() for process in self.processes))

@@ -219,7 +219,7 @@ class Client:
         self._exchange = Exchange(
             self.counters,
             self._sending,
-            Receiving(self.counters, receive_max=settings.receive_max),
+            Receiving(self.counters, receive_max=settings.receive_max, tolerated=2 * settings.receive_max),
             others=BY_CLIENT,
             on_publications=handler.on_publications,
             on_acknowledged=handler.on_acknowledged,
@@ -633,7 +633,7 @@ class _Attempt:
         connection.write(self._client._connect_packet(self.version))  # noqa: SLF001 - two halves of one thing
         connection.flush()
 
-    def on_packets(self, data: bytes, offsets: list[tuple[int, int]]) -> None:
+    def on_packets(self, data: bytes, offsets: Sequence[tuple[int, int]]) -> None:
         """CONNACK first, then the session's traffic."""
         if not self._is_accepted:
             start, end = offsets[0]

@@ -1,14 +1,16 @@
 """One transport: packets in, bytes out, an orderly end.
 
-Rules: whatever is written within one turn of the loop leaves in one `transport.write`; reading never pauses; a
-connection that is told to end has `CLOSE_DEADLINE_S` to drain and is then cut; after the end nothing is delivered.
+Rules: whatever is written while one read is handled, to whichever connection, leaves when the read has been handled,
+in one `transport.write` each; whatever is written otherwise, at the end of the loop's turn; a connection that is told
+to end has `CLOSE_DEADLINE_S` to drain and is then cut; after the end nothing is delivered.
 """
 
 import asyncio
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol, cast
+from weakref import WeakKeyDictionary
 
 from mqtt5 import DisconnectPacket, DisconnectReasonCode
 
@@ -22,6 +24,9 @@ from hanse.mqtt.refusal import KEEP_ALIVE_TIMEOUT, NORMAL, UNSPECIFIED, Refusal
 
 CLOSE_DEADLINE_S: Final = 5.0
 
+# Pieces of one write below this in all are joined; more go to the kernel one by one, which saves copying them first.
+JOIN_BYTES_MAX: Final = 16_384
+
 # Linux's option number, which Python names from 3.12 on: the kernel keeps at most so much unsent data, so that what
 # is urgent does not stand behind megabytes in a socket buffer.
 TCP_NOTSENT_LOWAT: Final = 25
@@ -33,7 +38,7 @@ class Owner(Protocol):
     def on_open(self, connection: "Connection") -> None:
         """The transport is there."""
 
-    def on_packets(self, data: bytes, offsets: list[tuple[int, int]]) -> None:
+    def on_packets(self, data: bytes, offsets: Sequence[tuple[int, int]]) -> None:
         """One read's packets; a Refusal that it raises ends the connection."""
 
     def on_lost(self, error: HanseError | None) -> None:
@@ -52,6 +57,22 @@ def disconnect_packet(reason_code: int, reason: str | None = None, server_refere
     return DisconnectPacket(
         reason_code=code, reason_str=reason[:1000] if reason else None, server_reference=server_reference
     ).write()
+
+
+class _Handling:
+    """Whether a read is being handled on a loop, and the connections that have been written to meanwhile.
+
+    A callback at the end of the loop's turn would do as well, but costs one, and one more turn, a message.
+    """
+
+    __slots__ = ("is_under_way", "written")
+
+    def __init__(self) -> None:
+        self.is_under_way = False
+        self.written: list[Connection] = []
+
+
+_handlings: WeakKeyDictionary[asyncio.AbstractEventLoop, _Handling] = WeakKeyDictionary()
 
 
 class Connection(asyncio.Protocol):
@@ -82,6 +103,7 @@ class Connection(asyncio.Protocol):
         self._transport_bytes = transport_bytes
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
+        self._handling = _handlings.get(self._loop) or _handlings.setdefault(self._loop, _Handling())
         self._out: list[bytes | bytearray] = []
         self._out_bytes = 0
         self._end: HanseError | None = None
@@ -110,14 +132,16 @@ class Connection(asyncio.Protocol):
         """All complete packets of one read go to the owner as one list."""
         if self._is_ending:
             return
-        self.received_at = self._loop.time()
+        self.received_at = now = self._loop.time()
         counters = self.counters
         counters.reads += 1
         counters.bytes_in += len(data)
-        pause_s = self._gathering.pause_s(self.received_at, len(data))
+        found, offsets = self.splitter.feed(data)
+        pause_s = self._gathering.pause_s(now, len(data), len(offsets))
         if pause_s:
             self._pause_briefly(pause_s)
-        found, offsets = self.splitter.feed(data)
+        handling = self._handling
+        handling.is_under_way = True
         try:
             if offsets:
                 self.owner.on_packets(found, offsets)
@@ -125,6 +149,12 @@ class Connection(asyncio.Protocol):
                 raise self.splitter.refusal
         except Refusal as refusal:
             self.refuse(refusal)
+        finally:
+            handling.is_under_way = False
+            if handling.written:
+                written, handling.written = handling.written, []
+                for connection in written:
+                    connection._flush()  # noqa: SLF001 - one of us
 
     def _pause_briefly(self, pause_s: float) -> None:
         """Let the kernel gather what comes within the next moment, and take it in one read (see `gathering`)."""
@@ -184,28 +214,40 @@ class Connection(asyncio.Protocol):
         return self._out_bytes + (self._transport.get_write_buffer_size() if self._transport else 0)
 
     def write(self, data: bytes | bytearray) -> None:
-        """Bytes for the peer, in order, at the end of this turn of the loop."""
+        """Bytes for the peer, in order, when the read at hand has been handled or at the end of the loop's turn."""
         if self._is_ending or not data:
             return
         if not self._out:
-            self._loop.call_soon(self.flush)
+            if self._handling.is_under_way:
+                self._handling.written.append(self)
+            else:
+                self._loop.call_soon(self._flush)
         self._out.append(data)
         self._out_bytes += len(data)
 
     def flush(self) -> None:
-        """What was written in this turn, in one call."""
+        """Do not wait for the end of the loop's turn; within a read it all leaves together at its end."""
+        if not self._handling.is_under_way:
+            self._flush()
+
+    def _flush(self) -> None:
+        """What was written since the last time, in one call."""
         if not self._out:
             return
-        out = self._out
+        out, size = self._out, self._out_bytes
         self._out = []
         self._out_bytes = 0
         if self._transport is None:
             return
-        data = out[0] if len(out) == 1 else b"".join(out)
-        self._transport.write(data)
+        if len(out) == 1:
+            self._transport.write(out[0])
+        elif size < JOIN_BYTES_MAX:
+            self._transport.write(b"".join(out))
+        else:
+            self._transport.writelines(out)
         self.sent_at = self._loop.time()
         self.counters.writes += 1
-        self.counters.bytes_out += len(data)
+        self.counters.bytes_out += size
 
     def keep_alive(self, interval_s: float, *, pings: bool) -> None:
         """Ping (client side), and give the peer up when it stays silent."""
@@ -249,7 +291,7 @@ class Connection(asyncio.Protocol):
         if self._is_ending:
             return
         self.write(last)
-        self.flush()
+        self._flush()
         self._is_ending = True
         self._end = error
         if self._transport is not None:

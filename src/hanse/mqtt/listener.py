@@ -6,7 +6,7 @@ the CONNECT waits, bounded, for the decision; a refused CONNECT gets a CONNACK w
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from mqtt5 import ConnAckPacket, ConnAckReasonCode, ConnectPacket
 
@@ -33,7 +33,7 @@ class Greeting:
     def __init__(self, listener: "Listener") -> None:
         self._listener = listener
         self._connection: Connection | None = None
-        self._early: list[tuple[bytes, list[tuple[int, int]]]] = []
+        self._early: list[tuple[bytes, Sequence[tuple[int, int]]]] = []
         self._early_bytes = 0
         self._is_decided = False
         self.connect: ConnectPacket | None = None
@@ -79,7 +79,7 @@ class Greeting:
         if self._listener.admit(connection):
             connection.after(self._listener.connect_deadline_s, self._on_deadline)
 
-    def on_packets(self, data: bytes, offsets: list[tuple[int, int]]) -> None:
+    def on_packets(self, data: bytes, offsets: Sequence[tuple[int, int]]) -> None:
         """CONNECT, and whatever its sender did not wait with."""
         if self.connect is None:
             start, end = offsets[0]
@@ -96,7 +96,7 @@ class Greeting:
         else:
             self._keep(data, offsets)
 
-    def _keep(self, data: bytes, offsets: list[tuple[int, int]]) -> None:
+    def _keep(self, data: bytes, offsets: Sequence[tuple[int, int]]) -> None:
         if self._is_decided:
             return
         self._early.append((data, offsets))

@@ -10,12 +10,15 @@ bytes trust them, because only `Reader` and `encode` make them.
 Figures are from `bench/bench_mqtt.py` on the project's two-core machine, with payloads of 64 bytes.
 """
 
-from collections.abc import Iterable, Sequence
+from array import array
+from collections.abc import Sequence
+from sys import byteorder
 from typing import Final, NamedTuple
 
 from mqtt5 import PublishPacket, QoS
 
 from hanse.errors import LocalError
+from hanse.mqtt.framing import ROW_MIN, Row, row_of
 from hanse.mqtt.limits import PROPERTIES_MAX, REMEMBERED_BYTES_MAX, REMEMBERED_MAX
 from hanse.mqtt.properties import (
     EXPIRY,
@@ -107,6 +110,8 @@ class Reader:
         packet costs 0.7 us at QoS 0 and 1.0 us at QoS 1, of which 0.2 us are the tuple and the list; the codec's
         decode alone costs 0.4 us, and then nothing is canonical yet.
         """
+        if len(offsets) - first >= ROW_MIN:
+            first += self._read_row(data, offsets, first, receipt_base, into)
         fronts = self._fronts
         topics = self._topics
         properties = self._properties
@@ -152,6 +157,65 @@ class Reader:
                 receipt = receipt and receipt_base + receipt
                 append(new_publication(Publication, (packet, topic, low >> 1, low & 1 == 1, False, receipt, known[1])))
         return len(offsets)
+
+    def _read_row(
+        self,
+        data: bytes,
+        offsets: Sequence[tuple[int, int]],
+        first: int,
+        receipt_base: int,
+        into: list[Publication],
+    ) -> int:
+        """Read packets that differ in nothing but payload and packet identifier, up to the last of `offsets`.
+
+        How many those are: all or none. What they have in common is compared byte by byte of one packet, each in one
+        call for all packets, so that a packet costs 0.3 us at QoS 0 and 0.4 us at QoS 1.
+        """
+        count = len(offsets) - first
+        if self._is_canonical:
+            return 0
+        start, end = offsets[first]
+        stop = offsets[-1][1]
+        stride = end - start
+        if stop - start != count * stride or stride >= 130 or stride < 6 or data[start + 2]:
+            return 0
+        head = data[start]
+        low = head & 0x07
+        if head & 0xF8 != PUBLISH or low > 5:
+            return 0
+        at = 4 + data[start + 3]  # of the packet identifier, or of the properties at QoS 0
+        properties_at = at + 2 if low > 1 else at
+        if properties_at >= stride or (body := properties_at + 1 + data[start + properties_at]) > stride:
+            return 0
+        name = data[start + 2 : start + at]
+        topic = self._topics.get(name)
+        known = self._properties.get(data[start + properties_at : start + body])
+        if topic is None or known is None:
+            return 0
+        for column in (*range(at), *range(properties_at, body)):
+            if data[start + column : stop : stride] != data[start + column : start + column + 1] * count:
+                return 0
+        qos = low >> 1
+        retain = low & 1 == 1
+        ids = known[1]
+        rest = stride - body
+        lead = HEADS[low][stride - 2 - known[2]] + name + (b"\0\0\0" if qos else b"\0")
+        places = range(start + body, stop + 1, stride)
+        if not qos:
+            into += [
+                new_publication(Publication, (lead + data[i : i + rest], topic, 0, retain, False, 0, ids))
+                for i in places
+            ]
+            return count
+        packet_ids = zip(data[start + at : stop : stride], data[start + at + 1 : stop : stride], strict=True)
+        receipts = [receipt_base + (high << 8 | below) for high, below in packet_ids]
+        if receipt_base in receipts:  # packet identifier 0
+            return 0
+        into += [
+            new_publication(Publication, (lead + data[i : i + rest], topic, qos, retain, False, receipt, ids))
+            for i, receipt in zip(places, receipts, strict=True)
+        ]
+        return count
 
     def read(self, data: bytes, start: int, end: int, receipt_base: int = 0) -> Publication:
         """The PUBLISH between `start` and `end`, whatever it looks like.
@@ -343,15 +407,19 @@ def decode(packet: bytes) -> PublishPacket:
     return found
 
 
-def split(run: bytes) -> list[tuple[int, int]]:
+def split(run: bytes) -> Sequence[tuple[int, int]]:
     """Where each packet of a run starts and ends: 0.15 us a packet.
 
     Raises:
         Refusal: the bytes are not whole PUBLISH packets, one after another.
     """
+    size = len(run)
+    if (count := row_of(run)) and run[0] & 0xF0 == PUBLISH:
+        stride = run[1] + 2
+        if count * stride == size and run[0::stride] == run[:1] * count:
+            return Row(count, stride)
     found: list[tuple[int, int]] = []
     append = found.append
-    size = len(run)
     i = 0
     while i + 2 <= size:
         length = run[i + 1]
@@ -413,9 +481,34 @@ def _properties_at(packet: bytes) -> int:
     return _id_at(packet, 0) + (2 if packet[0] & 0x06 else 0)
 
 
-def with_packet_ids(run: bytes, offsets: Iterable[tuple[int, int]], first_id: int, *, dup: bool = False) -> bytearray:
+def _number_row(out: bytearray, run: bytes, offsets: Sequence[tuple[int, int]], first_id: int) -> bool:
+    """Write the identifiers into packets that have them all at the same place: 0.05 us a packet."""
+    count = len(offsets)
+    if count < ROW_MIN or first_id + count > 0x10000 or not run[0] & 0x06:
+        return False
+    stride = offsets[0][1]
+    if offsets[0][0] or stride >= 130 or len(run) != count * stride:
+        return False
+    for column in (0, 1, 2, 3):  # first byte, length, and the length of the topic
+        if run[column::stride] != run[column : column + 1] * count:
+            return False
+    at = 4 + (run[2] << 8 | run[3])
+    if at + 2 > stride:
+        return False
+    numbers = array("H", range(first_id, first_id + count))
+    if byteorder == "little":
+        numbers.byteswap()
+    pairs = numbers.tobytes()
+    out[at::stride] = pairs[0::2]
+    out[at + 1 :: stride] = pairs[1::2]
+    return True
+
+
+def with_packet_ids(run: bytes, offsets: Sequence[tuple[int, int]], first_id: int, *, dup: bool = False) -> bytearray:
     """The run with identifiers `first_id`, `first_id + 1`, ... in its packets of QoS 1 and 2: 0.24 us a packet."""
     out = bytearray(run)
+    if not dup and _number_row(out, run, offsets, first_id):
+        return out
     number = first_id
     for start, _ in offsets:
         head = run[start]

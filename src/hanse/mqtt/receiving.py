@@ -9,7 +9,12 @@ Rules:
 - At QoS 2 an identifier that was PUBRECed and not yet released is a double: answered again, dropped (4.3.3).
 - A *receipt* names the session as well as the packet identifier: an `ack` that comes after the session was lost
   cannot acknowledge another publication that got the same identifier.
-- The peer may have `receive_max` of them outstanding; one more ends the connection (3.3.4).
+- The peer may have `receive_max` of them outstanding; one more ends the connection (3.3.4), unless `tolerated` says
+  otherwise: Mosquitto 2.0.11 sends some more when it is acknowledged out of turn (65,539 were seen for 65,534).
+- At QoS 1 an identifier that comes without DUP while it is held is *another* publication, handed over and acknowledged
+  by itself. MQTT forbids it (2.2.1), but Mosquitto numbers what it queues without a look at what is under way: with a
+  full window, an acknowledgement out of turn, or a queue that overflows, gives two publications one identifier. To end
+  the session for that would lose all that the broker still holds for us.
 """
 
 from array import array
@@ -19,7 +24,7 @@ from sys import byteorder
 from hanse.mqtt.counters import Counters
 from hanse.mqtt.limits import RECEIVE_MAX
 from hanse.mqtt.publication import Publication
-from hanse.mqtt.refusal import ID_NOT_FOUND, RECEIVE_MAX_EXCEEDED, Refusal, protocol_error
+from hanse.mqtt.refusal import ID_NOT_FOUND, RECEIVE_MAX_EXCEEDED, Refusal
 
 _SESSION: int = 1 << 16
 
@@ -27,12 +32,13 @@ _SESSION: int = 1 << 16
 class Receiving:
     """What comes from one peer, over all connections of a session."""
 
-    def __init__(self, counters: Counters, *, receive_max: int = RECEIVE_MAX) -> None:
+    def __init__(self, counters: Counters, *, receive_max: int = RECEIVE_MAX, tolerated: int | None = None) -> None:
         self._counters = counters
-        self._receive_max = receive_max
+        self._receive_max = receive_max if tolerated is None else tolerated
         # Added to a packet identifier to make a receipt; changes with the session.
         self.receipt_base = _SESSION
         self._held: dict[int, int] = {}  # receipt to QoS: handed to the caller
+        self._reused: dict[int, int] = {}  # receipt of QoS 1 to how many more were handed over under it
         self._unreleased: set[int] = set()  # receipts of QoS 2: PUBREC sent
         self._answered: set[int] = set()  # receipts of QoS 1 whose `ack` came while there was no connection
         self._is_attached = False
@@ -40,13 +46,14 @@ class Receiving:
     @property
     def held(self) -> int:
         """Publications that the caller has not acknowledged."""
-        return len(self._held)
+        return len(self._held) + sum(self._reused.values())
 
     def attach(self, *, session_present: bool) -> None:
         """A connection is there. Without the old session, receipts of the old one are void."""
         if not session_present:
             self.receipt_base += _SESSION
             self._held.clear()
+            self._reused.clear()
             self._unreleased.clear()
             self._answered.clear()
         self._is_attached = True
@@ -58,6 +65,16 @@ class Receiving:
     def admit(self, publications: list[Publication]) -> tuple[list[Publication], bytes]:
         """Those that are new to the caller, and what to answer at once to those that are not."""
         held = self._held
+        receipts = [publication[5] for publication in publications]
+        if not any(receipts):
+            return publications, b""
+        if not self._unreleased and not self._answered and held.keys().isdisjoint(receipts):
+            # The usual read: nothing came before, or waits for a release. 0.11 us each, against 0.13 us.
+            taken = {publication[5]: publication[2] for publication in publications if publication[5]}
+            if len(taken) + receipts.count(0) == len(receipts):
+                held.update(taken)
+                self._check_window()
+                return publications, b""
         fresh: list[Publication] = []
         answers: list[int] = []
         late: list[int] = []
@@ -75,26 +92,30 @@ class Receiving:
                         self._counters.drop("answered_already")
                         continue
                 if receipt in held:
-                    if held[receipt] == 1 and not publication[4]:
-                        raise protocol_error(
-                            f"packet identifier {receipt & 0xFFFF} came again, unacknowledged, without DUP"
-                        )
-                    self._counters.drop("held_already")
-                    continue
+                    if held[receipt] != 1 or publication[4]:
+                        self._counters.drop("held_already")
+                        continue
+                    self._reused[receipt] = self._reused.get(receipt, 0) + 1
+                    self._counters.refuse("identifier_reused")
                 held[receipt] = publication[2]
             fresh.append(publication)
-        if len(held) + len(self._unreleased) > self._receive_max:
-            raise Refusal(
-                RECEIVE_MAX_EXCEEDED,
-                f"{len(held) + len(self._unreleased)} publications are unacknowledged; {self._receive_max} may be",
-            )
+        self._check_window()
         return fresh, _packets(0x40020000, late) + _packets(0x50020000, answers)
+
+    def _check_window(self) -> None:
+        outstanding = len(self._held) + len(self._unreleased)
+        if self._reused:
+            outstanding += sum(self._reused.values())
+        if outstanding > self._receive_max:
+            raise Refusal(
+                RECEIVE_MAX_EXCEEDED, f"{outstanding} publications are unacknowledged; {self._receive_max} may be"
+            )
 
     def ack(self, receipts: Iterable[int]) -> bytes:
         """What tells the peer that these are done with: PUBACK at QoS 1, PUBREC at QoS 2, in the order given."""
         words: list[int] = []
         for receipt in receipts:
-            qos = self._held.pop(receipt, None)
+            qos = 1 if self._reused and self._ack_reused(receipt) else self._held.pop(receipt, None)
             if qos is None:
                 if receipt:
                     self._counters.refuse("stale_receipt")
@@ -106,6 +127,13 @@ class Receiving:
                 self._unreleased.add(receipt)
                 words.append(0x50020000 | receipt & 0xFFFF)
         return _packets(0, words) if self._is_attached else b""
+
+    def _ack_reused(self, receipt: int) -> bool:
+        """Whether another publication is held under the same identifier; then one of them is done with."""
+        more = self._reused.pop(receipt, 0)
+        if more > 1:
+            self._reused[receipt] = more - 1
+        return more > 0
 
     def reject(self, receipt: int, qos: int, reason_code: int) -> bytes:
         """What tells the peer that one was not taken, for a reason; it will not come again."""

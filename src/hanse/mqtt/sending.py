@@ -15,6 +15,7 @@ No sockets: bytes leave by `write`. Theory of operation:
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
 
 from hanse.errors import LocalError, Unavailable
 from hanse.mqtt.counters import Counters
@@ -215,7 +216,8 @@ class Sending:
             self._publish_at_most_once(run, len(split(run)) if count is None else count)
             return 0
         offsets = split(run)
-        sure = [pair for pair in offsets if run[pair[0]] & 0x06]
+        # Who knows the QoS knows it of every packet.
+        sure = offsets if qos else [pair for pair in offsets if run[pair[0]] & 0x06]
         if sure and not self.credit:
             self._is_starved = True
             raise Unavailable(
@@ -236,14 +238,15 @@ class Sending:
                 return self._send_mixed(run, offsets, sure)
             self._publish_at_most_once(b"".join(rest), len(rest))
             run, sure = _joined([run[start:end] for start, end in sure])
-        return self._take(run, sure)
+        return self._take(run, sure, qos)
 
-    def _take(self, run: bytes, offsets: Sequence[tuple[int, int]]) -> int:
+    def _take(self, run: bytes, offsets: Sequence[tuple[int, int]], qos: int | None = None) -> int:
         number = self._next_number
         self._next_number += len(offsets)
         self._held += len(offsets)
         self._held_bytes += len(run)
-        self._queue.append(_Batch(number, run, offsets, any(run[start] & 0x04 for start, _ in offsets)))
+        has_qos2 = any(run[start] & 0x04 for start, _ in offsets) if qos is None else qos == 2
+        self._queue.append(_Batch(number, run, offsets, has_qos2))
         self._pump()
         return number
 
@@ -266,7 +269,7 @@ class Sending:
             and self._free_from(self._next_id, count) == count
         )
 
-    def _send_mixed(self, run: bytes, offsets: Sequence[tuple[int, int]], sure: list[tuple[int, int]]) -> int:
+    def _send_mixed(self, run: bytes, offsets: Sequence[tuple[int, int]], sure: Sequence[tuple[int, int]]) -> int:
         assert self._write is not None
         kept, kept_offsets = _joined([run[start:end] for start, end in sure])
         first_id = self._next_id
@@ -462,24 +465,41 @@ class Sending:
     def acknowledge(self, packet_ids: Sequence[int]) -> list[int]:
         """PUBACK without a reason: the numbers that are done with. 0.2 us each."""
         numbers: list[int] = []
-        pop = self._in_flight.pop
-        for packet_id in packet_ids:
-            batch = pop(packet_id, None)
+        # All of a read at once, then stretches of one batch each.
+        found = list(map(self._in_flight.pop, packet_ids, repeat(None)))
+        count = len(found)
+        k = 0
+        while k < count:
+            batch = found[k]
+            begin = k
+            k += 1
             if batch is None:
                 self._counters.refuse("unknown_acknowledgement")
                 continue
-            index = packet_id - batch.first_id
-            if batch.has_qos2 and batch.run[batch.offsets[index][0]] & 0x04:
-                raise protocol_error(
-                    f"PUBACK for packet identifier {packet_id}, which is of QoS 2; PUBREC was expected"
-                )
-            numbers.append(batch.first_number + index)
-            batch.left -= 1
+            while k < count and found[k] is batch:
+                k += 1
+            if batch.has_qos2:
+                self._require_qos1(batch, packet_ids, begin, k, found)
+            offset = batch.first_number - batch.first_id
+            numbers += [packet_id + offset for packet_id in packet_ids[begin:k]]
+            batch.left -= k - begin
             if not batch.left:
                 self._finish(batch)
         self._held -= len(numbers)
         self._counters.acknowledged += len(numbers)
         return numbers
+
+    def _require_qos1(
+        self, batch: _Batch, packet_ids: Sequence[int], begin: int, end: int, found: list[_Batch | None]
+    ) -> None:
+        for k in range(begin, end):
+            packet_id = packet_ids[k]
+            if batch.run[batch.offsets[packet_id - batch.first_id][0]] & 0x04:
+                # What comes after it has not been looked at: the peer has to say it again.
+                self._in_flight.update((packet_ids[i], later) for i in range(k, len(found)) if (later := found[i]))
+                raise protocol_error(
+                    f"PUBACK for packet identifier {packet_id}, which is of QoS 2; PUBREC was expected"
+                )
 
     def refuse(self, packet_id: int, *, qos: int) -> int:
         """PUBACK or PUBREC with a reason code of 0x80 or more: the number that is given up; 0 if unknown."""

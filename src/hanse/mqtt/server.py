@@ -6,7 +6,7 @@ acknowledged then is unknown, and the handler is told which.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from mqtt5 import ConnAckPacket, ConnectPacket, DisconnectPacket, Packet
 
@@ -165,7 +165,7 @@ class ServerConnection:
             packet_bytes_max=self.connect.max_packet_size,
         )
 
-    def on_packets(self, data: bytes, offsets: list[tuple[int, int]]) -> None:
+    def on_packets(self, data: bytes, offsets: Sequence[tuple[int, int]]) -> None:
         """One read's packets."""
         self._exchange.receive(data, offsets)
 

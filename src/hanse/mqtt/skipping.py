@@ -8,7 +8,7 @@ Rules: of a packet that is left out no more is kept than its topic and identifie
 answered; every other packet beyond the limit still ends the connection.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from hanse.mqtt.framing import Splitter
@@ -37,7 +37,7 @@ class SkippingSplitter(Splitter):
         self._to_skip = 0
         self._front = bytearray()
 
-    def feed(self, data: bytes) -> tuple[bytes, list[tuple[int, int]]]:
+    def feed(self, data: bytes) -> tuple[bytes, Sequence[tuple[int, int]]]:
         """All complete packets, but for those that were left out."""
         if self._to_skip:
             data = self._skip(data)
@@ -54,7 +54,7 @@ class SkippingSplitter(Splitter):
         if not rest:
             return found, offsets
         more, more_offsets = self.feed(rest)
-        return found[:start] + more, offsets + [(start + one, start + other) for one, other in more_offsets]
+        return found[:start] + more, [*offsets, *[(start + one, start + other) for one, other in more_offsets]]
 
     def _skip(self, data: bytes) -> bytes:
         """What of the data comes behind the packet that is left out."""

@@ -15,7 +15,7 @@ showed, never of its name; everything is done on one connection with a clean ses
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -103,7 +103,7 @@ class Survey:
         connection.write(self._connect)
         connection.flush()
 
-    def on_packets(self, data: bytes, offsets: list[tuple[int, int]]) -> None:
+    def on_packets(self, data: bytes, offsets: Sequence[tuple[int, int]]) -> None:
         """One read."""
         for start, end in offsets:
             if self.done.is_set():

@@ -49,6 +49,16 @@ _FOLLOWS = 4  # a run that begins where the one before it ended, of the same ori
 
 _Item = TypeVar("_Item")
 
+# What frame after frame of a link begins with, remembered in both directions: the groups that it names. A full memory
+# is emptied; entries are short, as only groups of less than 128 bytes, at most eight, are kept.
+_REMEMBERED_MAX = 4_096
+_REMEMBERED_GROUPS_MAX = 8
+_tables: dict[bytes, tuple[str, ...]] = {}
+_heads: dict[tuple[str, ...], tuple[bytes, bytes]] = {}
+# Origin and epoch, which are the same for hours, to their bytes.
+_origins: dict[tuple[int, int], bytes] = {}
+_new_tuple = tuple.__new__
+
 
 def _varint(value: int) -> bytes:
     if value < 0x80:
@@ -355,6 +365,19 @@ def decode_control(data: bytes) -> ControlFrame:
 
 def encode_data(runs: Sequence[Run]) -> bytes:
     """The bytes of a data frame: the groups it names, then the runs."""
+    if len(runs) == 1:
+        # The usual frame: 1.4 µs against 3.4 µs.
+        origin, epoch, first, count, qos, hops, groups, body, is_returned = runs[0]
+        if is_returned:
+            qos |= _RETURNED
+        head, behind = _heads.get(groups) or _remember_head(groups)
+        source = _origins.get((origin, epoch)) or _remember_origin(origin, epoch)
+        size = len(body)
+        if count < 128 and size < 128:
+            numbers = bytes((count,)) + behind + bytes((size,))
+        else:
+            numbers = _varint(count) + behind + _varint(size)
+        return b"".join((head, bytes((qos, hops)), source, _varint(first), numbers, body))
     table: dict[str, int] = {}
     out: list[bytes] = []
     append = out.append
@@ -378,13 +401,110 @@ def encode_data(runs: Sequence[Run]) -> bytes:
     return head + b"".join(out)
 
 
+def _remember_head(groups: tuple[str, ...]) -> tuple[bytes, bytes]:
+    """What stands before and behind the numbers of a frame with one run of these groups."""
+    table = {group: number for number, group in enumerate(dict.fromkeys(groups))}
+    references = b"".join(_varint(table[group]) for group in groups)
+    head = bytes((VERSION, DATA)) + _varint(len(table)) + b"".join(map(_text, table)) + b"\x01"
+    found = head, _varint(len(groups)) + references
+    if len(head) <= 128 * _REMEMBERED_GROUPS_MAX:
+        if len(_heads) >= _REMEMBERED_MAX:
+            _heads.clear()
+        _heads[groups] = found
+    return found
+
+
+def _remember_origin(origin: int, epoch: int) -> bytes:
+    if len(_origins) >= _REMEMBERED_MAX:
+        _origins.clear()
+    found = _origins[origin, epoch] = _varint(origin) + _varint(epoch)
+    return found
+
+
+def _decode_usual(data: bytes) -> list[Run] | None:
+    """A frame with one run whose groups are known from an earlier frame: 2.6 µs against 10.5 µs.
+
+    None for any other, and for any that breaks a rule: the long way says which.
+    """
+    if data[0] != VERSION or data[1] != DATA or data[2] > _REMEMBERED_GROUPS_MAX:
+        return None
+    at = 3
+    for _ in range(data[2]):
+        at += 1 + data[at]
+    table = _tables.get(data[2:at])
+    qos = data[at + 1]
+    if table is None or data[at] != 1 or qos > 2:
+        return None
+    hops = data[at + 2]
+    at += 3
+    numbers = []
+    for _ in range(4):
+        value = data[at]
+        at += 1
+        if value > 127:
+            value &= 127
+            shift = 7
+            while (byte := data[at]) > 127:
+                value |= (byte & 127) << shift
+                shift += 7
+                at += 1
+                if shift > 56:
+                    return None
+            if not byte:
+                return None
+            value |= byte << shift
+            at += 1
+        numbers.append(value)
+    origin, epoch, first, count = numbers
+    references = data[at + 1 : at + 1 + data[at]]
+    at += 1 + len(references)
+    size = data[at]
+    shift = 7
+    while data[at] > 127:
+        at += 1
+        size = size & (1 << shift) - 1 | data[at] << shift
+        shift += 7
+        if shift > 56:
+            return None
+    at += 1
+    if (
+        references != _IN_ORDER[len(table)]
+        or origin > FEDERATOR_ID_MAX
+        or epoch > EPOCH_MAX
+        or first + count - 1 > SEQUENCE_MAX
+        or not 0 < count <= size
+        or len(data) - at != size
+        or (not data[at - 1] and size > 127)
+    ):
+        return None
+    body = data[at:]
+    check_body(body, count, qos)
+    return [_new_tuple(Run, (origin, epoch, first, count, qos, hops, table, body, False))]
+
+
+# The references of a run that is for all groups of its frame, by their number.
+_IN_ORDER = [bytes(range(count)) for count in range(_REMEMBERED_GROUPS_MAX + 1)]
+
+
 def decode_data(data: bytes, *, is_record: bool = False) -> list[Run]:
     """The runs of a data frame; RemoteError for anything that no encoder makes.
 
     In a record of the outbox a run may name no group: it waits to be matched.
     """
+    try:
+        usual = _decode_usual(data)
+    except IndexError:  # it is cut short
+        usual = None
+    return _decode_any(data, is_record=is_record) if usual is None else usual
+
+
+def _decode_any(data: bytes, *, is_record: bool = False) -> list[Run]:
     reader = _body_of(data, DATA)
     table = reader.many("groups", _Reader.group)
+    if 0 < len(table) <= _REMEMBERED_GROUPS_MAX and all(len(group.encode()) < 128 for group in table):
+        if len(_tables) >= _REMEMBERED_MAX:
+            _tables.clear()
+        _tables[data[2 : len(data) - reader.left]] = table
     runs: list[Run] = []
     origin = epoch = first = -1
     for _ in range(reader.varint(RUNS_MAX, "number of runs")):
