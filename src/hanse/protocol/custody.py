@@ -83,6 +83,7 @@ class Way:
         "resent_at",
         "sent",
         "sent_bytes",
+        "stale_fetches",
     )
 
     def __init__(self, identity: int, *, is_open: bool) -> None:
@@ -96,6 +97,8 @@ class Way:
         self.disk: deque[list[int]] = deque()
         self.backlog: deque[Duty] = deque()
         self.is_fetching = False
+        # Answers to come that a loss of the way has overtaken.
+        self.stale_fetches = 0
         self.resent_at = 0.0
 
     @property
@@ -315,6 +318,7 @@ class Custody:
         if way is None:
             return []
         way.is_open = False
+        way.stale_fetches += way.is_fetching
         way.is_fetching = False
         back: list[int] = []
         lost: list[Duty] = []
@@ -492,7 +496,12 @@ class Custody:
     def fetched(self, now: float, identity: int, records: Sequence[tuple[int, Sequence[Run]]], end: int) -> None:
         """Records of a neighbour or the host, from the front of what waits on disk up to `end`."""
         way = self._ways.get(identity)
-        if way is None or not way.disk or not way.is_fetching:
+        if way is None:
+            return
+        if way.stale_fetches:
+            way.stale_fetches -= 1  # each fetch is answered once, in order
+            return
+        if not way.is_fetching:
             return
         way.is_fetching = False
         way.disk[0][0] = end
