@@ -402,8 +402,8 @@ def test_what_comes_again_is_new_to_a_peer_that_has_lost_the_session() -> None:
 
 def test_what_comes_again_waits_for_credit_as_a_whole() -> None:
     wire = Wire()
-    credits: list[int] = []
-    sending = Sending(Counters(), packets_max=2, on_credit=lambda: credits.append(1))
+    told: list[int] = []
+    sending = Sending(Counters(), packets_max=2, on_credit=lambda: told.append(1))
     sending.attach(wire.write, lambda: 0, receive_max=10)
     sending.reserve([7])
     sending.publish_run(run("a", "b"))
@@ -413,7 +413,7 @@ def test_what_comes_again_waits_for_credit_as_a_whole() -> None:
     assert (wire.take(), sending.next_number, sending.held) == ([], 3, 2)
     sending.acknowledge([1, 2])
     sending.proceed()
-    assert credits == [1]
+    assert told == [1]
     # One run may go beyond the limit.
     assert sending.publish_again(run("c", "d", "e", qos=2), [7, 0, 0]) == 3
     assert [body for body, *_ in wire.take()] == ["c", "d", "e"]
