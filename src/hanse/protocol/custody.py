@@ -376,9 +376,14 @@ class Custody:
             self.effects.append(Fetch(BLOCKED, start, end))
         return self._blocked.pop((source, groups), [])
 
-    def source_of(self, position: int) -> int:
-        """Where a record that was fetched came from, as far as this process knows."""
-        return self._sources.pop(position, NOBODY)
+    def take_sources(self, positions: Iterable[int], end: int) -> list[int]:
+        """Where records that were fetched, up to `end`, came from, as far as this process knows."""
+        found = [self._sources.get(position, NOBODY) for position in positions]
+        # Also of those that are no longer on disk, because they expired or were dropped.
+        position = end - 1
+        while self._sources.pop(position, None) is not None:
+            position -= 1
+        return found
 
     def fetch_unsorted(self) -> None:
         """Fetch what an earlier process left for want of a way."""
