@@ -55,9 +55,7 @@ class Broker(asyncio.Protocol):
 
     def write(self, packet: mqtt5.Packet) -> None:
         assert self.transport is not None
-        buffer = bytearray(1024)
-        size = packet.write(buffer)
-        self.transport.write(bytes(buffer[:size]))
+        self.transport.write(packet.write())
 
     def data_received(self, data: bytes) -> None:
         while data:  # in memory packets come whole
@@ -71,7 +69,7 @@ class Broker(asyncio.Protocol):
             self.has_session = True
         elif isinstance(packet, mqtt5.PublishPacket):
             assert packet.packet_id is not None
-            self.heard.append((bytes(packet.payload or b"").decode(), packet.packet_id, packet.dup))
+            self.heard.append((bytes(packet.payload or b"").decode(), packet.packet_id, packet.duplicate))
             if packet.packet_id not in self.unreleased and not self.refuses:
                 self.unreleased.add(packet.packet_id)
                 self.passed_on.append(bytes(packet.payload or b""))
