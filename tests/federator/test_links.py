@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from hanse.federator.links import CONTROL_TOPIC, DATA_TOPIC, LinkBook
-from hanse.federator.obligations import Obligation
+from hanse.mqtt.limits import LINK_CONTROL_BYTES_MAX
 from hanse.mqtt.link import Frame, Link
 from hanse.mqtt.urls import Address
 from hanse.protocol import codec
@@ -21,6 +21,8 @@ class Federator:
         self.up: list[int] = []
         self.down: list[int] = []
         self.frames: list[Frame] = []
+        # Tokens of acknowledged frames, by neighbour.
+        self.taken: list[tuple[int, int]] = []
         self.refusal: str | None = None
         self.acks_at_once = True
         self.url = ""
@@ -31,6 +33,7 @@ class Federator:
             on_up=self.up.append,
             on_down=self.down.append,
             on_frames=self._take,
+            on_taken=self._note_taken,
         )
 
     def _admit(self, identity: int, peer: Mapping[str, str]) -> str | None:
@@ -42,6 +45,9 @@ class Federator:
         self.frames += frames
         if self.acks_at_once:
             self.ack(neighbour, frames)
+
+    def _note_taken(self, neighbour: int, tokens: list[int]) -> None:
+        self.taken += [(neighbour, token) for token in tokens]
 
     def ack(self, neighbour: int, frames: list[Frame]) -> None:
         for frame in frames:
@@ -80,23 +86,12 @@ class Pair:
             await one.book.stop()
 
 
-class Owed:
-    """An obligation that says when it is released."""
-
-    def __init__(self) -> None:
-        self.is_released = False
-        self.obligation = Obligation(self._release)
-
-    def _release(self) -> None:
-        self.is_released = True
-
-
 def test_one_connection_serves_both_directions() -> None:
     async def steps() -> None:
         async with Pair(1, 2) as (one, two):
             two.book.dial(one.url)
             await eventually(lambda: one.up == [2] and two.up == [1])
-            assert one.book.send_data(2, b"to two", 1, None)
+            assert one.book.send_data(2, b"to two", 1, 0)
             two.book.send_control(1, ControlFrame(2, 7, 1, 0, 0))
             await eventually(lambda: one.frames and two.frames)
             assert two.frames == [Frame(DATA_TOPIC, b"to two", 0)]
@@ -143,7 +138,7 @@ def test_a_neighbour_that_comes_again_replaces_its_former_link() -> None:
             await eventually(lambda: one.up == [2, 2])
             assert one.down == [2]
             await eventually(lambda: former.down == [1])
-            assert one.book.send_data(2, b"x", 1, None)
+            assert one.book.send_data(2, b"x", 1, 0)
             await eventually(lambda: again.frames)
 
     asyncio.run(steps())
@@ -189,24 +184,42 @@ def test_who_dialled_and_does_not_like_the_answer_hangs_up() -> None:
     asyncio.run(steps())
 
 
-def test_an_obligation_is_settled_with_the_neighbours_acknowledgement_and_not_before() -> None:
+def test_a_token_is_told_with_the_neighbours_acknowledgement_and_not_before() -> None:
     async def steps() -> None:
         async with Pair(1, 2) as (one, two):
             two.acks_at_once = False
             two.book.dial(one.url)
             await eventually(lambda: one.up and two.up)
-            owed = Owed()
-            one.book.send_data(2, b"x", 1, owed.obligation)
-            owed.obligation.settle()
-            await eventually(lambda: two.frames)
-            assert not owed.is_released
+            assert one.book.send_data(2, b"x", 1, 41)
+            assert one.book.send_data(2, b"y", 1, 42)
+            await eventually(lambda: len(two.frames) == 2)
+            assert all(frame.receipt for frame in two.frames)
+            assert (one.taken, one.book.owed(2)) == ([], 2)
+            two.ack(1, two.frames[1:])
+            await eventually(lambda: one.taken)
+            assert (one.taken, one.book.owed(2)) == ([(2, 42)], 1)
             two.ack(1, two.frames)
-            await eventually(lambda: owed.is_released)
+            await eventually(lambda: len(one.taken) > 1)
+            assert (one.taken, one.book.owed(2)) == ([(2, 42), (2, 41)], 0)
 
     asyncio.run(steps())
 
 
-def test_frames_that_are_owed_wait_in_order_while_the_link_is_full() -> None:
+def test_a_frame_without_a_token_has_no_receipt_and_is_never_told() -> None:
+    async def steps() -> None:
+        async with Pair(1, 2) as (one, two):
+            two.book.dial(one.url)
+            await eventually(lambda: one.up and two.up)
+            one.book.send_data(2, b"x", 1, 0)
+            one.book.send_data(2, b"y", 1, 5)
+            await eventually(lambda: one.taken)
+            assert [frame.receipt > 0 for frame in two.frames] == [False, True]
+            assert one.taken == [(2, 5)]
+
+    asyncio.run(steps())
+
+
+def test_frames_with_a_token_wait_in_order_while_the_link_is_full() -> None:
     async def steps() -> None:
         async with Pair(1, 2) as (one, two):
             two.book.dial(one.url)
@@ -216,13 +229,13 @@ def test_frames_that_are_owed_wait_in_order_while_the_link_is_full() -> None:
             assert wire is not None
             wire.pause_writing()
             payloads = [b"%03d" % number * 20 for number in range(100)]
-            all_owed = [Owed() for _ in payloads]
-            for payload, owed in zip(payloads, all_owed, strict=True):
-                assert one.book.send_data(2, payload, 1, owed.obligation)
-                owed.obligation.settle()
+            for token, payload in enumerate(payloads, 1):
+                assert one.book.send_data(2, payload, 1, token)
             assert one.book._peers[2].waiting
+            assert one.book.owed(2) == len(payloads)
             wire.resume_writing()
-            await eventually(lambda: all(owed.is_released for owed in all_owed))
+            await eventually(lambda: len(one.taken) == len(payloads))
+            assert one.taken == [(2, token) for token in range(1, len(payloads) + 1)]
             assert [frame.payload for frame in two.frames] == payloads
             assert one.book.drops == {}
 
@@ -238,12 +251,12 @@ def test_frames_of_qos_0_are_dropped_and_counted_while_the_link_is_full() -> Non
             wire = one.link(2)._connection
             assert wire is not None
             wire.pause_writing()
-            assert one.book.send_data(2, b"x" * 80, 3, None)
-            assert not one.book.send_data(2, b"y" * 80, 4, None)
+            assert one.book.send_data(2, b"x" * 80, 3, 0)
+            assert not one.book.send_data(2, b"y" * 80, 4, 0)
             assert one.book.drops == {"link_full": 4}
             wire.resume_writing()
             await eventually(lambda: two.frames)
-            assert one.book.send_data(2, b"z", 1, None)
+            assert one.book.send_data(2, b"z", 1, 0)
 
     asyncio.run(steps())
 
@@ -257,7 +270,7 @@ def test_control_passes_a_link_that_is_full_of_data() -> None:
             wire = one.link(2)._connection
             assert wire is not None
             wire.pause_writing()
-            one.book.send_data(2, b"x" * 99, 1, None)
+            one.book.send_data(2, b"x" * 99, 1, 0)
             one.book.send_control(2, ControlFrame(1, 7, 1, 0, 0))
             wire.resume_writing()
             await eventually(lambda: len(two.frames) == 2)
@@ -269,7 +282,7 @@ def test_control_passes_a_link_that_is_full_of_data() -> None:
 def test_what_goes_to_a_neighbour_that_is_away_is_counted() -> None:
     async def steps() -> None:
         async with Pair(1) as (one,):
-            assert not one.book.send_data(9, b"x", 5, None)
+            assert not one.book.send_data(9, b"x", 5, 0)
             one.book.send_control(9, ControlFrame(1, 7, 1, 0, 0))
             one.book.ack(9, 1)
             one.book.close(9, "why not")
@@ -278,21 +291,83 @@ def test_what_goes_to_a_neighbour_that_is_away_is_counted() -> None:
     asyncio.run(steps())
 
 
-def test_what_was_under_way_or_waiting_when_a_link_ends_is_counted_and_owed_no_longer() -> None:
+def test_what_a_link_that_ends_has_not_acknowledged_is_not_told_and_not_sent_again() -> None:
+    """The protocol has it in custody, and hears that the link is down."""
+
     async def steps() -> None:
         async with Pair(1, 2) as (one, two):
             two.acks_at_once = False
             two.book.dial(one.url)
             await eventually(lambda: one.up and two.up)
             one.link(2)._data_bytes_max = 50
-            all_owed = [Owed() for _ in range(4)]
-            for owed in all_owed:
-                one.book.send_data(2, b"x" * 40, 1, owed.obligation)
-                owed.obligation.settle()
+            for token in range(1, 5):
+                assert one.book.send_data(2, b"x" * 40, 1, token)
+            assert one.book.owed(2) == 4
             two.link(1).abort()
-            await eventually(lambda: one.down)
-            assert all(owed.is_released for owed in all_owed)
-            assert one.book.drops == {"frames_lost_with_link": 4}
+            await eventually(lambda: one.down == [2] and len(one.up) == 2 and len(two.up) == 2)
+            assert one.book.owed(2) == 0
+            two.frames.clear()
+            two.acks_at_once = True
+            assert one.book.send_data(2, b"y", 1, 9)
+            await eventually(lambda: one.taken)
+            assert one.taken == [(2, 9)]
+            assert [frame.payload for frame in two.frames] == [b"y"]
+            assert one.book.drops == {}
+
+    asyncio.run(steps())
+
+
+def test_a_receipt_is_good_for_the_link_that_brought_the_frame() -> None:
+    """The custody of a frame can end long after its link did: the next link's frames have the same numbers."""
+
+    async def steps() -> None:
+        async with Pair(1, 2) as (one, two):
+            two.acks_at_once = False
+            two.book.dial(one.url)
+            await eventually(lambda: one.up and two.up)
+            one.book.send_data(2, b"x", 1, 1)
+            await eventually(lambda: two.frames)
+            former = list(two.frames)
+            two.frames.clear()
+            two.link(1).abort()
+            await eventually(lambda: len(one.up) == 2 and len(two.up) == 2)
+            one.book.send_data(2, b"x again", 1, 2)
+            await eventually(lambda: two.frames)
+            assert former[0].receipt != two.frames[0].receipt
+            two.ack(1, former)
+            one.book.send_data(2, b"after", 1, 3)
+            await eventually(lambda: len(two.frames) == 2)
+            two.ack(1, two.frames[1:])
+            await eventually(lambda: one.taken)
+            assert one.taken == [(2, 3)]  # token 2 was not acknowledged in the place of token 1
+            two.ack(1, two.frames)
+            await eventually(lambda: len(one.taken) == 2)
+            assert one.taken == [(2, 3), (2, 2)]
+
+    asyncio.run(steps())
+
+
+def test_control_that_a_link_has_no_room_for_is_dropped_and_counted() -> None:
+    async def steps() -> None:
+        async with Pair(1, 2) as (one, two):
+            two.book.dial(one.url)
+            await eventually(lambda: one.up and two.up)
+            one.link(2)._control_bytes = LINK_CONTROL_BYTES_MAX  # as if so much waited for the socket
+            assert one.book.send_control(2, ControlFrame(1, 7, 1, 0, 0)) == 0
+            assert one.book.drops == {"control_link_full": 1}
+
+    asyncio.run(steps())
+
+
+def test_who_dialled_is_known_of_each_link() -> None:
+    async def steps() -> None:
+        async with Pair(1, 2) as (one, two):
+            two.book.dial(one.url)
+            await eventually(lambda: one.up and two.up)
+            assert (one.book.is_up(2), one.book.is_dialled(2)) == (True, False)
+            assert (two.book.is_up(1), two.book.is_dialled(1)) == (True, True)
+            assert (one.book.is_up(9), one.book.is_dialled(9), one.book.owed(9)) == (False, False, 0)
+            one.book.flush(9)  # nobody is there
 
     asyncio.run(steps())
 

@@ -10,7 +10,6 @@ from hanse.federator import broker_link, links_by_broker
 from hanse.federator.broker_link import Kind
 from hanse.federator.links import CONTROL_TOPIC, DATA_TOPIC
 from hanse.federator.links_by_broker import BrokerLinkBook, _Neighbour
-from hanse.federator.obligations import Obligation
 from hanse.mqtt.client import Client, ClientSettings
 from hanse.mqtt.link import Frame
 from hanse.mqtt.publication import Publication, encode, qos_of, topic_of
@@ -42,6 +41,7 @@ class Federator:
         self.identity, self.other = identity, neighbour
         self.epoch = 100 * identity
         self.frames: list[Frame] = []
+        self.taken: list[int] = []
         self.up: list[int] = []
         self.down: list[int] = []
         self.acks_at_once = True
@@ -52,6 +52,7 @@ class Federator:
             on_up=self.up.append,
             on_down=self.down.append,
             on_frames=self._take,
+            on_taken=self._note_taken,
         )
         settings = ClientSettings("mqtt://127.0.0.1", f"hanse-{identity}-at-{neighbour}")
         self.neighbour = self.book._neighbours[neighbour] = _Neighbour(self.book, neighbour, settings)
@@ -64,6 +65,13 @@ class Federator:
             for frame in frames:
                 self.book.ack(neighbour, frame.receipt)
 
+    def _note_taken(self, neighbour: int, tokens: list[int]) -> None:
+        assert neighbour == self.other
+        self.taken += tokens
+
+    def send(self, token: int, payload: bytes = b"\x01\x02") -> bool:
+        return self.book.send_data(self.other, payload, 1, token)
+
     def hear_from(self, other: "Federator") -> list[str]:
         """What the other one published at our broker; the topics."""
         packets, other.session.packets = other.session.packets, []
@@ -73,20 +81,6 @@ class Federator:
 
     def hear(self, topic: str, packet: bytes, *, retain: bool = False) -> bool:
         return self.book.hear(Publication(packet, topic, qos_of(packet), retain, False, 0, (1,)))
-
-
-class Owed:
-    def __init__(self) -> None:
-        self.is_released = False
-        self.obligation = Obligation(self._release)
-
-    def _release(self) -> None:
-        self.is_released = True
-
-    def hand(self, one: Federator, payload: bytes = b"\x01\x02") -> bool:
-        is_sent = one.book.send_data(one.other, payload, 1, self.obligation)
-        self.obligation.settle()
-        return is_sent
 
 
 @pytest.fixture
@@ -119,87 +113,128 @@ def test_control_frames_go_to_the_papers_topics(pair: Pair) -> None:
     assert [frame.topic for frame in two.frames] == [CONTROL_TOPIC] * 2
 
 
-def test_a_data_frame_that_is_owed_is_settled_by_the_neighbours_acknowledgement(pair: Pair) -> None:
+def test_a_token_is_told_with_the_neighbours_acknowledgement(pair: Pair) -> None:
     one, two = pair
-    owed = Owed()
-    assert owed.hand(one)
+    assert one.send(7)
     assert two.hear_from(one) == ["federator/routing/2/1"]
     assert (two.frames[0].topic, two.frames[0].payload) == (DATA_TOPIC, b"\x01\x02")
-    assert not owed.is_released
+    assert (one.taken, one.book.owed(2)) == ([], 1)
     assert one.hear_from(two) == ["federator/ack/1/2"]
-    assert owed.is_released
+    assert (one.taken, one.book.owed(2)) == ([7], 0)
 
 
 def test_a_data_frame_of_qos_0_asks_for_no_acknowledgement(pair: Pair) -> None:
     one, two = pair
-    assert one.book.send_data(2, b"\x01\x02", 1, None)
+    assert one.book.send_data(2, b"\x01\x02", 1, 0)
     two.hear_from(one)
     assert two.frames[0].receipt == 0
     assert two.session.packets == []
 
 
-def test_an_acknowledgement_for_a_former_life_settles_nothing(pair: Pair) -> None:
+def test_an_acknowledgement_for_a_former_life_tells_nothing(pair: Pair) -> None:
     one, two = pair
-    owed = Owed()
-    owed.hand(one)
+    one.send(7)
     (payload,) = broker_link.encode_acknowledgements(one.epoch - 1, [1])
     topic = broker_link.topic_for(Kind.ACKNOWLEDGEMENT, 1, 2)
     one.hear(topic, encode(topic, payload))
-    assert not owed.is_released
+    assert one.taken == []
     two.hear_from(one)
     one.hear_from(two)
-    assert owed.is_released
+    assert one.taken == [7]
 
 
-def test_what_the_session_cannot_take_is_dropped_and_counted(pair: Pair) -> None:
+def test_an_epoch_that_is_raised_in_one_life_keeps_what_is_under_way(pair: Pair) -> None:
+    one, two = pair
+    one.send(7)
+    one.epoch += 1
+    one.send(8)
+    two.hear_from(one)
+    one.hear_from(two)
+    assert one.taken == [7, 8]
+
+
+def test_attack_an_acknowledgement_of_a_number_that_was_not_sent_takes_nothing(pair: Pair) -> None:
+    one, _ = pair
+    one.send(7)
+    (payload,) = broker_link.encode_acknowledgements(one.epoch, [9, 10])
+    topic = broker_link.topic_for(Kind.ACKNOWLEDGEMENT, 1, 2)
+    one.hear(topic, encode(topic, payload))
+    assert not any(one.taken)
+    assert one.book.owed(2) == 1
+
+
+def test_what_the_session_cannot_take_is_counted_unless_it_has_a_token(pair: Pair) -> None:
+    """What bears a token is in custody and comes again."""
     one, _ = pair
     one.session.is_full = True
-    owed = Owed()
-    assert not owed.hand(one)
-    assert owed.is_released
-    assert not one.book.send_data(2, b"\x01\x02", 4, None)
-    assert one.book.drops == {"link_full": 5}
+    assert one.send(7)
+    assert one.book.owed(2) == 0
+    assert not one.book.send_data(2, b"\x01\x02", 4, 0)
+    assert one.book.drops == {"link_full": 4}
 
 
 def test_frames_that_are_never_acknowledged_are_held_within_a_limit(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The oldest are forgotten: they are sent again, under other numbers."""
     monkeypatch.setattr(links_by_broker, "_OWED_MAX", 3)
-    one, _ = pair
-    assert [Owed().hand(one) for _ in range(5)] == [True, True, True, False, False]
-    assert one.book.drops == {"link_full": 2}
+    one, two = pair
+    assert all(one.send(token) for token in (11, 12, 13, 14, 15))
+    assert one.book.owed(2) == 3
+    two.hear_from(one)
+    one.hear_from(two)
+    assert [token for token in one.taken if token] == [13, 14, 15]
 
 
-def test_what_was_owed_when_the_session_ends_is_counted_and_owed_no_longer(pair: Pair) -> None:
-    one, _ = pair
-    owed = Owed()
-    owed.hand(one)
+def test_what_was_under_way_when_the_session_ends_is_the_protocols(pair: Pair) -> None:
+    one, two = pair
+    one.send(7)
     one.neighbour.on_disconnected(None)
-    assert owed.is_released
-    assert one.book.drops == {"frames_lost_with_link": 1}
-    assert not Owed().hand(one)
-    assert one.book.drops == {"frames_lost_with_link": 1, "link_down": 1}
+    assert (one.taken, one.book.owed(2), one.book.drops) == ([], 0, {})
+    assert not one.send(8)
+    assert one.book.drops == {"link_down": 1}
+    two.hear_from(one)
+    one.neighbour.on_connected(True)
+    assert one.send(9)
+    one.hear_from(two)  # of the session before: its number is not that of token 9
+    assert not any(one.taken)
+    assert one.book.owed(2) == 1
 
 
 def test_a_neighbour_with_a_new_epoch_owes_nothing(pair: Pair) -> None:
     """Its session was made anew: what lay at its broker for it is gone, and our session there never noticed."""
     one, _ = pair
     one.book.note_epoch(2, 200)
-    owed = Owed()
-    owed.hand(one)
+    one.send(7)
     one.book.note_epoch(2, 200)
-    assert one.book.drops == {}
+    assert one.book.owed(2) == 1
     one.book.note_epoch(2, 201)
-    assert owed.is_released
-    assert one.book.drops == {"frames_lost_with_link": 1}
+    assert (one.book.owed(2), one.taken) == (0, [])
 
 
-def test_a_neighbour_that_is_lost_owes_nothing(pair: Pair) -> None:
+def test_acknowledgements_for_a_neighbours_former_life_are_not_told(pair: Pair) -> None:
+    one, two = pair
+    two.acks_at_once = False
+    two.book.note_epoch(1, 100)
+    one.send(7)
+    two.hear_from(one)
+    two.book.note_epoch(1, 101)
+    two.book.ack(1, two.frames[0].receipt)
+    assert two.session.packets == []
+
+
+def test_a_neighbour_that_is_lost_or_left_owes_nothing(pair: Pair) -> None:
     one, _ = pair
-    owed = Owed()
-    owed.hand(one)
+    one.send(7)
     one.book.forgive(2)
-    assert owed.is_released
+    assert one.book.owed(2) == 0
+    one.send(8)
+    one.book.note_left(2)
+    assert (one.book.owed(2), one.taken) == (0, [])
+    one.book.forgive(9)
+    one.book.note_left(9)
+    one.book.note_epoch(9, 1)
+    assert one.book.owed(9) == 0
 
 
 def test_a_neighbour_that_left_and_is_back_is_up_again(pair: Pair) -> None:
@@ -216,9 +251,8 @@ def test_a_neighbour_that_left_and_is_back_is_up_again(pair: Pair) -> None:
 def test_an_acknowledgement_waits_while_the_session_is_away(pair: Pair) -> None:
     one, two = pair
     two.acks_at_once = False
-    all_owed = [Owed() for _ in range(3)]
-    for owed in all_owed:
-        owed.hand(one)
+    for token in (11, 12, 13):
+        one.send(token)
     two.hear_from(one)
     two.neighbour.on_disconnected(None)
     for frame in two.frames:
@@ -226,16 +260,45 @@ def test_an_acknowledgement_waits_while_the_session_is_away(pair: Pair) -> None:
     assert two.session.packets == []
     two.neighbour.on_connected(True)
     assert one.hear_from(two) == ["federator/ack/1/2"]
-    assert all(owed.is_released for owed in all_owed)
+    assert one.taken == [11, 12, 13]
+
+
+def test_acknowledgements_that_wait_are_held_within_a_limit(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = pair
+    two.acks_at_once = False
+    for token in (11, 12, 13):
+        one.send(token)
+    two.hear_from(one)
+    monkeypatch.setattr(links_by_broker, "_OWED_MAX", 2)
+    two.neighbour.on_disconnected(None)
+    for frame in two.frames:
+        two.book.ack(1, frame.receipt)
+    assert two.book.drops == {"acknowledgements_untold": 1}
+    two.neighbour.on_connected(True)
+    one.hear_from(two)
+    assert one.taken == [11, 12]
 
 
 def test_a_frame_is_acknowledged_once(pair: Pair) -> None:
     one, two = pair
-    Owed().hand(one)
+    one.send(7)
     two.hear_from(one)
     assert len(two.session.packets) == 1
     two.book.ack(1, two.frames[0].receipt)
     assert len(two.session.packets) == 1
+
+
+def test_a_frame_that_is_sent_again_has_a_receipt_of_its_own(pair: Pair) -> None:
+    one, two = pair
+    two.acks_at_once = False
+    one.send(7)
+    one.send(7)
+    two.hear_from(one)
+    first, again = [frame.receipt for frame in two.frames]
+    assert first != again
+    two.book.ack(1, again)
+    one.hear_from(two)
+    assert one.taken == [7]
 
 
 def test_a_message_that_is_none_of_a_links_is_left_to_others(pair: Pair) -> None:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hanse.errors import LocalError, Unavailable
 from hanse.mqtt import publication
 from hanse.mqtt.counters import Counters
+from hanse.mqtt.limits import PUBLISH_ID_MAX
 from hanse.mqtt.publication import encode
 from hanse.mqtt.refusal import Refusal
 from hanse.mqtt.sending import Sending
@@ -359,3 +360,107 @@ def test_a_puback_for_qos_2_leaves_what_came_with_it_to_be_said_again() -> None:
     with pytest.raises(Refusal, match="which is of QoS 2"):
         sending.acknowledge([2, 3])
     assert sending.acknowledge([3]) == [3]
+
+
+# --- what a former process sent and may send again -------------------------------------------------------------------
+
+
+def test_a_reserved_identifier_is_for_nobody_else() -> None:
+    wire = Wire()
+    sending = make(wire)
+    sending.reserve([2, 3])
+    sending.publish_run(run("a", "b", "c"))
+    assert [(body, packet_id) for body, _, packet_id, _ in wire.take()] == [("a", 1), ("b", 4), ("c", 5)]
+
+
+def test_what_comes_again_goes_out_under_its_reserved_identifier_with_dup() -> None:
+    wire = Wire()
+    assigned: list[tuple[int, int, int]] = []
+    sending = Sending(Counters(), on_assigned=lambda *told: assigned.append(told))
+    sending.reserve([7, 9])
+    sending.attach(wire.write, lambda: 0, receive_max=10)
+    assert sending.publish_again(run("a", "b", "c", qos=2), [9, 0, 7]) == 1
+    assert wire.take() == [("a", 2, 9, True), ("b", 2, 1, False), ("c", 2, 7, True)]
+    assert assigned == [(1, 9, 1), (2, 1, 1), (3, 7, 1)]
+    assert (sending.held, sending.in_flight, sending.next_number) == (3, 3, 4)
+    sending.received([9, 1, 7])
+    assert sending.complete([7, 9, 1]) == [3, 1, 2]
+    assert (sending.held, sending.held_bytes, sending.in_flight) == (0, 0, 0)
+
+
+def test_a_reserved_identifier_that_was_used_is_free_when_it_is_done() -> None:
+    wire = Wire()
+    sending = make(wire)
+    sending.reserve([1])
+    sending.publish_again(run("a", qos=2), [1])
+    sending.publish_run(run("b"))
+    sending.received([1])
+    sending.complete([1])
+    sending.acknowledge([2])
+    wire.take()
+    sending._next_id = 1  # as after a whole round of identifiers
+    sending.publish_run(run("c"))
+    assert [packet_id for _, _, packet_id, _ in wire.take()] == [1]
+
+
+def test_what_comes_again_before_there_is_a_connection_goes_out_with_the_first() -> None:
+    wire = Wire()
+    sending = Sending(Counters())
+    sending.reserve([7])
+    sending.publish_again(run("a", "b", qos=2), [7, 0])
+    assert wire.take() == []
+    sending.attach(wire.write, lambda: 0, receive_max=10, session_present=True)
+    assert wire.take() == [("a", 2, 7, True), ("b", 2, 1, False)]
+
+
+def test_what_comes_again_is_new_to_a_peer_that_has_lost_the_session() -> None:
+    wire = Wire()
+    assigned: list[tuple[int, int, int]] = []
+    sending = Sending(Counters(), on_assigned=lambda *told: assigned.append(told))
+    sending.reserve([7])
+    sending.publish_again(run("a", qos=2), [7])
+    sending.attach(wire.write, lambda: 0, receive_max=10, session_present=False)
+    assert wire.take() == [("a", 2, 1, False)]
+    assert assigned == [(1, 7, 1), (1, 1, 1)]
+
+
+def test_what_comes_again_waits_for_credit_as_a_whole() -> None:
+    wire = Wire()
+    told: list[int] = []
+    sending = Sending(Counters(), packets_max=2, on_credit=lambda: told.append(1))
+    sending.attach(wire.write, lambda: 0, receive_max=10)
+    sending.reserve([7])
+    sending.publish_run(run("a", "b"))
+    wire.take()
+    with pytest.raises(Unavailable, match="Wait for credit"):
+        sending.publish_again(run("c", "d", qos=2), [7, 0])
+    assert (wire.take(), sending.next_number, sending.held) == ([], 3, 2)
+    sending.acknowledge([1, 2])
+    sending.proceed()
+    assert told == [1]
+    # One run may go beyond the limit.
+    assert sending.publish_again(run("c", "d", "e", qos=2), [7, 0, 0]) == 3
+    assert [body for body, *_ in wire.take()] == ["c", "d", "e"]
+
+
+def test_what_comes_again_and_is_too_large_for_the_peer_is_told_as_refused() -> None:
+    wire = Wire()
+    told: list[int] = []
+    sending = Sending(Counters(), on_outcomes=lambda: told.append(1))
+    sending.attach(wire.write, lambda: 0, receive_max=10, packet_bytes_max=20)
+    sending.reserve([7])
+    assert sending.publish_again(run("a", "b" * 30, qos=2), [7, 0]) == 1
+    assert wire.take() == [("a", 2, 7, True)]
+    assert (told, sending.take_outcomes()) == ([1], [(2, 0x95)])
+
+
+def test_a_queue_ends_where_reserved_identifiers_leave_none() -> None:
+    """All but three are reserved: the fourth waits, whatever the peer's window is."""
+    wire = Wire()
+    sending = make(wire, receive_max=65_535)
+    sending.reserve(range(4, PUBLISH_ID_MAX + 1))
+    sending.publish_run(run("a", "b", "c", "d"))
+    assert [packet_id for _, _, packet_id, _ in wire.take()] == [1, 2, 3]
+    sending.acknowledge([2])
+    sending.proceed()
+    assert [(body, packet_id) for body, _, packet_id, _ in wire.take()] == [("d", 2)]

@@ -16,6 +16,7 @@ from hanse.protocol.messages import (
     SetDelta,
     SetStep,
     Solicit,
+    Summary,
 )
 from hanse.protocol.settings import EPOCH_MAX, FEDERATOR_ID_MAX, RANK_MAX, SEQUENCE_MAX
 
@@ -96,3 +97,20 @@ def batches(draw: st.DrawFn) -> list[Run]:
         else:
             batch.append(run)
     return batch
+
+
+@st.composite
+def ranges(draw: st.DrawFn) -> tuple[tuple[int, int], ...]:
+    """In order, with gaps between them, as `Retention` makes them."""
+    found: list[tuple[int, int]] = []
+    end = 0
+    for gap, count in draw(st.lists(st.tuples(numbers(2**40), st.integers(1, 2**40)), max_size=5)):
+        first = end + gap + (1 if found else 0)
+        found.append((first, count))
+        end = first + count
+    return tuple(found)
+
+
+SUMMARIES = st.builds(
+    Summary, groups(), numbers(86_400_000), st.lists(st.tuples(IDS, EPOCHS, ranges()), max_size=3).map(tuple)
+)

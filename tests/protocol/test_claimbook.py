@@ -1,8 +1,8 @@
 from hanse.protocol.changes import Changes
-from hanse.protocol.claimbook import ClaimBook, ClaimWatchers
+from hanse.protocol.claimbook import LEFT_TO_OTHERS, REMEMBERED, ClaimBook, ClaimWatchers
 from hanse.protocol.messages import ClaimChange, ClaimDelta, ClaimPart, ClaimRequest
 from hanse.protocol.neighbour import Neighbour
-from hanse.protocol.settings import Settings
+from hanse.protocol.settings import MANAGEMENT_GROUP, Settings
 
 
 class Shelf:
@@ -108,3 +108,15 @@ def test_one_group_too_many_is_kept_nowhere() -> None:
     shelf.book.change_own("c", 100)
     assert not shelf.book.own.groups
     assert shelf.changes.counters["rejected_groups_max"] == 2
+
+
+def test_a_group_that_is_left_to_others_is_remembered_unless_everybody_has_it() -> None:
+    shelf = Shelf()
+    for position, group in enumerate(("a", MANAGEMENT_GROUP)):
+        shelf.tell(2 * position, (group, 100))
+        change = ClaimChange(group, None, LEFT_TO_OTHERS)
+        shelf.book.on_delta(0.0, shelf.neighbour, ClaimDelta(9, 1_000, 2 * position + 1, (change,)))
+    assert shelf.book.claimants("a") == (REMEMBERED,)
+    assert shelf.book.claimants(MANAGEMENT_GROUP) == ()
+    shelf.book.forget_remembered("a")
+    assert shelf.book.claimants("a") == ()

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.protocol.net import packet
-from tests.protocol.strategies import CONTROL_FRAMES, batches
+from tests.protocol.strategies import CONTROL_FRAMES, SUMMARIES, batches
 
 from hanse.errors import RemoteError
 from hanse.protocol import codec
@@ -22,7 +22,9 @@ from hanse.protocol.messages import (
     SetDelta,
     SetStep,
     Solicit,
+    Summary,
 )
+from hanse.protocol.settings import SEQUENCE_MAX
 
 BOUNDED = settings(max_examples=40, deadline=None)
 
@@ -69,6 +71,12 @@ DATA_BYTES = bytes.fromhex(
     "02 01  06 02 00  01  01 01  8a01  34 8701 0082" + "78" * 130 + "0000 00"
 )
 
+SUMMED = (
+    Summary("g", 6_000, ((5, 1_000, ((0, 3), (7, 1))), (6, 2, ((300, 2),)))),
+    Summary("+", 0),
+)
+SUMMED_BYTES = bytes.fromhex("01 06  02  01 67 f02e 02  05 e807 02 00 03 04 01  06 02 01 ac02 02  01 2b 00 00")
+
 
 def test_the_bytes_of_a_control_frame_are_those_of_the_document() -> None:
     assert codec.encode_control(CONTROL) == CONTROL_BYTES
@@ -80,7 +88,46 @@ def test_the_bytes_of_a_data_frame_are_those_of_the_document() -> None:
     assert codec.decode_data(DATA_BYTES) == DATA
 
 
+def test_the_bytes_of_a_summaries_frame_are_those_of_the_document() -> None:
+    assert codec.encode_summaries(SUMMED) == SUMMED_BYTES
+    assert codec.decode_summaries(SUMMED_BYTES) == SUMMED
+
+
+@BOUNDED
+@given(st.lists(SUMMARIES, max_size=4).map(tuple))
+def test_a_summaries_frame_comes_back_as_it_went(summaries: tuple[Summary, ...]) -> None:
+    assert codec.decode_summaries(codec.encode_summaries(summaries)) == summaries
+
+
+def test_every_strict_prefix_of_a_summaries_frame_is_refused() -> None:
+    for size in range(len(SUMMED_BYTES)):
+        with pytest.raises(RemoteError):
+            codec.decode_summaries(SUMMED_BYTES[:size])
+
+
+def test_the_last_number_there_is_can_be_summed_up() -> None:
+    """A run may end with it; a summary that could not would be refused with all that others have in its frame."""
+    last = SEQUENCE_MAX
+    run = Run(5, 1, last, 1, 1, 1, ("g",), packet("g", b"", 1))
+    assert codec.decode_data(codec.encode_data([run])) == [run]
+    summary = (Summary("g", 1, ((5, 1, ((last, 1),)),)),)
+    assert codec.decode_summaries(codec.encode_summaries(summary)) == summary
+
+
+def test_a_run_that_goes_back_says_so() -> None:
+    returned = [DATA[0]._replace(is_returned=True), DATA[1]]
+    assert codec.decode_data(codec.encode_data(returned)) == returned
+
+
+def test_a_run_without_groups_is_for_the_outbox_alone() -> None:
+    record = codec.encode_data([DATA[0]._replace(groups=())])
+    assert codec.decode_data(record, is_record=True) == [DATA[0]._replace(groups=())]
+    with pytest.raises(RemoteError, match=r"^A run names group -1, but the frame lists 0\.$"):
+        codec.decode_data(record)
+
+
 def test_a_frame_tells_its_kind() -> None:
+    assert codec.kind_of(SUMMED_BYTES) == codec.SUMMARIES
     assert codec.kind_of(CONTROL_BYTES) == codec.CONTROL
     assert codec.kind_of(DATA_BYTES) == codec.DATA
 
@@ -284,14 +331,14 @@ MALFORMED: list[tuple[str, Callable[[bytes], object], bytes, str]] = [
     (
         "flags of a run",
         codec.decode_data,
-        bytes.fromhex("01 02 01 01 67 01") + b"\x08" + RUN[1:],
-        "A run has flags 0x8; the QoS must be 0 to 2, and nothing but 0x4 beside it.",
+        bytes.fromhex("01 02 01 01 67 01") + b"\x10" + RUN[1:],
+        "A run has flags 0x10; the QoS must be 0 to 2, and nothing but 0xc beside it.",
     ),
     (
         "QoS 3",
         codec.decode_data,
         bytes.fromhex("01 02 01 01 67 01") + b"\x03" + RUN[1:],
-        "A run has flags 0x3; the QoS must be 0 to 2, and nothing but 0x4 beside it.",
+        "A run has flags 0x3; the QoS must be 0 to 2, and nothing but 0xc beside it.",
     ),
     (
         "follows nothing",
@@ -336,6 +383,16 @@ MALFORMED: list[tuple[str, Callable[[bytes], object], bytes, str]] = [
         "The run at byte 15 has 7 bytes, but 6 are left.",
     ),
     (
+        "beyond the last number",
+        codec.decode_data,
+        bytes.fromhex("01 02 01 01 67 01 00 01 05 01")
+        + b"\xff" * 8
+        + b"\x3f"
+        + bytes.fromhex("02 01 00 0c")
+        + RUN[9:] * 2,
+        "A run ends with the number 4611686018427387904; numbers end at 4611686018427387903.",
+    ),
+    (
         "not a PUBLISH",
         codec.decode_data,
         bytes.fromhex("01 02 01 01 67 01") + RUN[:9] + b"\x40" + RUN[10:],
@@ -352,6 +409,55 @@ MALFORMED: list[tuple[str, Callable[[bytes], object], bytes, str]] = [
         codec.decode_data,
         bytes.fromhex("01 02 01 01 67 01") + RUN[:9] + b"\x38" + RUN[10:],
         f"The packet at byte 0 of a run has the first byte 0x38; expected 0x30, {QOS_0}",
+    ),
+    ("kind", codec.decode_summaries, b"\x01\x02\x00\x00", "The frame has type 2 where 6 was expected."),
+    (
+        "huge number of summaries",
+        codec.decode_summaries,
+        b"\x01\x06" + b"\xff" * 8 + b"\x3f",
+        "The number of summaries before byte 11 is 4611686018427387903; it must be at most 9.",
+    ),
+    (
+        "empty group of a summary",
+        codec.decode_summaries,
+        bytes.fromhex("01 06 01 00 00 00"),
+        "The topic filter is empty; expected at least one character.",
+    ),
+    (
+        "age",
+        codec.decode_summaries,
+        bytes.fromhex("01 06 01 01 67 81b89929 00"),
+        "The age before byte 9 is 86400001; it must be at most 86400000.",
+    ),
+    (
+        "origin",
+        codec.decode_summaries,
+        bytes.fromhex("01 06 01 01 67 00 01 8080808010 01 00"),
+        "The federator id before byte 12 is 4294967296; it must be at most 4294967295.",
+    ),
+    (
+        "empty range",
+        codec.decode_summaries,
+        bytes.fromhex("01 06 01 01 67 00 01 05 01 01 07 00"),
+        "A summary has a range of 0 ids after a gap of 7; both must be above 0.",
+    ),
+    (
+        "ranges that touch",
+        codec.decode_summaries,
+        bytes.fromhex("01 06 01 01 67 00 01 05 01 02 07 01 00 01"),
+        "A summary has a range of 1 ids after a gap of 0; both must be above 0.",
+    ),
+    (
+        "a range beyond the last number",
+        codec.decode_summaries,
+        bytes.fromhex("01 06 01 01 67 00 01 05 01 01") + b"\xff" * 8 + b"\x3f" + b"\x02",
+        "A range of a summary ends with the number 4611686018427387904; numbers end at 4611686018427387903.",
+    ),
+    (
+        "bytes after the summaries",
+        codec.decode_summaries,
+        bytes.fromhex("01 06 01 01 67 00 00 00"),
+        "The frame has 1 bytes after its end at byte 7.",
     ),
 ]
 
@@ -370,7 +476,7 @@ def test_malformed_bytes_are_refused_with_a_sentence(
 
 
 def refuses_or_reads(data: bytes) -> None:
-    for decode in (codec.decode_control, codec.decode_data):
+    for decode in (codec.decode_control, codec.decode_data, codec.decode_summaries):
         try:
             decode(data)
         except RemoteError:
@@ -381,7 +487,7 @@ def test_no_flipped_bit_raises_anything_but_remote_error_or_allocates_much() -> 
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
-        for whole in (CONTROL_BYTES, DATA_BYTES):
+        for whole in (CONTROL_BYTES, DATA_BYTES, SUMMED_BYTES):
             for position in range(len(whole)):
                 for bit in range(8):
                     flipped = bytearray(whole)
@@ -393,7 +499,7 @@ def test_no_flipped_bit_raises_anything_but_remote_error_or_allocates_much() -> 
 
 
 @BOUNDED
-@given(st.binary(max_size=200), st.sampled_from([b"", b"\x01\x01", b"\x01\x02", HEAD]))
+@given(st.binary(max_size=200), st.sampled_from([b"", b"\x01\x01", b"\x01\x02", b"\x01\x06", HEAD]))
 def test_random_bytes_raise_nothing_but_remote_error(tail: bytes, head: bytes) -> None:
     refuses_or_reads(head + tail)
 

@@ -13,7 +13,7 @@ Rules:
 2. A full outbox does what the operator chose: `stop` (acknowledge nobody until there is room), `drop-oldest` or
    `drop-newest`, each drop counted.
 3. What waits on disk ages: an expiry that ran out meanwhile is honoured when it is read.
-4. What one `Fetch` reads is bounded; the protocol asks for the rest.
+4. What one `Fetch` reads is bounded; the protocol asks for the rest. A file that cannot be opened is tried again.
 """
 
 import asyncio
@@ -82,6 +82,8 @@ class Custodian:
         self._loop = asyncio.get_running_loop()
         # Stores that a full outbox did not take: in order, and nobody overtakes.
         self._unstored: deque[Store] = deque()
+        # What of it was done before the outbox had it, by way.
+        self._done_unstored: dict[int, set[int]] = {}
         self._ends: dict[int, int] = {}
         self._is_committing = False
         self._is_dirty = False
@@ -118,7 +120,11 @@ class Custodian:
         while self._unstored:
             effect = self._unstored[0]
             now = _WALL.pack(time.time())
-            payloads = [now + codec.encode_data(record) for record in effect.records]
+            done = self._done_unstored.get(effect.way, set())
+            payloads = [
+                b"" if position in done else now + codec.encode_data(record)
+                for position, record in enumerate(effect.records, effect.position)
+            ]
             try:
                 position = self._put(effect.way, payloads)
             except Unavailable as error:
@@ -133,7 +139,10 @@ class Custodian:
                     "start it again, it reads the outbox anew."
                 )
             self._unstored.popleft()
-            self._ends[effect.way] = position + len(payloads)
+            self._ends[effect.way] = end = position + len(payloads)
+            if done:
+                self.outbox.discard(effect.way, sorted(number for number in done if number < end))
+                self._done_unstored[effect.way] = {number for number in done if number >= end}
             self._counters["outbox_stored"] += len(payloads)
         self._commit()
 
@@ -148,8 +157,9 @@ class Custodian:
                 self._counters["dropped_outbox_oldest"] += dropped
                 return self.outbox.append(way, payloads)
             # An empty record in the place of what is dropped: positions follow each other.
-            self._counters["dropped_outbox_newest"] += len(payloads)
-            return self.outbox.append(way, [b""] * len(payloads))
+            position = self.outbox.append(way, [b""] * len(payloads))
+            self._counters["dropped_outbox_newest"] += sum(1 for payload in payloads if payload)
+            return position
 
     def fetch(self, effect: Fetch) -> None:
         """Read records, after what is being done now; `Fetched` follows."""
@@ -160,16 +170,19 @@ class Custodian:
             return
         start, is_whole = effect.start, False
         while not is_whole:
-            found = self.outbox.read(effect.way, start, FETCH_RECORDS, FETCH_BYTES)
-            size = sum(len(payload) for _, payload in found)
-            is_whole = len(found) < FETCH_RECORDS and size < FETCH_BYTES
-            records = tuple(
-                (position, tuple(self._runs_of(effect.way, position, payload)))
-                for position, payload in found
-                if position < effect.end
-            )
-            is_whole = is_whole or len(records) < len(found)
+            try:
+                found = self.outbox.read(effect.way, start, FETCH_RECORDS, FETCH_BYTES)
+            except LocalError as error:
+                self._counters["outbox_not_read"] += 1
+                _log.error("the outbox could not be read, what waits there waits on: %s", error)
+                self._loop.call_later(RETRY_S, self._fetch, Fetch(effect.way, start, effect.end))
+                return
+            wanted = [record for record in found if record[0] < effect.end]
+            # What was found says nothing of what comes after it, unless that is beyond the end, or nothing.
+            is_whole = len(wanted) < len(found) or not found
             end = effect.end if is_whole else found[-1][0] + 1
+            is_whole = end >= effect.end
+            records = [(position, tuple(self._runs_of(effect.way, position, payload))) for position, payload in wanted]
             empty = [position for position, runs in records if not runs]
             if empty:
                 self.outbox.discard(effect.way, empty)
@@ -196,10 +209,18 @@ class Custodian:
         """Let go of records."""
         self.outbox.discard(effect.way, effect.positions)
         if self._unstored:
+            self._note_done(effect)
             self._append()
         elif not self._is_dirty:
             self._is_dirty = True
             self._loop.call_later(TIDY_S, self._tidy)
+
+    def _note_done(self, effect: Discard) -> None:
+        """What the outbox has not taken yet is not to lie there for ever when it has."""
+        first = min((store.position for store in self._unstored if store.way == effect.way), default=None)
+        if first is not None:
+            done = self._done_unstored.setdefault(effect.way, set())
+            done.update(position for position in effect.positions if position >= first)
 
     def _tidy(self) -> None:
         self._is_dirty = False

@@ -26,7 +26,6 @@ from hanse.mqtt.publication import Publication
 from hanse.mqtt.subscriptions import Subscription
 from hanse.mqtt.v311 import Written
 from hanse.protocol.messages import Run
-from hanse.protocol.packets import split
 
 INTERNAL_IDENTIFIER = 1
 
@@ -121,17 +120,25 @@ class HostSession(ClientHandler):
         if run.qos == 1:
             self.deliver(run.body, 1, run.length, obligation)
             return
-        if self.client.credit < run.length:
-            raise Unavailable(f"The host broker has room for {self.client.credit} publications; {run.length} came.")
-        for number, (start, end) in enumerate(split(run.body), run.first):
-            message = (run.origin, run.epoch, number)
-            former = self._journal.packet_id_of(*message) if self._reserved else None
-            self._exact[self.client.next_number] = (message, 0)
-            if former in self._reserved and former is not None:
-                self._reserved.discard(former)
-                self._deliveries.add(self.client.publish_again(run.body[start:end], former), 1, obligation)
+        first = self.client.next_number
+        messages = [(run.origin, run.epoch, run.first + offset) for offset in range(run.length)]
+        former = [self._former_id(message) for message in messages] if self._reserved else []
+        self._exact.update((first + offset, (message, 0)) for offset, message in enumerate(messages))
+        try:
+            if any(former):
+                self._deliveries.add(self.client.publish_again(run.body, former), run.length, obligation)
             else:
-                self.deliver(run.body[start:end], 2, 1, obligation)
+                self.deliver(run.body, 2, run.length, obligation)
+        except Unavailable:
+            for number in range(first, first + run.length):
+                del self._exact[number]
+            raise
+        self._reserved.difference_update(former)
+
+    def _former_id(self, message: MessageId) -> int:
+        """The packet identifier under which the host may know a message from a former process; 0 where it does not."""
+        packet_id = self._journal.packet_id_of(*message) or 0
+        return packet_id if packet_id in self._reserved else 0
 
     def _resume(self) -> None:
         """Take up what the process before this one left of QoS 2."""

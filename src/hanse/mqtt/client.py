@@ -291,9 +291,9 @@ class Client:
         """Keep identifiers of a former process for `publish_again`; see `Sending.reserve`."""
         self._sending.reserve(packet_ids)
 
-    def publish_again(self, packet: bytes, packet_id: int) -> int:
-        """Send one packet of QoS 2 under a reserved identifier; see `Sending.publish_again`."""
-        return self._sending.publish_again(packet, packet_id)
+    def publish_again(self, run: bytes, packet_ids: Sequence[int]) -> int:
+        """Send packets of QoS 2, some under reserved identifiers; see `Sending.publish_again`."""
+        return self._sending.publish_again(run, packet_ids)
 
     def resume(self, entries: Sequence[tuple[int, bytes | None]]) -> list[int]:
         """Take up a former process's unfinished publications before `start`; see `Sending.resume`."""

@@ -181,8 +181,32 @@ class Sending:
         """Identifiers that a former process used, and whose publications may come again by `publish_again`."""
         self._reserved.update(packet_ids)
 
-    def publish_again(self, packet: bytes, packet_id: int) -> int:
-        """Send one canonical packet of QoS 2 under a reserved identifier, with DUP: the peer may know it (4.3.3)."""
+    def publish_again(self, run: bytes, packet_ids: Sequence[int]) -> int:
+        """Send a run of canonical packets of QoS 2, some of which the peer may know from a former process (4.3.3).
+
+        Args:
+            run: the packets.
+            packet_ids: for each its reserved identifier, under which it goes with DUP; 0 for one that is new.
+
+        Returns:
+            The number of the first packet; the others follow one by one.
+
+        Raises:
+            Unavailable: There is no credit. Nothing of it was taken; wait for `on_credit`.
+        """
+        self._check_credit()
+        first = self._next_number
+        for (start, end), packet_id in zip(split(run), packet_ids, strict=True):
+            packet = run[start:end]
+            if packet_id:
+                self._put_again(packet, packet_id)
+            else:
+                self._take_fitted(self._fitted(packet))
+        if self._outcomes and self._on_outcomes is not None:
+            self._on_outcomes()
+        return first
+
+    def _put_again(self, packet: bytes, packet_id: int) -> None:
         self._reserved.discard(packet_id)
         number = self._next_number
         self._next_number += 1
@@ -196,7 +220,14 @@ class Sending:
             self._on_assigned(number, packet_id, 1)
         if self._write is not None:
             self._write(with_packet_ids(packet, batch.offsets, packet_id, dup=True))
-        return number
+
+    def _check_credit(self) -> None:
+        if not self.credit:
+            self._is_starved = True
+            raise Unavailable(
+                f"{self._held} publications ({self._held_bytes} bytes) wait for this peer's acknowledgement; the "
+                f"limit is {self._packets_max} ({self._bytes_max} bytes). Wait for credit."
+            )
 
     def publish_run(self, run: bytes, *, qos: int | None = None, count: int | None = None) -> int:
         """Send a run of canonical packets.
@@ -218,12 +249,8 @@ class Sending:
         offsets = split(run)
         # Who knows the QoS knows it of every packet.
         sure = offsets if qos else [pair for pair in offsets if run[pair[0]] & 0x06]
-        if sure and not self.credit:
-            self._is_starved = True
-            raise Unavailable(
-                f"{self._held} publications ({self._held_bytes} bytes) wait for this peer's acknowledgement; the "
-                f"limit is {self._packets_max} ({self._bytes_max} bytes). Wait for credit."
-            )
+        if sure:
+            self._check_credit()
         if not offsets:
             return 0
         if not self._is_plain(run, qos):
@@ -308,7 +335,8 @@ class Sending:
         if write is None:
             return
         while self._queue:
-            room = self._receive_max - self.in_flight
+            # Reserved identifiers are not to be had: with too many of them there is none left before the window ends.
+            room = min(self._receive_max, PUBLISH_ID_MAX - len(self._reserved)) - self.in_flight
             if room <= 0:
                 return
             batch = self._queue[0]

@@ -605,7 +605,9 @@ def _get_have(reader: _Reader) -> tuple[int, int, tuple[tuple[int, int], ...]]:
     for gap, count in reader.many("ranges", lambda reader: (reader.sequence(), reader.sequence("number of ids"))):
         first = end + gap
         end = first + count
-        if not count or end > SEQUENCE_MAX or (ranges and not gap):
+        if not count or (ranges and not gap):
             raise RemoteError(f"A summary has a range of {count} ids after a gap of {gap}; both must be above 0.")
+        if end - 1 > SEQUENCE_MAX:
+            raise RemoteError(f"A range of a summary ends with the number {end - 1}; numbers end at {SEQUENCE_MAX}.")
         ranges.append((first, count))
     return origin, epoch, tuple(ranges)

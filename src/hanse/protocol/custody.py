@@ -84,6 +84,7 @@ class Way:
         "resent_at",
         "sent",
         "sent_bytes",
+        "stale_fetches",
     )
 
     def __init__(self, identity: int, *, is_open: bool) -> None:
@@ -97,6 +98,8 @@ class Way:
         self.disk: deque[list[int]] = deque()
         self.backlog: deque[Duty] = deque()
         self.is_fetching = False
+        # Answers to come that a loss of the way has overtaken.
+        self.stale_fetches = 0
         self.resent_at = 0.0
 
     @property
@@ -330,6 +333,7 @@ class Custody:
         if way is None:
             return []
         way.is_open = False
+        way.stale_fetches += way.is_fetching
         way.is_fetching = False
         back: list[int] = []
         lost: list[Duty] = []
@@ -387,9 +391,14 @@ class Custody:
             self.effects.append(Fetch(BLOCKED, start, end))
         return self._blocked.pop((source, groups), [])
 
-    def source_of(self, position: int) -> int:
-        """Where a record that was fetched came from, as far as this process knows."""
-        return self._sources.pop(position, NOBODY)
+    def take_sources(self, positions: Iterable[int], end: int) -> list[int]:
+        """Where records that were fetched, up to `end`, came from, as far as this process knows."""
+        found = [self._sources.get(position, NOBODY) for position in positions]
+        # Also of those that are no longer on disk, because they expired or were dropped.
+        position = end - 1
+        while self._sources.pop(position, None) is not None:
+            position -= 1
+        return found
 
     def fetch_unsorted(self) -> None:
         """Fetch what an earlier process left for want of a way."""
@@ -507,7 +516,12 @@ class Custody:
     def fetched(self, now: float, identity: int, records: Sequence[tuple[int, Sequence[Run]]], end: int) -> None:
         """Records of a neighbour or the host, from the front of what waits on disk up to `end`."""
         way = self._ways.get(identity)
-        if way is None or not way.disk or not way.is_fetching:
+        if way is None:
+            return
+        if way.stale_fetches:
+            way.stale_fetches -= 1  # each fetch is answered once, in order
+            return
+        if not way.is_fetching:
             return
         way.is_fetching = False
         way.disk[0][0] = end

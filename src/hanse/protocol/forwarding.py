@@ -565,10 +565,10 @@ class Forwarding:
         """Whether the only way of a group leads to where its publication came from."""
         return source >= 0 and self._table.hops(group) == ((source,), False)
 
-    def fetched_blocked(self, now: float, records: Sequence[tuple[int, Sequence[Run]]]) -> None:
-        """Records of the outbox that had no way (R36)."""
-        for position, runs in records:
-            source = self.custody.source_of(position)
+    def fetched_blocked(self, now: float, records: Sequence[tuple[int, Sequence[Run]]], end: int) -> None:
+        """Records of the outbox, up to a position, that had no way (R36)."""
+        sources = self.custody.take_sources([position for position, _ in records], end)
+        for source, (position, runs) in zip(sources, records, strict=True):
             if all(not self._has_way(run.groups, source) for run in runs):
                 self.custody.keep_blocked(source, runs[0].groups, position)
                 continue

@@ -636,7 +636,7 @@ class Machine:
                 self._custody.stored(way, end)
             case Fetched(way, records, end):
                 if way == BLOCKED:
-                    self._forwarding.fetched_blocked(now, records)
+                    self._forwarding.fetched_blocked(now, records, end)
                 else:
                     self._custody.fetched(now, way, records, end)
             case _:

@@ -1,0 +1,449 @@
+"""The books of custody on their own: entries, duties, ways and the outbox (R33 to R38)."""
+
+from collections import Counter
+
+from tests.protocol.net import packet
+
+from hanse.protocol.custody import CHECK_EVERY_S, NOBODY, Custody, Entry
+from hanse.protocol.effects import Acknowledge, Deliver, Discard, Effect, Fetch, SendRuns, SendSummaries, Store
+from hanse.protocol.messages import BLOCKED, HOST, Run, Summary
+from hanse.protocol.settings import Settings
+
+NEAR, FAR = 1, 2
+SIZE = len(packet("g", b"0", 1))
+
+
+def run_of(number: int, *groups: str) -> Run:
+    return Run(8, 1, number, 1, 1, 1, groups or ("g",), packet("g", b"%d" % (number % 10), 1))
+
+
+class Books:
+    """Custody with the neighbours NEAR and FAR, whose ways are open."""
+
+    def __init__(self, **settings: float) -> None:
+        self.now = 0.0
+        self.counters: Counter[str] = Counter()
+        self.settings = Settings(**settings)  # type: ignore[arg-type]
+        self.custody = Custody(self.settings, self.counters)
+        self.receipt = 0
+        for way in (NEAR, FAR):
+            self.custody.open_way(0.0, way)
+
+    def give(self, *numbers: int, to: tuple[int, ...] = (NEAR,), giver: int = HOST, receipt: int = 1) -> list[int]:
+        """A batch with one run a number for each way: the tokens."""
+        entry = self.custody.open(giver, receipt)
+        runs = [run_of(number) for number in numbers]
+        tokens = [self.custody.send(self.now, entry, way, runs, giver) for way in to]
+        self.custody.close(entry)
+        return tokens
+
+    def block(self, number: int, *groups: str, source: int = HOST, receipt: int = 1) -> None:
+        entry = self.custody.open(source, receipt)
+        self.custody.block(self.now, entry, run_of(number, *groups), source)
+        self.custody.close(entry)
+
+    def effects(self) -> list[Effect]:
+        return self.custody.take_effects()
+
+    def check(self, after_s: float) -> list[Effect]:
+        self.now += after_s
+        self.custody.check(self.now)
+        return self.effects()
+
+    def stored(self, way: int, end: int) -> list[Effect]:
+        self.custody.stored(way, end)
+        return self.effects()
+
+    def acknowledge(self, way: int, *tokens: int) -> list[Effect]:
+        self.custody.acknowledge(self.now, way, tokens)
+        return self.effects()
+
+    def fetched(self, way: int, *positions: int, end: int) -> list[Effect]:
+        records = [(position, (run_of(position),)) for position in positions]
+        self.custody.fetched(self.now, way, records, end)
+        return self.effects()
+
+
+def sent_numbers(effects: list[Effect]) -> list[int]:
+    return [run.first for effect in effects if isinstance(effect, SendRuns) for run in effect.runs]
+
+
+# --- entries ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_giver_hears_when_every_way_has_taken_its_batch() -> None:
+    books = Books()
+    near, far = books.give(0, to=(NEAR, FAR), receipt=7)
+    assert (near, far) == (1, 2)
+    assert books.custody.waiting == 2
+    assert books.acknowledge(NEAR, near) == []
+    assert books.acknowledge(FAR, far) == [Acknowledge(HOST, (7,))]
+    assert books.custody.waiting == 0
+
+
+def test_a_batch_that_became_nothing_is_acknowledged_at_once() -> None:
+    books = Books()
+    books.give(to=(), receipt=7)
+    assert books.effects() == [Acknowledge(HOST, (7,))]
+
+
+def test_nobody_hears_of_a_batch_without_a_receipt() -> None:
+    books = Books()
+    (token,) = books.give(0, receipt=0)
+    assert books.acknowledge(NEAR, token) == []
+
+
+def test_an_acknowledgement_counts_once_and_only_for_its_way() -> None:
+    books = Books()
+    (token,) = books.give(0, receipt=7)
+    assert books.acknowledge(FAR, token) == []
+    assert books.acknowledge(99, token) == []
+    assert books.acknowledge(NEAR, token, token, 1234) == [Acknowledge(HOST, (7,))]
+    assert books.acknowledge(NEAR, token) == []
+    assert books.custody._ways[NEAR].sent_bytes == 0
+
+
+def test_a_copy_from_the_same_giver_is_answered_with_the_first() -> None:
+    books = Books()
+    custody = books.custody
+    first, again, other = custody.open(FAR, 1), custody.open(FAR, 2), custody.open(NEAR, 3)
+    custody.note(first, 50, run_of(0))
+    token = custody.send(0.0, first, NEAR, [run_of(0)], FAR)
+    custody.close(first)
+    custody.follow(again, 50, run_of(0))
+    custody.follow(again, 50, run_of(0))  # a second run of the same is no second wait
+    custody.note(again, 50, run_of(0))
+    custody.close(again)
+    custody.follow(other, 50, run_of(0))  # another giver's: the first still has custody
+    custody.close(other)
+    assert books.effects() == [Acknowledge(NEAR, (3,))]
+    assert books.acknowledge(NEAR, token) == [Acknowledge(FAR, (1,)), Acknowledge(FAR, (2,))]
+    assert custody._in_progress == {}
+
+
+def test_a_copy_within_one_batch_does_not_wait_for_itself() -> None:
+    books = Books()
+    entry = books.custody.open(FAR, 1)
+    books.custody.note(entry, 50, run_of(0))
+    books.custody.follow(entry, 50, run_of(0))
+    books.custody.close(entry)
+    assert books.effects() == [Acknowledge(FAR, (1,))]
+
+
+def test_what_the_host_gave_has_no_copies_to_wait_for() -> None:
+    books = Books()
+    entry = books.custody.open(HOST, 1)
+    books.custody.note(entry, 50, run_of(0))
+    assert books.custody._in_progress == {}
+
+
+# --- ways ------------------------------------------------------------------------------------------------------------
+
+
+def test_beyond_the_window_the_rest_waits_in_order_and_no_way_waits_for_another() -> None:
+    books = Books(window_bytes=2 * SIZE)
+    tokens = [books.give(number)[0] for number in range(5)]
+    assert tokens == [1, 2, 0, 0, 0]
+    assert books.give(5, to=(FAR,)) == [3]
+    assert books.custody.backlog_of(NEAR) == 5
+    assert books.custody.backlog_of(99) == 0
+    assert sent_numbers(books.acknowledge(NEAR, 1)) == [2]
+    effects = books.acknowledge(NEAR, 2, 4)
+    assert sent_numbers(effects) == [3, 4]
+
+
+def test_what_waits_for_the_host_is_delivered_when_its_turn_comes() -> None:
+    books = Books(window_bytes=SIZE)
+    assert books.give(0, to=(HOST,)) == [1]
+    assert books.give(1, to=(HOST,)) == [0]
+    assert books.acknowledge(HOST, 1) == [Acknowledge(HOST, (1,)), Deliver((run_of(1),), 2)]
+
+
+def test_a_way_that_was_never_open_keeps_what_is_for_it() -> None:
+    books = Books()
+    assert books.give(0, to=(9,)) == [0]
+    assert not books.custody.is_open(9)
+    assert not books.custody.is_open(10)
+    books.custody.open_way(0.0, 9)
+    assert sent_numbers(books.effects()) == [0]
+    books.custody.open_way(0.0, 9)
+    assert books.effects() == []
+    assert books.custody.is_open(9)
+
+
+def test_a_way_that_closes_gives_back_what_it_was_sent_and_what_waits_in_order() -> None:
+    books = Books(window_bytes=SIZE)
+    for number in range(3):
+        books.give(number, receipt=number + 1)
+    lost = books.custody.close_way(NEAR)
+    assert [run.first for duty in lost for run in duty.runs] == [0, 1, 2]
+    assert books.custody.backlog_of(NEAR) == 0
+    assert books.custody._ways[NEAR].is_idle
+    books.custody.hold(NEAR, lost[1], lost[1].runs)
+    for duty in lost:
+        books.custody.release(NEAR, duty)
+    assert books.effects() == [Acknowledge(HOST, (1,)), Acknowledge(HOST, (3,))]
+    books.custody.open_way(1.0, NEAR)
+    assert sent_numbers(books.effects()) == [1]
+    assert books.custody.close_way(99) == []
+
+
+def test_what_is_not_answered_is_sent_again_in_order() -> None:
+    books = Books()
+    books.give(0)
+    books.now = 1.0
+    books.give(1)
+    wait_s = books.settings.retransmission_s
+    effects = books.check(wait_s - 0.9)
+    assert sent_numbers(effects) == [0]
+    assert [effect.token for effect in effects if isinstance(effect, SendRuns)] == [1]
+    # Not again at once: the next time is a whole wait later.
+    assert sent_numbers(books.check(0.9)) == []
+    assert sent_numbers(books.check(wait_s)) == [0, 1]
+    assert books.counters["retransmitted"] == 3
+
+
+def test_the_host_is_not_sent_to_again() -> None:
+    """Its session sends again by itself."""
+    books = Books(stuck_after_s=1000.0)
+    books.give(0, to=(HOST,))
+    assert books.check(books.settings.retransmission_s * 3) == []
+
+
+def test_summaries_are_told_again_until_they_are_answered() -> None:
+    books = Books()
+    summaries = (Summary("g", 5),)
+    books.custody.summarise(0.0, NEAR, summaries)
+    assert books.effects() == [SendSummaries(NEAR, summaries, 1)]
+    assert books.check(books.settings.retransmission_s + 1) == [SendSummaries(NEAR, summaries, 1)]
+    assert books.acknowledge(NEAR, 1) == []
+    assert books.check(100.0) == []
+    assert books.custody.check_at == float("inf")
+
+
+def test_summaries_for_a_way_that_is_closed_are_left_to_the_next_link() -> None:
+    books = Books()
+    books.custody.summarise(0.0, NEAR, (Summary("g", 5),))
+    books.effects()
+    assert books.custody.close_way(NEAR) == []
+    books.custody.summarise(0.0, NEAR, (Summary("g", 5),))
+    books.custody.summarise(0.0, 99, (Summary("g", 5),))
+    books.custody.open_way(1.0, NEAR)
+    assert books.effects() == []
+
+
+# --- the outbox ------------------------------------------------------------------------------------------------------
+
+
+def test_what_waits_too_long_is_stored_and_then_its_giver_hears() -> None:
+    books = Books(window_bytes=SIZE)
+    books.give(0, receipt=1)
+    books.give(1, receipt=2)
+    books.give(2, receipt=3)
+    assert books.custody.check_at == CHECK_EVERY_S
+    assert books.check(books.settings.outbox_after_s + 0.05) == [Store(NEAR, 0, ((run_of(1),), (run_of(2),)))]
+    assert books.check(0.1) == []  # once is enough
+    assert books.stored(NEAR, 2) == [Acknowledge(HOST, (2,)), Acknowledge(HOST, (3,))]
+    assert (books.custody.waiting, books.custody.records, books.custody.backlog_of(NEAR)) == (1, 2, 3)
+
+
+def test_what_is_on_disk_is_fetched_and_sent_before_what_came_after_it() -> None:
+    books = Books(window_bytes=SIZE)
+    for number in range(3):
+        books.give(number, receipt=number + 1)
+    books.check(1.0)
+    books.stored(NEAR, 2)
+    books.give(3, receipt=4)
+    assert books.acknowledge(NEAR, 1) == [Acknowledge(HOST, (1,)), Fetch(NEAR, 0, 2)]
+    assert books.acknowledge(NEAR, 77) == []  # it is asked for once
+    assert sent_numbers(books.fetched(NEAR, 0, 1, end=2)) == [0]
+    effects = books.acknowledge(NEAR, 2)
+    assert effects[0] == Discard(NEAR, (0,))
+    assert sent_numbers(effects) == [1]
+    effects = books.acknowledge(NEAR, 3)
+    assert effects[0] == Discard(NEAR, (1,))
+    assert sent_numbers(effects) == [3]
+    assert books.acknowledge(NEAR, 4) == [Acknowledge(HOST, (4,))]
+    assert books.custody.records == 0
+
+
+def test_a_part_of_what_is_on_disk_is_fetched_at_a_time() -> None:
+    books = Books(window_bytes=SIZE)
+    books.custody.restore({NEAR: (4, 9)})
+    assert books.custody.records == 5
+    assert books.effects() == [Fetch(NEAR, 4, 9)]
+    assert sent_numbers(books.fetched(NEAR, 5, end=6)) == [5]
+    assert books.custody.records == 3
+    assert books.acknowledge(NEAR, 1) == [Discard(NEAR, (5,)), Fetch(NEAR, 6, 9)]
+    assert books.fetched(NEAR, end=9) == []
+    assert books.custody._ways[NEAR].is_idle
+
+
+def test_what_is_stuck_is_stored_and_still_under_way() -> None:
+    books = Books()
+    (token,) = books.give(0, receipt=1)
+    books.give(1, receipt=0)  # nobody waits for that
+    books.custody.summarise(0.0, NEAR, (Summary("g", 5),))
+    books.effects()
+    assert books.check(books.settings.stuck_after_s + 0.1) == [Store(NEAR, 0, ((run_of(0),),))]
+    assert books.stored(NEAR, 1) == [Acknowledge(HOST, (1,))]
+    assert books.stored(NEAR, 1) == []
+    assert books.acknowledge(NEAR, token) == [Discard(NEAR, (0,))]
+
+
+def test_what_was_done_before_the_disk_had_it_is_let_go_of() -> None:
+    books = Books()
+    (token,) = books.give(0, receipt=1)
+    books.check(books.settings.stuck_after_s + 0.1)
+    assert books.acknowledge(NEAR, token) == [Discard(NEAR, (0,)), Acknowledge(HOST, (1,))]
+    assert books.stored(NEAR, 1) == []
+
+
+def test_what_a_closed_way_was_sent_from_disk_goes_back_there_in_order() -> None:
+    books = Books(window_bytes=2 * SIZE)
+    books.custody.restore({FAR: (0, 8)})
+    books.effects()
+    books.fetched(FAR, 0, 1, 2, 4, end=5)
+    assert books.custody.close_way(FAR) == []
+    assert list(books.custody._ways[FAR].disk) == [[0, 3], [4, 8]]
+    books.custody.open_way(1.0, FAR)
+    assert books.effects() == [Fetch(FAR, 0, 3)]
+
+
+def test_an_answer_that_a_loss_of_the_way_has_overtaken_is_passed_over() -> None:
+    """The neighbour restarted while its records were being read: the next answer is another fetch's."""
+    books = Books()
+    books.custody.restore({NEAR: (0, 6)})
+    books.effects()
+    # The first two are under way, the others are asked for.
+    assert sent_numbers(books.fetched(NEAR, 0, 1, end=2)) == [0, 1]
+    assert books.custody.close_way(NEAR) == []
+    books.custody.open_way(1.0, NEAR)
+    assert books.effects() == [Fetch(NEAR, 0, 6)]
+    assert books.fetched(NEAR, 2, 3, 4, 5, end=6) == []
+    assert sent_numbers(books.fetched(NEAR, 0, 1, 2, 3, 4, 5, end=6)) == [0, 1, 2, 3, 4, 5]
+
+
+def test_answers_that_nobody_asked_for_are_passed_over() -> None:
+    books = Books()
+    assert books.fetched(NEAR, 0, end=1) == []
+    assert books.fetched(99, 0, end=1) == []
+    assert books.stored(99, 5) == []
+
+
+def test_what_was_stored_behind_something_that_was_not_stays_in_memory_for_its_order() -> None:
+    books = Books(window_bytes=SIZE)
+    books.give(0)
+    books.give(1, receipt=2)
+    books.check(0.15)
+    books.give(2, receipt=3)
+    books.check(0.15)
+    # A way that closed held one back for its neighbour; it is not on disk.
+    way = books.custody._ways[NEAR]
+    entry = Entry(HOST, 9)
+    books.custody.send(books.now, entry, NEAR, [run_of(5)], HOST)
+    way.backlog.rotate(1)
+    assert books.stored(NEAR, 2) == [Acknowledge(HOST, (2,)), Acknowledge(HOST, (3,))]
+    assert [duty.runs[0].first for duty in way.backlog] == [5, 1, 2]
+    assert books.custody.records == 0
+    effects = books.acknowledge(NEAR, 1)
+    assert sent_numbers(effects) == [5]
+    assert sent_numbers(books.acknowledge(NEAR, 2)) == [1]
+    assert books.acknowledge(NEAR, 3)[0] == Discard(NEAR, (0,))
+
+
+def test_what_a_lost_way_had_in_the_outbox_goes_when_another_has_taken_it() -> None:
+    books = Books()
+    books.give(0, receipt=1)
+    books.check(books.settings.stuck_after_s + 0.1)
+    (duty,) = books.custody.close_way(NEAR)
+    token = books.custody.send(books.now, duty.entry, FAR, duty.runs, HOST)
+    books.custody.release(NEAR, duty)
+    assert books.effects() == [Discard(NEAR, (0,))]
+    assert books.acknowledge(FAR, token) == [Acknowledge(HOST, (1,))]
+
+
+def test_a_record_that_another_way_took_is_not_written_again_for_it() -> None:
+    books = Books()
+    books.block(0, receipt=1)
+    books.check(1.0)
+    books.stored(BLOCKED, 1)
+    books.effects()
+    entry = Entry(-4, record=(BLOCKED, 0))
+    (token,) = [books.custody.send(books.now, entry, NEAR, [run_of(0)], HOST)]
+    books.custody.close(entry)
+    assert books.check(books.settings.stuck_after_s + 0.1) == []
+    assert books.acknowledge(NEAR, token) == [Discard(BLOCKED, (0,))]
+
+
+def test_a_neighbour_that_is_gone_for_good_leaves_its_records() -> None:
+    books = Books()
+    books.custody.restore({7: (2, 4)})
+    assert books.custody.forget_way(7) == 2
+    assert books.effects() == [Discard(7, (2, 3))]
+    assert books.custody.forget_way(7) == 0
+    # Positions go on, over the way's end too.
+    books.give(0, to=(7,))
+    assert books.check(1.0) == [Store(7, 4, ((run_of(0),),))]
+
+
+def test_what_a_former_process_left_for_the_host_is_fetched_at_once() -> None:
+    books = Books()
+    books.custody.restore({HOST: (3, 5), 7: (0, 2), NEAR: (6, 6), BLOCKED: (1, 4)})
+    assert books.effects() == [Fetch(HOST, 3, 5)]
+    assert books.custody.records == 7
+    assert books.custody.has_blocked
+    books.custody.fetch_unsorted()
+    assert books.effects() == [Fetch(BLOCKED, 1, 4)]
+    assert not books.custody.has_blocked
+    books.give(0, to=(7,))
+    assert books.check(1.0) == [Store(7, 2, ((run_of(0),),))]
+
+
+# --- what has no way -------------------------------------------------------------------------------------------------
+
+
+def test_what_has_no_way_waits_and_is_stored() -> None:
+    books = Books()
+    books.block(0, receipt=1)
+    books.block(1, receipt=2)
+    books.block(2, "h", source=FAR, receipt=3)
+    assert books.counters["blocked"] == 3
+    assert books.custody.blocked_keys() == [(HOST, ("g",)), (FAR, ("h",))]
+    (store,) = books.check(1.0)
+    assert store == Store(BLOCKED, 0, ((run_of(0),), (run_of(1),), (run_of(2, "h"),)))
+    assert books.stored(BLOCKED, 2) == [Acknowledge(HOST, (1,)), Acknowledge(HOST, (2,))]
+    assert books.custody.records == 2
+    assert books.stored(BLOCKED, 3) == [Acknowledge(FAR, (3,))]
+    assert books.custody.waiting == 0
+    assert books.custody.has_blocked
+    assert books.custody.take_blocked(HOST, ("g",)) == []
+    assert books.effects() == [Fetch(BLOCKED, 0, 2)]
+
+
+def test_one_that_came_later_is_stored_later() -> None:
+    books = Books()
+    books.block(0, receipt=1)
+    books.check(1.0)
+    books.block(1, receipt=2)
+    assert books.stored(BLOCKED, 1) == [Acknowledge(HOST, (1,))]
+    assert books.custody.waiting == 1
+    (duty,) = books.custody.take_blocked(HOST, ("g",))
+    assert duty.runs == (run_of(1),)
+    books.custody.release(BLOCKED, duty)
+    assert books.effects() == [Fetch(BLOCKED, 0, 1), Acknowledge(HOST, (2,))]
+
+
+def test_records_know_where_they_came_from_in_this_process() -> None:
+    books = Books()
+    for number, source in enumerate((FAR, NEAR, FAR)):
+        books.custody.keep_blocked(source, ("g",), number)
+    for number in (3, 4):
+        books.custody.keep_blocked(FAR, ("g",), number)
+    books.custody.take_blocked(FAR, ("g",))
+    assert books.effects() == [Fetch(BLOCKED, 0, 1), Fetch(BLOCKED, 2, 5)]
+    assert books.custody.take_sources([0], 1) == [FAR]
+    # Position 3 was dropped meanwhile: nothing of it is left, either.
+    assert books.custody.take_sources([2, 4], 5) == [FAR, FAR]
+    assert books.custody._sources == {}
+    assert books.custody.take_sources([1], 2) == [NOBODY]

@@ -1,0 +1,259 @@
+"""Custody on the data path: what a batch becomes, and what becomes of it when its ways change (R33 to R38)."""
+
+from typing import Any
+
+from tests.protocol.net import Desk, packet, publication
+
+from hanse.protocol.effects import Acknowledge, Deliver, Discard, Effect, Fetch, SendRuns, Store
+from hanse.protocol.events import Fetched, Leave, LinkDown, Stored, Subscribed, Summarised, Unsubscribed
+from hanse.protocol.messages import (
+    BLOCKED,
+    HOST,
+    Announcement,
+    ClaimChange,
+    ClaimDelta,
+    Run,
+    SetDelta,
+    SetStep,
+    Summary,
+)
+
+US, LEFT, RIGHT, CORE, ORIGIN = 5, 1, 2, 9, 8
+
+
+def run_of(number: int, topic: str = "g", *groups: str, qos: int = 1, epoch: int = 1) -> Run:
+    return Run(ORIGIN, epoch, number, 1, qos, 1, groups or (topic,), packet(topic, b"%d" % number, qos))
+
+
+def tell_core(desk: Desk, peer: int, *groups: str) -> list[Effect]:
+    """A neighbour tells of the core 9, one hop behind it, and its claims."""
+    changes = tuple(ClaimChange(group, 100) for group in groups)
+    return desk.say(
+        peer,
+        announcements=(Announcement(CORE, 1_000, 1, 1, len(changes)),),
+        claim_deltas=(ClaimDelta(CORE, 1_000, 0, changes),),
+    )
+
+
+def outsider(*groups: str, behind: tuple[int, ...] = (LEFT,), **settings: Any) -> Desk:
+    desk = Desk(US, (LEFT, RIGHT), **settings)
+    for peer in behind:
+        tell_core(desk, peer, *groups)
+    desk.say(RIGHT)
+    return desk
+
+
+def core_with_member(group: str, member: int) -> Desk:
+    """This federator is the group's core, and a neighbour is in its mesh."""
+    desk = Desk(US, (LEFT, RIGHT))
+    desk.say(LEFT)
+    desk.say(RIGHT)
+    desk.step(Subscribed(group))
+    desk.wait(3.0, talking=(LEFT, RIGHT))
+    assert desk.machine.core_of(group) == US
+    desk.say(member, memberships=SetDelta(1, 0, 1, (SetStep(True, US, group),)))
+    assert desk.machine.has_members(group)
+    assert desk.machine.mesh_neighbours(group) == (member,)
+    return desk
+
+
+def of_kind(effects: list[Effect], *kinds: type) -> list[Effect]:
+    return [effect for effect in effects if isinstance(effect, kinds)]
+
+
+# --- windows ---------------------------------------------------------------------------------------------------------
+
+
+def test_qos_0_does_not_wait_behind_a_full_window() -> None:
+    machine = outsider("g", window_bytes=1).machine
+    first = machine.publish(0.0, [publication("g", b"0", 1)], 1)
+    routed = machine.publish(0.0, [publication("g", b"1", 1), publication("g", b"2", 0)], 2)
+    assert [run.qos for run in routed.frames[LEFT]] == [0]
+    assert LEFT not in routed.tokens
+    effects = machine.acknowledged(0.0, LEFT, [first.tokens[LEFT]])
+    (sent,) = of_kind(effects, SendRuns)
+    assert isinstance(sent, SendRuns)
+    assert [run.first for run in sent.runs] == [1]
+
+
+def test_deliveries_of_qos_0_do_not_wait_behind_a_full_host() -> None:
+    desk = outsider("g", window_bytes=1)
+    desk.step(Subscribed("g"))
+    first = desk.machine.forward(0.0, RIGHT, [run_of(0)], 1)
+    assert [run.first for run in first.deliveries] == [0]
+    second = desk.machine.forward(0.0, RIGHT, [run_of(1), run_of(2, qos=0)], 2)
+    assert [run.first for run in second.deliveries] == [2]
+    assert HOST not in second.tokens
+    effects = desk.machine.acknowledged(0.0, HOST, [first.tokens[HOST]])
+    assert [effect.runs[0].first for effect in effects if isinstance(effect, Deliver)] == [1]
+
+
+def test_what_a_neighbour_lacks_waits_for_its_window() -> None:
+    desk = outsider("g", window_bytes=1)
+    desk.machine.forward(0.0, RIGHT, [run_of(0), run_of(1)], 1)
+    effects = desk.step(Summarised(RIGHT, (Summary("g", 5_000),), 7))
+    sent = [effect for effect in effects if isinstance(effect, SendRuns)]
+    assert [run.first for effect in sent for run in effect.runs] == [0]
+    assert Acknowledge(RIGHT, (7,)) in effects
+    more = desk.machine.acknowledged(0.0, RIGHT, [sent[0].token])
+    assert [effect.runs[0].first for effect in more if isinstance(effect, SendRuns)] == [1]
+
+
+def test_attack_a_stranger_cannot_ask_for_what_was_missed() -> None:
+    desk = outsider("g")
+    desk.machine.forward(0.0, RIGHT, [run_of(0)], 1)
+    assert desk.step(Summarised(77, (Summary("g", 5_000),), 7)) == []
+    desk.step(LinkDown(RIGHT))
+    desk.step(Summarised(RIGHT, (Summary("g", 5_000),), 7))
+    assert not [effect for effect in desk.effects if isinstance(effect, Acknowledge) and effect.receipts == (7,)]
+    assert desk.machine.counters["rejected_stranger"] == 2
+
+
+# --- ways that are lost ----------------------------------------------------------------------------------------------
+
+
+def test_what_another_way_takes_over_waits_for_its_window() -> None:
+    desk = outsider("g", behind=(LEFT, RIGHT), window_bytes=1)
+    first = desk.machine.publish(0.0, [publication("g", b"0", 1)], 1)
+    assert set(first.tokens) == {LEFT, RIGHT}
+    desk.machine.publish(0.0, [publication("g", b"1", 1)], 2)
+    effects = desk.step(LinkDown(LEFT))
+    assert of_kind(effects, SendRuns, Acknowledge) == []
+    assert desk.machine.counters["rerouted"] == 2
+    done = []
+    token = first.tokens[RIGHT]
+    for _ in range(10):
+        effects = desk.machine.acknowledged(desk.now, RIGHT, [token])
+        done += [receipt for effect in effects if isinstance(effect, Acknowledge) for receipt in effect.receipts]
+        sent = [effect for effect in effects if isinstance(effect, SendRuns)]
+        if not sent:
+            break
+        token = sent[0].token
+    assert done == [1, 2]
+    assert desk.machine.in_custody == 0
+
+
+def test_what_was_under_way_to_a_member_that_is_lost_is_kept_for_it() -> None:
+    desk = core_with_member("g", RIGHT)
+    routed = desk.machine.publish(desk.now, [publication("g", b"0", 1)], 1)
+    assert set(routed.tokens) == {RIGHT}
+    effects = desk.step(LinkDown(RIGHT))
+    assert of_kind(effects, SendRuns, Acknowledge) == []
+    effects = desk.wait(0.5, talking=(LEFT,))
+    (store,) = [effect for effect in effects if isinstance(effect, Store)]
+    assert (store.way, store.position, len(store.records)) == (RIGHT, 0, 1)
+    assert desk.step(Stored(RIGHT, 1)) == [Acknowledge(HOST, (1,))]
+    assert (desk.machine.records, desk.machine.in_custody) == (1, 0)
+
+
+def test_of_a_run_that_a_lost_neighbour_had_it_keeps_its_own_groups_and_others_take_the_rest() -> None:
+    desk = core_with_member("t/+", RIGHT)
+    tell_core(desk, RIGHT, "t/x")
+    routed = desk.machine.publish(desk.now, [publication("t/x", b"0", 1)], 1)
+    assert [run.groups for run in routed.frames[RIGHT]] == [("t/+", "t/x")]
+    desk.step(LinkDown(RIGHT))
+    custody = desk.machine._custody
+    assert [run.groups for duty in custody._ways[RIGHT].backlog for run in duty.runs] == [("t/+",)]
+    assert custody.blocked_keys() == [(HOST, ("t/x",))]
+    # Another way to the other core takes what is for it.
+    effects = tell_core(desk, LEFT, "t/x")
+    assert [run.groups for effect in effects if isinstance(effect, SendRuns) for run in effect.runs] == [("t/x",)]
+
+
+def test_records_of_a_neighbour_that_is_removed_are_given_up_and_counted() -> None:
+    desk = core_with_member("g", RIGHT)
+    desk.step(LinkDown(RIGHT))
+    desk.machine.publish(desk.now, [publication("g", b"0", 1)], 1)
+    desk.wait(0.5, talking=(LEFT,))
+    desk.step(Stored(RIGHT, 1))
+    effects = desk.step(LinkDown(RIGHT, True))
+    assert Discard(RIGHT, (0,)) in effects
+    assert desk.machine.counters["records_given_up"] == 1
+
+
+# --- what has no way -------------------------------------------------------------------------------------------------
+
+
+def test_a_run_of_an_unknown_group_waits_until_claims_are_known_and_is_then_delivered_too() -> None:
+    desk = Desk(US, (LEFT, RIGHT))
+    desk.machine.forward(0.0, LEFT, [run_of(0, "t/x", "unheard/of")], 1)
+    desk.machine.forward(0.0, RIGHT, [run_of(0, "t/x", "unheard/of")], 2)
+    assert desk.machine.in_custody == 2
+    desk.step(Subscribed("t/+"))
+    effects = tell_core(desk, LEFT, "t/+")
+    delivered = [run.first for effect in effects if isinstance(effect, Deliver) for run in effect.runs]
+    assert delivered == [0]  # once, although both neighbours brought it
+
+
+def test_what_waited_to_be_matched_waits_for_the_hosts_window_too() -> None:
+    desk = Desk(US, (LEFT, RIGHT), window_bytes=1)
+    desk.machine.forward(0.0, RIGHT, [run_of(0, "t/x", "unheard/of"), run_of(1, "t/x", "unheard/of")], 1)
+    desk.step(Subscribed("t/+"))
+    effects = tell_core(desk, LEFT, "t/+")
+    deliveries = [effect for effect in effects if isinstance(effect, Deliver)]
+    assert [effect.runs[0].first for effect in deliveries] == [0]
+    more = desk.machine.acknowledged(0.0, HOST, [deliveries[0].token])
+    assert [effect.runs[0].first for effect in more if isinstance(effect, Deliver)] == [1]
+
+
+def test_a_record_that_has_no_way_yet_waits_on_without_being_written_again() -> None:
+    desk = Desk(US, (LEFT, RIGHT))
+    desk.effects += desk.machine.restore(0.0, outbox={BLOCKED: (3, 4)})
+    desk.say(LEFT, claim_deltas=(ClaimDelta(CORE, 1_000, 0, (ClaimChange("g", 100),)),))  # and no way to it
+    assert Fetch(BLOCKED, 3, 4) in desk.effects
+    assert of_kind(desk.step(Fetched(BLOCKED, ((3, (run_of(0),)),), 4)), SendRuns, Store, Discard) == []
+    assert desk.machine.records == 1
+    effects = tell_core(desk, LEFT, "g")
+    assert of_kind(effects, Fetch) == [Fetch(BLOCKED, 3, 4)]
+    effects = desk.step(Fetched(BLOCKED, ((3, (run_of(0),)),), 4))
+    (sent,) = [effect for effect in effects if isinstance(effect, SendRuns)]
+    assert (sent.neighbour, sent.runs[0].first) == (LEFT, 0)
+    assert desk.machine.acknowledged(desk.now, LEFT, [sent.token]) == [Discard(BLOCKED, (3,))]
+
+
+# --- what a former process delivered ---------------------------------------------------------------------------------
+
+
+def test_what_a_former_process_delivered_is_not_delivered_again_and_older_epochs_are_no_harm() -> None:
+    desk = Desk(US, (LEFT, RIGHT))
+    desk.machine.restore(0.0, delivered=[(ORIGIN, 3, 0, 1), (ORIGIN, 2, 0, 1), (ORIGIN, 1, 0, 1)])
+    desk.step(Subscribed("g"))
+    tell_core(desk, LEFT, "g")
+    routed = desk.machine.forward(0.0, RIGHT, [run_of(0, epoch=2), run_of(1, epoch=2)], 1)
+    assert [run.first for run in routed.deliveries] == [1]
+    assert desk.machine.forward(0.0, RIGHT, [run_of(5, epoch=1)], 2).deliveries == []
+    assert desk.machine.counters["refused_old"] == 1
+
+
+# --- coming and going ------------------------------------------------------------------------------------------------
+
+
+def test_who_has_taken_its_leave_takes_nothing_over() -> None:
+    """Unacknowledged, it goes to others (R22, R35)."""
+    desk = outsider("g")
+    desk.step(Leave())
+    assert desk.machine.forward(0.0, RIGHT, [run_of(0)], 1)[:] == ({}, [], {}, ())
+    assert desk.machine.counters["received"] == 0
+
+
+def test_a_neighbour_that_was_lost_and_restarted_gets_what_was_kept_for_it_with_its_first_frame() -> None:
+    desk = core_with_member("g", RIGHT)
+    desk.wait(10.0, talking=(LEFT,))
+    assert desk.machine.counters["neighbours_lost"] == 1
+    desk.machine.publish(desk.now, [publication("g", b"0", 1)], 1)
+    desk.epochs[RIGHT] += 1
+    effects = desk.say(RIGHT)
+    assert [run.body for effect in effects if isinstance(effect, SendRuns) for run in effect.runs] == [
+        packet("g", b"0", 1)
+    ]
+
+
+def test_a_mesh_under_a_core_that_gave_the_group_up_is_forgotten_when_its_time_is_over() -> None:
+    desk = outsider("g")
+    desk.step(Subscribed("g"))
+    assert desk.machine.mesh_neighbours("g") == (LEFT,)
+    desk.say(LEFT, claim_deltas=(ClaimDelta(CORE, 1_000, 1, (ClaimChange("g", None),)),))
+    desk.step(Unsubscribed("g"))
+    desk.wait(15.0, talking=(LEFT, RIGHT))
+    assert desk.machine._mesh._fading == {}
+    assert desk.machine.mesh_neighbours("g") == ()

@@ -1,0 +1,135 @@
+"""What a federator keeps of the last seconds, and what of it somebody lacks (R37)."""
+
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.protocol.net import packet
+
+from hanse.protocol import retention
+from hanse.protocol.messages import Run, Summary
+from hanse.protocol.packets import split
+from hanse.protocol.retention import Retention
+
+
+def run_of(first: int, count: int, *groups: str, origin: int = 8, epoch: int = 1) -> Run:
+    body = b"".join(packet("t", b"%d" % number, 1) for number in range(first, first + count))
+    return Run(origin, epoch, first, count, 1, 1, groups or ("g",), body)
+
+
+def kept(*runs: Run, keep_s: float = 6.0, bytes_max: int = 1 << 20) -> Retention:
+    """One run a second."""
+    found = Retention(keep_s, bytes_max, Counter())
+    for at, run in enumerate(runs):
+        found.add(float(at), run)
+    return found
+
+
+def numbers(runs: list[Run]) -> list[int]:
+    """The ids of all publications, checked against their packets."""
+    for run in runs:
+        expected = [packet("t", b"%d" % number, 1) for number in range(run.first, run.first + run.length)]
+        assert [run.body[start:end] for start, end in split(run.body)] == expected
+    return [number for run in runs for number in range(run.first, run.first + run.length)]
+
+
+def test_what_is_older_than_the_time_to_keep_goes() -> None:
+    found = kept(run_of(0, 1), run_of(1, 1), run_of(2, 1))
+    found.age(7.0)
+    assert numbers(found.missing(7.0, [Summary("g", 60_000)])) == [1, 2]
+    found.age(100.0)
+    assert (found.bytes, found.missing(100.0, [Summary("g", 600_000)])) == (0, [])
+
+
+def test_beyond_the_limit_the_oldest_go_and_are_counted() -> None:
+    counters: Counter[str] = Counter()
+    one = run_of(0, 2)
+    found = Retention(6.0, 2 * len(one.body), counters)
+    for number in range(5):
+        found.add(0.0, run_of(number * 2, 2))
+    assert found.bytes == 2 * len(one.body)
+    assert counters == {"retention_cut": 6}
+    assert numbers(found.missing(0.0, [Summary("g", 1)])) == [6, 7, 8, 9]
+
+
+def test_a_run_that_alone_is_beyond_the_limit_is_not_kept() -> None:
+    found = kept(run_of(0, 2), bytes_max=0)
+    assert found.bytes == 0
+
+
+def test_a_summary_says_what_is_kept_in_as_few_ranges_as_possible() -> None:
+    found = kept(
+        run_of(4, 2),
+        run_of(0, 2),
+        run_of(2, 2),
+        run_of(10, 5),
+        run_of(11, 2),  # a part of it again
+        run_of(0, 1, "h"),
+        run_of(7, 1, "g", "h", "not asked for", origin=3),
+    )
+    assert found.summaries({"h": 5, "g": 4_000, "other": 1}) == (
+        Summary("g", 4_000, ((3, 1, ((7, 1),)), (8, 1, ((0, 6), (10, 5))))),
+        Summary("h", 5, ((3, 1, ((7, 1),)), (8, 1, ((0, 1),)))),
+        Summary("other", 1, ()),
+    )
+
+
+def test_who_has_everything_lacks_nothing() -> None:
+    found = kept(run_of(0, 3), run_of(3, 3), run_of(9, 1, origin=2))
+    assert found.missing(3.0, found.summaries({"g": 60_000})) == []
+
+
+def test_what_somebody_lacks_is_cut_out_of_its_run() -> None:
+    found = kept(run_of(0, 10))
+    have = Summary("g", 60_000, ((8, 1, ((0, 1), (3, 2), (7, 1), (20, 5))),))
+    assert numbers(found.missing(1.0, [have])) == [1, 2, 5, 6, 8, 9]
+
+
+def test_of_another_origin_or_epoch_nothing_is_known() -> None:
+    found = kept(run_of(0, 2), run_of(0, 2, epoch=2), run_of(0, 2, origin=9))
+    have = Summary("g", 60_000, ((8, 1, ((0, 2),)),))
+    assert [(run.origin, run.epoch) for run in found.missing(3.0, [have])] == [(8, 2), (9, 1)]
+
+
+def test_what_is_too_old_for_who_asks_is_not_for_it() -> None:
+    found = kept(run_of(0, 1), run_of(1, 1), run_of(2, 1))
+    assert numbers(found.missing(3.0, [Summary("g", 1_500)])) == [2]
+    assert numbers(found.missing(3.0, [Summary("g", 2_000)])) == [1, 2]
+
+
+def test_of_groups_that_were_not_asked_for_nothing_comes() -> None:
+    found = kept(run_of(0, 1, "h"), run_of(1, 1, "g", "h"))
+    missing = found.missing(2.0, [Summary("g", 60_000)])
+    assert [(run.first, run.groups) for run in missing] == [(1, ("g",))]
+
+
+def test_groups_that_lack_the_same_of_a_run_get_it_together() -> None:
+    found = kept(run_of(0, 4, "g", "h", "i"))
+    have = [Summary("g", 60_000, ((8, 1, ((0, 2),)),)), Summary("h", 60_000), Summary("i", 60_000)]
+    assert [(run.first, run.length, run.groups) for run in found.missing(1.0, have)] == [
+        (2, 2, ("g",)),
+        (0, 4, ("h", "i")),
+    ]
+
+
+def test_a_run_with_too_many_gaps_goes_as_a_whole() -> None:
+    count = 2 * retention.GAPS_MAX + 3
+    found = kept(run_of(0, count))
+    have = Summary("g", 60_000, ((8, 1, tuple((number, 1) for number in range(1, count, 2))),))
+    assert numbers(found.missing(1.0, [have])) == list(range(count))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 40), st.integers(1, 8)), max_size=6),
+    st.lists(st.tuples(st.integers(0, 40), st.integers(1, 8)), max_size=6),
+)
+def test_what_one_has_and_the_other_lacks_is_what_comes(
+    ours: list[tuple[int, int]], theirs: list[tuple[int, int]]
+) -> None:
+    here = kept(*[run_of(first, count) for first, count in ours])
+    there = kept(*[run_of(first, count) for first, count in theirs])
+    have = {number for first, count in theirs for number in range(first, first + count)}
+    all_of_ours = {number for first, count in ours for number in range(first, first + count)}
+    missing = numbers(here.missing(10.0, there.summaries({"g": 60_000})))
+    assert set(missing) == all_of_ours - have
