@@ -28,6 +28,7 @@ test: check
 	$(bin)/pytest
 
 test-all: export HANSE_FUZZ_SECONDS ?= 600
+test-all: export HANSE_SETUP = all
 test-all: check
 	$(bin)/pytest -m "slow or not slow" --timeout 7200
 

@@ -4,6 +4,7 @@ from collections import Counter
 
 from tests.protocol.net import packet
 
+from hanse.protocol.accounts import Accounts
 from hanse.protocol.custody import CHECK_EVERY_S, NOBODY, Custody, Entry
 from hanse.protocol.effects import Acknowledge, Deliver, Discard, Effect, Fetch, SendRuns, SendSummaries, Store
 from hanse.protocol.messages import BLOCKED, HOST, Run, Summary
@@ -24,7 +25,7 @@ class Books:
         self.now = 0.0
         self.counters: Counter[str] = Counter()
         self.settings = Settings(**settings)  # type: ignore[arg-type]
-        self.custody = Custody(self.settings, self.counters)
+        self.custody = Custody(self.settings, self.counters, Accounts())
         self.receipt = 0
         for way in (NEAR, FAR):
             self.custody.open_way(0.0, way)
@@ -392,10 +393,10 @@ def test_what_a_former_process_left_for_the_host_is_fetched_at_once() -> None:
     books.custody.restore({HOST: (3, 5), 7: (0, 2), NEAR: (6, 6), BLOCKED: (1, 4)})
     assert books.effects() == [Fetch(HOST, 3, 5)]
     assert books.custody.records == 7
-    assert books.custody.has_blocked
+    assert books.custody.has_blocked is True
     books.custody.fetch_unsorted()
     assert books.effects() == [Fetch(BLOCKED, 1, 4)]
-    assert not books.custody.has_blocked
+    assert bool(books.custody.has_blocked) is False
     books.give(0, to=(7,))
     assert books.check(1.0) == [Store(7, 2, ((run_of(0),),))]
 
