@@ -152,7 +152,7 @@ def test_one_fetch_brings_a_bounded_number_of_records(tmp_path: Path, monkeypatc
     async def steps(disk: Disk) -> None:
         disk.store(0, *[run_of(number, b"%d" % number) for number in range(10)])
         await disk.told()
-        ends = []
+        ends: list[int] = []
         while not ends or ends[-1] < 10:
             fetched = await disk.fetch(ends[-1] if ends else 0, 10)
             assert [position for position, _ in fetched.records] == list(range(ends[-1] if ends else 0, fetched.end))
