@@ -423,8 +423,11 @@ def test_a_file_that_cannot_be_opened_is_read_when_it_can(tmp_path: Path) -> Non
         disk.custodian.fetch(Fetch(NEIGHBOUR, 0, 1))
         await eventually(lambda: disk.counters["outbox_not_read"] >= 2)
         assert disk.events == []
+        disk.custodian.fetch(Fetch(99, 3, 4))  # answers come in the order of what was asked for
+        await turns()
+        assert disk.events == []
         away.rename(log)
-        assert await disk.told() == [Fetched(NEIGHBOUR, ((0, (run_of(0, b"one"),)),), 1)]
+        assert await disk.told(2) == [Fetched(NEIGHBOUR, ((0, (run_of(0, b"one"),)),), 1), Fetched(99, (), 4)]
 
     on_disk(tmp_path, steps)
 

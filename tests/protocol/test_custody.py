@@ -43,6 +43,9 @@ class Books:
         self.custody.block(self.now, entry, run_of(number, *groups), source)
         self.custody.close(entry)
 
+    def has_blocked(self) -> bool:
+        return self.custody.has_blocked
+
     def effects(self) -> list[Effect]:
         return self.custody.take_effects()
 
@@ -393,10 +396,10 @@ def test_what_a_former_process_left_for_the_host_is_fetched_at_once() -> None:
     books.custody.restore({HOST: (3, 5), 7: (0, 2), NEAR: (6, 6), BLOCKED: (1, 4)})
     assert books.effects() == [Fetch(HOST, 3, 5)]
     assert books.custody.records == 7
-    assert books.custody.has_blocked is True
+    assert books.has_blocked() is True
     books.custody.fetch_unsorted()
     assert books.effects() == [Fetch(BLOCKED, 1, 4)]
-    assert bool(books.custody.has_blocked) is False
+    assert books.has_blocked() is False
     books.give(0, to=(7,))
     assert books.check(1.0) == [Store(7, 2, ((run_of(0),),))]
 

@@ -39,6 +39,7 @@ from hanse.federator.membership import MembershipShell
 from hanse.federator.metrics import AgentMetrics
 from hanse.federator.naming import exported, imported, local_copies
 from hanse.federator.obligations import AckOrder, Obligation
+from hanse.federator.pieces import joined, singles
 from hanse.federator.private import PrivateGroup
 from hanse.federator.reporter import REPORT_EVERY_S, FederatorReporter
 from hanse.federator.retained import RetainedFetcher
@@ -676,26 +677,11 @@ class Agent:
             if run[6][0].startswith(INTERNAL_PREFIX) and not run[6][0].startswith(TELEMETRY_PREFIX):
                 self._take_internal(run)
                 continue
-            run = self._admitted(run)  # noqa: PLW2901 - the run as any broker takes it
-            if not run[3]:
-                continue
-            if not self._crossing.is_trivial:
-                body, length = imported(self._crossing, run.body)
-                self._count_kept_out("dropped:import", run, length)
-                run = run._replace(body=body, length=length)  # noqa: PLW2901 - the run as this broker may see it
-                if not length:
-                    continue
-            if run[0] in self._joined:
-                body, length = self._echoes.without_echoes(self._loop.time(), run.body)
-                self.counters["echoes_cancelled"] += run.length - length
-                self._count_kept_out("dropped:echo", run, length)
-                run = run._replace(body=body, length=length)  # noqa: PLW2901 - the run without what came from here
-                if not length:
-                    continue
-            if run[4]:
-                self._deliver_owed(run, obligation)
-            else:
-                loose.append(run)
+            for piece in self._for_host(run):
+                if piece[4]:
+                    self._deliver_owed(piece, obligation)
+                else:
+                    loose.append(piece)
         if loose:
             drops = self.host.client.counters.drops
             dropped = sum(drops.values())
@@ -705,6 +691,25 @@ class Agent:
             for run in loose:
                 self.machine.count_here(measure, run)
         obligation.settle()
+
+    def _for_host(self, run: Run) -> list[Run]:
+        """What of a run this host broker is to be given, as it may see it.
+
+        In pieces where publications of QoS 2 are left out: the journal and the ring go by their ids (R34).
+        """
+        if run[4] == 2 and run[3] > 1:
+            return joined([piece for single in singles(run) for piece in self._for_host(single)])
+        run = self._admitted(run)
+        if run[3] and not self._crossing.is_trivial:
+            body, length = imported(self._crossing, run.body)
+            self._count_kept_out("dropped:import", run, length)
+            run = run._replace(body=body, length=length)
+        if run[3] and run[0] in self._joined:
+            body, length = self._echoes.without_echoes(self._loop.time(), run.body)
+            self.counters["echoes_cancelled"] += run.length - length
+            self._count_kept_out("dropped:echo", run, length)
+            run = run._replace(body=body, length=length)
+        return [run] if run[3] else []
 
     def _host_took(self, runs: list[Run], token: int) -> None:
         """The host broker has acknowledged all of a batch: it is delivered, whatever happens to us now (R34)."""

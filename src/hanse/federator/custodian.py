@@ -13,7 +13,8 @@ Rules:
 2. A full outbox does what the operator chose: `stop` (acknowledge nobody until there is room), `drop-oldest` or
    `drop-newest`, each drop counted.
 3. What waits on disk ages: an expiry that ran out meanwhile is honoured when it is read.
-4. What one `Fetch` reads is bounded; the protocol asks for the rest. A file that cannot be opened is tried again.
+4. What one turn reads is bounded: the protocol asks for the rest, that of `BLOCKED` follows in the next turns. A file
+   that cannot be opened is tried again, and what was asked for after it waits.
 """
 
 import asyncio
@@ -84,6 +85,8 @@ class Custodian:
         self._unstored: deque[Store] = deque()
         # What of it was done before the outbox had it, by way.
         self._done_unstored: dict[int, set[int]] = {}
+        # What is to be read; the first of it is being read, or could not be.
+        self._fetches: deque[Fetch] = deque()
         self._ends: dict[int, int] = {}
         self._is_committing = False
         self._is_dirty = False
@@ -162,34 +165,37 @@ class Custodian:
             return position
 
     def fetch(self, effect: Fetch) -> None:
-        """Read records, after what is being done now; `Fetched` follows."""
-        self._loop.call_soon(self._fetch, effect)
+        """Read records, after what is being done now; `Fetched` follows, in the order of what was asked for."""
+        self._fetches.append(effect)
+        if len(self._fetches) == 1:
+            self._loop.call_soon(self._read)
 
-    def _fetch(self, effect: Fetch) -> None:
+    def _read(self) -> None:
+        """One piece of what was asked for first."""
         if self._is_stopped:
             return
-        start, is_whole = effect.start, False
-        while not is_whole:
-            try:
-                found = self.outbox.read(effect.way, start, FETCH_RECORDS, FETCH_BYTES)
-            except LocalError as error:
-                self._counters["outbox_not_read"] += 1
-                _log.error("the outbox could not be read, what waits there waits on: %s", error)
-                self._loop.call_later(RETRY_S, self._fetch, Fetch(effect.way, start, effect.end))
-                return
-            wanted = [record for record in found if record[0] < effect.end]
-            # What was found says nothing of what comes after it, unless that is beyond the end, or nothing.
-            is_whole = len(wanted) < len(found) or not found
-            end = effect.end if is_whole else found[-1][0] + 1
-            is_whole = end >= effect.end
-            records = [(position, tuple(self._runs_of(effect.way, position, payload))) for position, payload in wanted]
-            empty = [position for position, runs in records if not runs]
-            if empty:
-                self.outbox.discard(effect.way, empty)
-            self._step(Fetched(effect.way, tuple(record for record in records if record[1]), end))
-            start = end
-            if effect.way != BLOCKED:
-                return  # the protocol asks for the rest when it has room
+        way, start, stop = self._fetches[0].way, self._fetches[0].start, self._fetches[0].end
+        try:
+            found = self.outbox.read(way, start, FETCH_RECORDS, FETCH_BYTES)
+        except LocalError as error:
+            self._counters["outbox_not_read"] += 1
+            _log.error("the outbox could not be read, what waits there waits on: %s", error)
+            self._loop.call_later(RETRY_S, self._read)
+            return
+        wanted = [record for record in found if record[0] < stop]
+        # What was found says nothing of what comes after it, unless that is beyond the end, or nothing.
+        end = found[-1][0] + 1 if found and len(wanted) == len(found) else stop
+        if way == BLOCKED and end < stop:
+            self._fetches[0] = Fetch(way, end, stop)
+        else:
+            self._fetches.popleft()  # the protocol asks for the rest when it has room
+        if self._fetches:
+            self._loop.call_soon(self._read)
+        records = [(position, tuple(self._runs_of(way, position, payload))) for position, payload in wanted]
+        empty = [position for position, runs in records if not runs]
+        if empty:
+            self.outbox.discard(way, empty)
+        self._step(Fetched(way, tuple(record for record in records if record[1]), end))
 
     def _runs_of(self, way: int, position: int, payload: bytes) -> list[Run]:
         if len(payload) <= _WALL.size:
