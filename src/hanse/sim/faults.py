@@ -3,6 +3,7 @@
 | kind | what happens | restless |
 | --- | --- | --- |
 | crash | a federator is killed and comes back; its disk or its clock may be gone, its neighbours may not be told | |
+| core | the core of a busy group is killed, whoever it is then, and comes back | |
 | leave | a federator stops in good order, and comes back | |
 | restart-all | a whole site restarts at once | yes |
 | pause | a federator stands still for 2KA | yes |
@@ -10,7 +11,7 @@
 | partition | the overlay falls into halves, thirds or singletons | |
 | one-way | one way of a link loses everything, and nobody is told | |
 | flap | a link goes up and down with a period of 0.5A to 2A | yes |
-| noise | frames are lost (1 to 30 %), late and repeated; data frames of QoS 0 only late and repeated | yes |
+| noise | frames are lost (1 to 30 %), late and repeated; those that hold only QoS 0 only late and repeated | yes |
 | churn | up to 30 % of the federators come and go | yes |
 | host | a host broker dies and comes back; its federator lives on | |
 
@@ -18,6 +19,7 @@ A restless fault keeps changing things: only when it is over does the bound run.
 the bound everything must be well again *while they last*.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
@@ -40,9 +42,12 @@ KINDS = (
     "noise",
     "churn",
     "host",
+    "core",
 )
 # Shares of the draw: what happens often in the field comes often here.
-WEIGHTS = (5, 2, 1, 2, 3, 3, 2, 2, 2, 1, 1)
+WEIGHTS = (5, 2, 1, 2, 3, 3, 2, 2, 2, 1, 1, 3)
+# A core is taken from this many groups that most clients are interested in.
+BUSY_GROUPS = 3
 # A run has at least this many faults, of at least this many kinds.
 FAULTS_MIN = 5
 KINDS_MIN = 3
@@ -96,6 +101,8 @@ def _draw(kind: str, overlay: Overlay, random: Random, now: float, interval_s: f
         case "crash":
             has_disk, has_clock = random.random() < 0.7, random.random() < 0.7
             return Fault(kind, now, now + lasting_s, one, is_silent=is_silent, has_disk=has_disk, has_clock=has_clock)
+        case "core":
+            return Fault(kind, now, now + lasting_s, is_silent=is_silent)
         case "leave" | "host":
             return Fault(kind, now, now + lasting_s, one)
         case "restart-all":
@@ -252,6 +259,30 @@ def _crash(federation: Federation, fault: Fault, identity: int) -> None:
     node.clock_s = WALL_S if fault.has_clock else 0
 
 
+def _kill_core(federation: Federation, fault: Fault) -> None:
+    """Kill the core of one of the busiest groups; who that is only the run can tell."""
+    identity = _busy_core(federation)
+    if identity is not None:
+        federation.stop(identity, is_silent=fault.is_silent)
+        federation.engine.at(fault.until_s, federation.start, identity)
+
+
+def _busy_core(federation: Federation) -> int | None:
+    """The core of a group that many clients are interested in; None where no group has a core that runs."""
+    interested: Counter[str] = Counter()
+    for node in federation.nodes.values():
+        interested.update(node.host.interest)
+    busy = []
+    for topic_filter, _ in sorted(interested.items(), key=lambda item: (-item[1], item[0])):
+        group = federation.settings.grouping.group_of(topic_filter)
+        cores = [k for k, node in federation.nodes.items() if node.is_running and node.running.core_of(group) == k]
+        if cores:
+            busy.append(cores[0])
+        if len(busy) == BUSY_GROUPS:
+            break
+    return federation.random.choice(busy) if busy else None
+
+
 def _begin_flap(federation: Federation, fault: Fault) -> None:
     _flap(federation, fault, 1)
 
@@ -288,7 +319,7 @@ def _churn(federation: Federation, fault: Fault, identity: int) -> None:
 
 
 def _nothing(federation: Federation, fault: Fault) -> None:
-    """A flap ends with its own last opening."""
+    """A flap ends with its own last opening, and a core comes back by itself."""
     del federation, fault
 
 
@@ -305,6 +336,7 @@ _BEGINNINGS: dict[str, _Act] = {
     "noise": _make_noise,
     "churn": _begin_churn,
     "host": _stop_host,
+    "core": _kill_core,
 }
 _ENDS: dict[str, _Act] = {
     "crash": _start_all,
@@ -318,4 +350,5 @@ _ENDS: dict[str, _Act] = {
     "noise": _end_noise,
     "churn": _start_all,
     "host": _start_host,
+    "core": _nothing,
 }
