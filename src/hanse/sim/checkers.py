@@ -427,9 +427,24 @@ class Checkers(Monitor):
                     node.identity,
                     message,
                     node.host.receivers(message.topic),
-                    may_repeat=(message.qos < 2 and node.starts > first_start) or node.identity in self._diskless,
+                    may_repeat=self._may_repeat(node, message, first_start),
                 )
                 message.first_start[node.identity] = node.starts
+
+    def _may_repeat(self, node: Node, message: Message, first_start: int) -> bool:
+        """Whether a federator could not know that its host broker has the message: it was killed before it heard so.
+
+        Of QoS 0 nobody hears; and a packet identifier of QoS 2 is known again.
+        """
+        if node.identity in self._diskless:
+            return True
+        is_in_flight = message.qos == 0 or (message.qos == 1 and node.identity not in message.taken_at)
+        return is_in_flight and node.starts > first_start
+
+    def taken(self, node: Node, runs: Sequence[Run]) -> None:
+        """From now on a repeat would be a duplicate."""
+        for message in self._messages(runs):
+            message.taken_at.add(node.identity)
 
     def lost_in_flight(self, runs: Sequence[Run]) -> None:
         """Remember why a message may be missing somewhere."""

@@ -2,7 +2,7 @@
 
 | kind | what happens | restless |
 | --- | --- | --- |
-| crash | a federator is killed and comes back; its disk or its clock may be gone, its neighbours may not be told | |
+| crash | a federator is killed, perhaps amid a delivery, and comes back, perhaps without its disk or its clock | |
 | core | the core of a busy group is killed, whoever it is then, and comes back | |
 | leave | a federator stops in good order, and comes back | |
 | restart-all | a whole site restarts at once | yes |
@@ -22,6 +22,7 @@ the bound everything must be well again *while they last*.
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 from hanse.sim.disk import Disk
@@ -67,6 +68,8 @@ class Fault:
     # What a crash leaves: the epoch on disk, and a clock that goes right.
     has_disk: bool = True
     has_clock: bool = True
+    # Not at once, but as soon as the host broker has something of the federator and has not acknowledged it.
+    is_amid: bool = False
     period_s: float = 0.0
 
 
@@ -100,9 +103,10 @@ def _draw(kind: str, overlay: Overlay, random: Random, now: float, interval_s: f
     match kind:
         case "crash":
             has_disk, has_clock = random.random() < 0.7, random.random() < 0.7
-            return Fault(kind, now, now + lasting_s, one, is_silent=is_silent, has_disk=has_disk, has_clock=has_clock)
+            is_amid = random.random() < 0.5
+            return Fault(kind, now, now + lasting_s, one, (), is_silent, None, has_disk, has_clock, is_amid)
         case "core":
-            return Fault(kind, now, now + lasting_s, is_silent=is_silent)
+            return Fault(kind, now, now + lasting_s, is_silent=is_silent, is_amid=random.random() < 0.5)
         case "leave" | "host":
             return Fault(kind, now, now + lasting_s, one)
         case "restart-all":
@@ -173,7 +177,12 @@ def _end(federation: Federation, fault: Fault) -> None:
 
 def _start_all(federation: Federation, fault: Fault) -> None:
     for identity in fault.brokers:
-        federation.start(identity)
+        _start_again(federation, identity)
+
+
+def _start_again(federation: Federation, identity: int) -> None:
+    federation.nodes[identity].doom = None
+    federation.start(identity)
 
 
 def _leave(federation: Federation, fault: Fault) -> None:
@@ -244,12 +253,21 @@ def _start_host(federation: Federation, fault: Fault) -> None:
 
 def _crash_all(federation: Federation, fault: Fault) -> None:
     for identity in fault.brokers:
+        _doom(federation, fault, identity)
+
+
+def _doom(federation: Federation, fault: Fault, identity: int) -> None:
+    """Kill a federator at once or, as the fault has it, in the middle of a delivery: until the fault is over."""
+    if fault.is_amid:
+        federation.nodes[identity].doom = partial(_crash, federation, fault, identity)
+    else:
         _crash(federation, fault, identity)
 
 
 def _crash(federation: Federation, fault: Fault, identity: int) -> None:
     """Kill a federator, and take from it what the fault takes. An earlier epoch must not come back as a new one."""
     node = federation.nodes[identity]
+    node.doom = None
     federation.stop(identity, is_silent=fault.is_silent)
     if not fault.has_disk:
         if federation.monitor is not None:
@@ -263,8 +281,8 @@ def _kill_core(federation: Federation, fault: Fault) -> None:
     """Kill the core of one of the busiest groups; who that is only the run can tell."""
     identity = _busy_core(federation)
     if identity is not None:
-        federation.stop(identity, is_silent=fault.is_silent)
-        federation.engine.at(fault.until_s, federation.start, identity)
+        _doom(federation, fault, identity)
+        federation.engine.at(fault.until_s, _start_again, federation, identity)
 
 
 def _busy_core(federation: Federation) -> int | None:

@@ -55,6 +55,8 @@ class Message:
     path: list[tuple[int, int]] = field(default_factory=list)
     # Broker to the count of its federator's starts when it was delivered there first.
     first_start: dict[int, int] = field(default_factory=dict)
+    # Brokers that have acknowledged it.
+    taken_at: set[int] = field(default_factory=set)
 
 
 class Ledger:
