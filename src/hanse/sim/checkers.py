@@ -98,8 +98,8 @@ class Checkers(Monitor):
         self._sweep_s = 0.0
         # When federators took their leave: who says so is not waited for.
         self._left_s: defaultdict[int, list[float]] = defaultdict(list)
-        # Federators that lost their disk: what they delivered before may be delivered again.
-        self._diskless: set[int] = set()
+        # When federators lost their disk: what they delivered before may be delivered again.
+        self._disk_lost_s: dict[int, float] = {}
 
     def refuse(self, name: str, text: str) -> None:
         """A rule is broken: the run ends here."""
@@ -436,7 +436,7 @@ class Checkers(Monitor):
 
         Of QoS 0 nobody hears; and a packet identifier of QoS 2 is known again.
         """
-        if node.identity in self._diskless:
+        if message.is_renumbered or message.published_s <= self._disk_lost_s.get(node.identity, -1.0):
             return True
         is_in_flight = message.qos == 0 or (message.qos == 1 and node.identity not in message.taken_at)
         return is_in_flight and node.starts > first_start
@@ -458,8 +458,11 @@ class Checkers(Monitor):
                 self.ledger.messages[number].excuse = "the broker that had it died"
 
     def lost_with_disk(self, node: Node) -> None:
-        """What was on a disk that is gone is lost with it."""
-        self._diskless.add(node.identity)
+        """What was on a disk that is gone is lost with it, and so are the ids of what comes again."""
+        self._disk_lost_s[node.identity] = self._federation.engine.now
+        for publication in node.host.in_session():
+            for number, _, _ in read_packets(publication.packet):
+                self.ledger.messages[number].is_renumbered = True
         for log in node.disk.outbox.values():
             for runs in log.values():
                 for message in self._messages(runs):
