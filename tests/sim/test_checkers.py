@@ -45,11 +45,15 @@ def live(federation: Federation, checkers: Checkers, rounds: int = 12) -> None:
         checkers.sweep()
 
 
+def live_and_close(federation: Federation, checkers: Checkers) -> None:
+    live(federation, checkers)
+    checkers.close()
+
+
 def fails(machine: type[Machine], name: str, *, is_wire: bool = False) -> None:
     federation, checkers = world(machine, is_wire=is_wire)
     with pytest.raises(InvariantError) as raised:
-        live(federation, checkers)
-        checkers.close()
+        live_and_close(federation, checkers)
     assert raised.value.name == name, str(raised.value)
 
 
