@@ -83,3 +83,31 @@ def test_the_epoch_grows_whatever_a_crash_leaves(has_disk: bool, has_clock: bool
     assert federation.nodes[0].disk.epoch == federation.nodes[0].running.epoch
     assert federation.nodes[0].clock_s == (WALL_S if has_clock else 0)
     assert why_not_converged(federation) is None
+
+
+def test_a_core_fault_kills_a_core_and_another_takes_over_until_it_is_back() -> None:
+    federation = Federation(overlay.ring(5), Settings(), seed=1)
+    for identity in federation.nodes:
+        federation.start(identity)
+    for broker in (1, 2, 3):
+        federation.subscribe(Client(f"anna-{broker}", broker), "a")
+    federation.run(5.0)
+    # The management group has its core too, but no client: only the core of "a" is meant.
+    core = federation.nodes[4].running.core_of("a")
+    assert core is not None
+    faults.arm(federation, Fault("core", 5.0, 20.0))
+    federation.run(10.0)
+    assert [identity for identity, node in federation.nodes.items() if not node.is_running] == [core]
+    assert federation.nodes[4].running.core_of("a") not in {core, None}
+    federation.run(10.0)
+    assert federation.nodes[core].is_running
+    assert why_not_converged(federation) is None
+
+
+def test_a_core_fault_finds_nobody_where_nobody_wants_anything() -> None:
+    federation = Federation(overlay.ring(3), Settings(), seed=1)
+    faults.arm(federation, Fault("core", 1.0, 2.0))
+    for identity in federation.nodes:
+        federation.start(identity)
+    federation.run(5.0)
+    assert all(node.starts == 1 for node in federation.nodes.values())

@@ -228,3 +228,22 @@ def test_a_host_broker_that_died_gets_its_subscriptions_back() -> None:
     assert not host.tells_federator("a")
     federation.start_host(0)
     assert host.tells_federator("a")
+
+
+def test_a_withdrawal_that_got_lost_behind_the_first_hop_is_heard_later() -> None:
+    federation = Federation(overlay.line(5), Settings(), seed=1)
+    for identity in federation.nodes:
+        federation.start(identity)
+    anna = Client("anna", 1)
+    federation.subscribe(anna, "a")
+    federation.run(8.0)
+    assert all(node.running.core_of("a") == 1 for node in federation.nodes.values())
+    # 2 hears that 1 claims nothing any longer, and so no longer announces it; 3 misses the word.
+    federation.deafen(2, 3, is_deaf=True)
+    federation.unsubscribe(anna, "a")
+    federation.run(0.5)
+    federation.deafen(2, 3, is_deaf=False)
+    assert [node.running.is_known("a") for node in federation.nodes.values()] == [False] * 3 + [True] * 2
+    # The way to the lost core ends after some rounds, and the next doubt finds who knows better.
+    federation.run(20.0)
+    assert [node.running.is_known("a") for node in federation.nodes.values()] == [False] * 5

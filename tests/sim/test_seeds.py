@@ -14,6 +14,9 @@ from hanse.protocol.messages import Run
 from hanse.sim.seeds import SeedProfile, SeedResult, run_seed, run_seeds
 from hanse.sim.workload import WorkloadProfile
 
+# How many seeds the long run has, the first fifty among them.
+SEEDS = int(os.environ.get("HANSE_TEST_SEEDS", "1000"))
+
 # Seeds that failed once, beside the first fifty: one of each kind for every run, and the others.
 ONCE_FAILED = (53, 79, 117, 119, 140, 222, 315, 419)
 ONCE_FAILED_TOO = (55, 115, 164, 175, 188, 193, 205, 224, 272, 296, 320, 378, 390, 437, 473)
@@ -56,8 +59,8 @@ def test_the_other_seeds_that_failed_once_keep_every_promise() -> None:
 
 
 @pytest.mark.slow
-def test_five_hundred_seeds_keep_every_promise() -> None:
-    check(list(run_seeds(51, 450, processes=os.cpu_count() or 1)))
+def test_a_thousand_seeds_keep_every_promise() -> None:
+    check(list(run_seeds(51, SEEDS - 50, processes=os.cpu_count() or 1)))
 
 
 def test_without_faults_nothing_is_lost_at_all_and_order_holds() -> None:
@@ -108,6 +111,15 @@ def test_a_failure_names_the_one_command_that_shows_it_again() -> None:
     assert result.failure.startswith("lost: message")
     expected = "hanse sim seeds --first 11 --count 1 --brokers 8 --degree 4 --overlay ring --no-faults --no-wire"
     assert result.reproduce == expected
+
+
+def test_redundancy_is_drawn_from_the_seed_and_named_where_it_is_not() -> None:
+    calm = SeedProfile(brokers=4, has_faults=False, is_wire=False)
+    lives = [run_seed(seed, calm) for seed in (20, 21)]
+    assert [life.redundancy for life in lives] == [1, 2]
+    given = run_seed(21, dataclasses.replace(calm, redundancy=1))
+    assert given.redundancy == 1
+    assert given.reproduce.endswith("--no-wire --redundancy 1")
 
 
 def test_a_machine_that_falls_over_is_a_failure_with_its_place() -> None:

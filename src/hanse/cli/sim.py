@@ -77,11 +77,16 @@ def seeds_command(
     wire: Annotated[
         bool | None, typer.Option("--wire/--no-wire", help="Pass frames as bytes; every fifth seed by default.")
     ] = None,
+    redundancy: Annotated[
+        int | None, typer.Option(help="Parents a member keeps; 1 for even seeds and 2 for odd ones by default.")
+    ] = None,
     processes: Annotated[int, typer.Option(help="Processes; 0 is one for each processor.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
     """Run whole lives of a federation, faults on and then off, and check every promise at every step."""
-    profile = SeedProfile(brokers=brokers, degree=degree, overlay=overlay, has_faults=faults, is_wire=wire)
+    profile = SeedProfile(
+        brokers=brokers, degree=degree, overlay=overlay, has_faults=faults, is_wire=wire, redundancy=redundancy
+    )
     results: list[SeedResult] = []
     for result in run_seeds(first, count, profile, processes=processes or os.cpu_count() or 1):
         results.append(result)
@@ -124,6 +129,8 @@ def totals(results: list[SeedResult]) -> dict[str, Any]:
         "delivered": sum(result.delivered for result in results),
         "lost": dict(sorted(lost.items())),
         "duplicates": sum(result.duplicates for result in results),
+        "repeats": sum(result.repeats for result in results),
+        "records": sum(result.records for result in results),
         "reordered": sum(result.reordered for result in results),
         "faults": dict(sorted(kinds.items())),
         "reconvergence_a_max": max((result.reconvergence_a_max for result in results), default=0.0),
@@ -140,8 +147,9 @@ def _latency(text: str) -> tuple[float, float]:
 
 def _seed_line(result: SeedResult) -> str:
     return (
-        f"seed {result.seed}: {result.overlay}, {result.rounds:.0f} rounds, {sum(result.faults.values())} faults, "
-        f"{result.published} published, {result.delivered} of {result.eligible} pairs, "
+        f"seed {result.seed}: {result.overlay}, redundancy {result.redundancy}, {result.rounds:.0f} rounds, "
+        f"{sum(result.faults.values())} faults, {result.published} published, "
+        f"{result.delivered} of {result.eligible} pairs, {result.repeats} repeats, {result.records} records stored, "
         f"back within {result.reconvergence_a_max} A, {result.seconds:.1f} s"
     )
 

@@ -253,6 +253,18 @@ class ClaimBook:
         neighbour.claim_resends.clear()
         return tuple(deltas)
 
+    def doubt(self, neighbours: Iterable[Neighbour], is_live: Callable[[int], bool]) -> None:
+        """Ask all neighbours for the claims of cores that nobody announces: they may have ended unheard (R12)."""
+        doubted = [
+            ClaimRequest(core, claims.epoch, claims.version, -1, 0)
+            for core, claims in sorted(self.sets.items())
+            if core != self._identity and claims.groups and not is_live(core)
+        ]
+        for neighbour in neighbours:
+            if neighbour.is_up and doubted:
+                room = max(0, self._settings.items_per_frame_max - len(neighbour.claim_requests))
+                neighbour.claim_requests += doubted[:room]
+
     # --- forgetting ---------------------------------------------------------------------------------------------------
 
     def forget_core(self, core: int) -> None:

@@ -109,6 +109,7 @@ class Machine:
         # Since when a group has been wanted here or behind us; what is older is not asked for (R37).
         self._since: dict[str, float] = {}
         self._had_link = False
+        self._rounds = 0
         # Others may remember claims of an earlier life that we do not have any longer.
         self._had_life = stored_epoch > 0
         self.is_synchronised = False
@@ -700,6 +701,9 @@ class Machine:
         self._claims.age(now)
         self._election.age(now)
         self._forwarding.forget(now)
+        self._rounds += 1
+        if self._rounds % self.settings.expiry_factor == 0:
+            self._claims.doubt(self._neighbours.values(), self._ways.is_live)
         for neighbour in self._neighbours.values():
             if neighbour.is_up:
                 neighbour.needs_full = True

@@ -100,8 +100,8 @@ class Checkers(Monitor):
         self._partitions: list[tuple[float, dict[int, int]]] = []
         # When federators took their leave: who says so is not waited for.
         self._left_s: defaultdict[int, list[float]] = defaultdict(list)
-        # Federators that lost their disk: what they delivered before may be delivered again.
-        self._diskless: set[int] = set()
+        # When federators lost their disk: what they delivered before may be delivered again.
+        self._disk_lost_s: dict[int, float] = {}
 
     def refuse(self, name: str, text: str) -> None:
         """A rule is broken: the run ends here."""
@@ -446,11 +446,24 @@ class Checkers(Monitor):
                     node.identity,
                     message,
                     node.host.receivers(message.topic),
-                    may_repeat=(message.qos < 2 and node.starts > first_start)
-                    or node.identity in self._diskless
-                    or message.origin in self._diskless,
+                    may_repeat=self._may_repeat(node, message, first_start),
                 )
                 message.first_start[node.identity] = node.starts
+
+    def _may_repeat(self, node: Node, message: Message, first_start: int) -> bool:
+        """Whether a federator could not know that its host broker has the message: it was killed before it heard so.
+
+        Of QoS 0 nobody hears; and a packet identifier of QoS 2 is known again.
+        """
+        if message.is_renumbered or message.published_s <= self._disk_lost_s.get(node.identity, -1.0):
+            return True
+        is_in_flight = message.qos == 0 or (message.qos == 1 and node.identity not in message.taken_at)
+        return is_in_flight and node.starts > first_start
+
+    def taken(self, node: Node, runs: Sequence[Run]) -> None:
+        """From now on a repeat would be a duplicate."""
+        for message in self._messages(runs):
+            message.taken_at.add(node.identity)
 
     def lost_in_flight(self, runs: Sequence[Run]) -> None:
         """Remember why a message may be missing somewhere."""
@@ -464,8 +477,11 @@ class Checkers(Monitor):
                 self.ledger.messages[number].excuse = "the broker that had it died"
 
     def lost_with_disk(self, node: Node) -> None:
-        """What was on a disk that is gone is lost with it."""
-        self._diskless.add(node.identity)
+        """What was on a disk that is gone is lost with it, and so are the ids of what comes again."""
+        self._disk_lost_s[node.identity] = self._federation.engine.now
+        for publication in node.host.in_session():
+            for number, _, _ in read_packets(publication.packet):
+                self.ledger.messages[number].is_renumbered = True
         for log in node.disk.outbox.values():
             for runs in log.values():
                 for message in self._messages(runs):

@@ -3,12 +3,13 @@
 - `epoch`, `interest` (what local clients wanted) and `wanted` (what others wanted): as the agent's state directory.
 - `outbox`: way to records by position.
 - `delivered`: ids that the host broker has acknowledged; `given`: ids that the host's batches were given; `journal`:
-  ids of QoS 2 that have a packet identifier at the host broker.
+  ids of QoS 2 that have a packet identifier at the host broker, until it has acknowledged them.
 """
 
 from collections.abc import Sequence
 
 from hanse.protocol.messages import Run
+from hanse.protocol.packets import split
 
 _Records = tuple[tuple[int, tuple[Run, ...]], ...]
 
@@ -53,14 +54,26 @@ class Disk:
         """The host broker has acknowledged a run."""
         if run.qos:
             self.delivered[run.origin, run.epoch, run.first, run.length] = None
+        if run.qos == 2:
+            self.journal.difference_update(_ids(run))
 
     def delivered_ranges(self) -> list[tuple[int, int, int, int]]:
         """What the host broker has acknowledged."""
         return list(self.delivered)
 
-    def assign(self, run: Run) -> bool:
-        """Give a run of QoS 2 its packet identifiers; False where it has them, so the broker knows it again."""
-        ids = {(run.origin, run.epoch, run.first + k) for k in range(run.length)}
-        is_new = not ids <= self.journal
-        self.journal |= ids
-        return is_new
+    def assign(self, run: Run) -> list[Run]:
+        """Give a run of QoS 2 its packet identifiers; what of it has none yet: the broker knows the rest again."""
+        ids = _ids(run)
+        is_new = [message_id not in self.journal for message_id in ids]
+        self.journal.update(ids)
+        if all(is_new):
+            return [run]
+        return [
+            run._replace(first=run.first + k, length=1, body=run.body[start:end])
+            for k, (start, end) in enumerate(split(run.body))
+            if is_new[k]
+        ]
+
+
+def _ids(run: Run) -> list[tuple[int, int, int]]:
+    return [(run.origin, run.epoch, run.first + k) for k in range(run.length)]

@@ -2,7 +2,8 @@
 
 | kind | what happens | restless |
 | --- | --- | --- |
-| crash | a federator is killed and comes back; its disk or its clock may be gone, its neighbours may not be told | |
+| crash | a federator is killed, perhaps amid a delivery, and comes back, perhaps without its disk or its clock | |
+| core | the core of a busy group is killed, whoever it is then, and comes back | |
 | leave | a federator stops in good order, and comes back | |
 | restart-all | a whole site restarts at once | yes |
 | pause | a federator stands still for 2KA | yes |
@@ -10,7 +11,7 @@
 | partition | the overlay falls into halves, thirds or singletons | |
 | one-way | one way of a link loses everything, and nobody is told | |
 | flap | a link goes up and down with a period of 0.5A to 2A | yes |
-| noise | frames are lost (1 to 30 %), late and repeated; data frames of QoS 0 only late and repeated | yes |
+| noise | frames are lost (1 to 30 %), late and repeated; those that hold only QoS 0 only late and repeated | yes |
 | churn | up to 30 % of the federators come and go | yes |
 | host | a host broker dies and comes back; its federator lives on | |
 
@@ -18,8 +19,10 @@ A restless fault keeps changing things: only when it is over does the bound run.
 the bound everything must be well again *while they last*.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 from hanse.sim.disk import Disk
@@ -40,9 +43,12 @@ KINDS = (
     "noise",
     "churn",
     "host",
+    "core",
 )
 # Shares of the draw: what happens often in the field comes often here.
-WEIGHTS = (5, 2, 1, 2, 3, 3, 2, 2, 2, 1, 1)
+WEIGHTS = (5, 2, 1, 2, 3, 3, 2, 2, 2, 1, 1, 3)
+# A core is taken from this many groups that most clients are interested in.
+BUSY_GROUPS = 3
 # A run has at least this many faults, of at least this many kinds.
 FAULTS_MIN = 5
 KINDS_MIN = 3
@@ -62,6 +68,8 @@ class Fault:
     # What a crash leaves: the epoch on disk, and a clock that goes right.
     has_disk: bool = True
     has_clock: bool = True
+    # Not at once, but as soon as the host broker has something of the federator and has not acknowledged it.
+    is_amid: bool = False
     period_s: float = 0.0
 
 
@@ -95,7 +103,10 @@ def _draw(kind: str, overlay: Overlay, random: Random, now: float, interval_s: f
     match kind:
         case "crash":
             has_disk, has_clock = random.random() < 0.7, random.random() < 0.7
-            return Fault(kind, now, now + lasting_s, one, is_silent=is_silent, has_disk=has_disk, has_clock=has_clock)
+            is_amid = random.random() < 0.5
+            return Fault(kind, now, now + lasting_s, one, (), is_silent, None, has_disk, has_clock, is_amid)
+        case "core":
+            return Fault(kind, now, now + lasting_s, is_silent=is_silent, is_amid=random.random() < 0.5)
         case "leave" | "host":
             return Fault(kind, now, now + lasting_s, one)
         case "restart-all":
@@ -166,7 +177,12 @@ def _end(federation: Federation, fault: Fault) -> None:
 
 def _start_all(federation: Federation, fault: Fault) -> None:
     for identity in fault.brokers:
-        federation.start(identity)
+        _start_again(federation, identity)
+
+
+def _start_again(federation: Federation, identity: int) -> None:
+    federation.nodes[identity].doom = None
+    federation.start(identity)
 
 
 def _leave(federation: Federation, fault: Fault) -> None:
@@ -237,12 +253,21 @@ def _start_host(federation: Federation, fault: Fault) -> None:
 
 def _crash_all(federation: Federation, fault: Fault) -> None:
     for identity in fault.brokers:
+        _doom(federation, fault, identity)
+
+
+def _doom(federation: Federation, fault: Fault, identity: int) -> None:
+    """Kill a federator at once or, as the fault has it, in the middle of a delivery: until the fault is over."""
+    if fault.is_amid:
+        federation.nodes[identity].doom = partial(_crash, federation, fault, identity)
+    else:
         _crash(federation, fault, identity)
 
 
 def _crash(federation: Federation, fault: Fault, identity: int) -> None:
     """Kill a federator, and take from it what the fault takes. An earlier epoch must not come back as a new one."""
     node = federation.nodes[identity]
+    node.doom = None
     federation.stop(identity, is_silent=fault.is_silent)
     if not fault.has_disk:
         if federation.monitor is not None:
@@ -250,6 +275,30 @@ def _crash(federation: Federation, fault: Fault, identity: int) -> None:
         node.disk = Disk()
     # A clock that lost its battery starts in 1970; the next restart finds it set right.
     node.clock_s = WALL_S if fault.has_clock else 0
+
+
+def _kill_core(federation: Federation, fault: Fault) -> None:
+    """Kill the core of one of the busiest groups; who that is only the run can tell."""
+    identity = _busy_core(federation)
+    if identity is not None:
+        _doom(federation, fault, identity)
+        federation.engine.at(fault.until_s, _start_again, federation, identity)
+
+
+def _busy_core(federation: Federation) -> int | None:
+    """The core of a group that many clients are interested in; None where no group has a core that runs."""
+    interested: Counter[str] = Counter()
+    for node in federation.nodes.values():
+        interested.update(node.host.interest)
+    busy = []
+    for topic_filter, _ in sorted(interested.items(), key=lambda item: (-item[1], item[0])):
+        group = federation.settings.grouping.group_of(topic_filter)
+        cores = [k for k, node in federation.nodes.items() if node.is_running and node.running.core_of(group) == k]
+        if cores:
+            busy.append(cores[0])
+        if len(busy) == BUSY_GROUPS:
+            break
+    return federation.random.choice(busy) if busy else None
 
 
 def _begin_flap(federation: Federation, fault: Fault) -> None:
@@ -288,7 +337,7 @@ def _churn(federation: Federation, fault: Fault, identity: int) -> None:
 
 
 def _nothing(federation: Federation, fault: Fault) -> None:
-    """A flap ends with its own last opening."""
+    """A flap ends with its own last opening, and a core comes back by itself."""
     del federation, fault
 
 
@@ -305,6 +354,7 @@ _BEGINNINGS: dict[str, _Act] = {
     "noise": _make_noise,
     "churn": _begin_churn,
     "host": _stop_host,
+    "core": _kill_core,
 }
 _ENDS: dict[str, _Act] = {
     "crash": _start_all,
@@ -318,4 +368,5 @@ _ENDS: dict[str, _Act] = {
     "noise": _end_noise,
     "churn": _start_all,
     "host": _start_host,
+    "core": _nothing,
 }

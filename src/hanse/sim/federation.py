@@ -126,6 +126,7 @@ class Node:
     __slots__ = (
         "clock_s",
         "disk",
+        "doom",
         "host",
         "identity",
         "inbox",
@@ -157,6 +158,8 @@ class Node:
         self.receipts: dict[int, tuple[int, int, int]] = {}
         # What the host broker has not taken because it is down: (runs, token).
         self.untaken: list[tuple[Sequence[Run], int]] = []
+        # What ends the federator as soon as its host broker has something of it and has not acknowledged it.
+        self.doom: Callable[[], None] | None = None
         # The wall clock at simulated time 0.
         self.clock_s = WALL_S
         self.starts = 0
@@ -629,11 +632,14 @@ class Federation:
             return
         self.engine.note(Record.DELIVER, node.identity, sum(run.length for run in runs))
         # The broker knows a publication of QoS 2 again by the packet identifier that the journal kept for it.
-        fresh = [run for run in runs if run.qos < 2 or node.disk.assign(run)]
+        fresh = [new for run in runs for new in (node.disk.assign(run) if run.qos == 2 else (run,))]
         if self.monitor is not None and fresh:
             self.monitor.delivered(node, fresh)
         if token:
             self.engine.after(HOST_S, self._taken, node, node.machine, runs, token)
+            if node.doom is not None:
+                doom, node.doom = node.doom, None
+                self.engine.after(HOST_S / 2, doom)
 
     def _taken(self, node: Node, machine: Machine, runs: Sequence[Run], token: int) -> None:
         if node.machine is not machine:
@@ -643,6 +649,8 @@ class Federation:
             return
         for run in runs:
             node.disk.deliver(run)
+        if self.monitor is not None:
+            self.monitor.taken(node, runs)
         self._carry_out(node, machine.acknowledged(self.engine.now, HOST, (token,)))
 
     def _send_runs(self, node: Node, neighbour: int, runs: Sequence[Run], token: int) -> None:

@@ -74,6 +74,10 @@ class HostBroker:
         """Publications that the federator has not acknowledged."""
         return sum(map(len, self._session.values()))
 
+    def in_session(self) -> list[Publication]:
+        """What the federator has not acknowledged, in order."""
+        return [publication for batch in self._session.values() for publication in batch]
+
     def take_session(self) -> dict[int, list[Publication]]:
         """All that is unacknowledged, in order; it is the caller's now."""
         session, self._session = self._session, {}

@@ -6,7 +6,8 @@ Terms, as RELIABILITY has them:
 - A pair is ok, lost or a duplicate. Echoes, corrupted packets and reused ids are never allowed. At QoS 0 loss is, while
   a fault is on or the bound after it has not passed; at QoS 1 and 2 it is not, and their books are closed at the end.
 - A duplicate is never allowed at QoS 2. At QoS 0 and 1 a federator that was killed may repeat what the host broker had
-  not acknowledged to it, and one that lost its disk what it delivered before: that is a *repeat*, and counted.
+  not acknowledged to it: that is a *repeat*, and counted. So is, at any QoS, what a federator that lost its disk had
+  delivered before, and what its host broker hands in again, for nobody knows any longer which id that had.
 """
 
 from collections import Counter, deque
@@ -55,6 +56,10 @@ class Message:
     path: list[tuple[int, int]] = field(default_factory=list)
     # Broker to the count of its federator's starts when it was delivered there first.
     first_start: dict[int, int] = field(default_factory=dict)
+    # The disk that knew its id is gone while its broker still has to hand it over again: it will get another id.
+    is_renumbered: bool = False
+    # Brokers that have acknowledged it.
+    taken_at: set[int] = field(default_factory=set)
 
 
 class Ledger:

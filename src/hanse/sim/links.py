@@ -6,7 +6,8 @@ Rules:
 - A *silent* way (a cut that sends no reset) holds frames back. They arrive late if it opens again in time; else
   both ends give the connection up.
 - `deaf` drops what goes one way and tells nobody: the link of a neighbour that can be heard but does not hear.
-- Noise is for datagram-like carriers: control frames are lost, late or repeated, data frames late or repeated.
+- Noise is for datagram-like carriers: frames are lost, late or repeated; those that hold only QoS 0, for which nobody
+  has custody, late or repeated.
 """
 
 from dataclasses import dataclass

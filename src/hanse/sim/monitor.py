@@ -60,6 +60,9 @@ class Monitor:
     def delivered(self, node: "Node", runs: Sequence["Run"]) -> None:
         """A machine has publications for its host broker."""
 
+    def taken(self, node: "Node", runs: Sequence["Run"]) -> None:
+        """A host broker has acknowledged publications, and its federator has noted so on disk."""
+
     def lost_in_flight(self, runs: Sequence["Run"]) -> None:
         """A data frame was on a connection that broke, or on a deaf way, or was lost to noise."""
 

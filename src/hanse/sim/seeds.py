@@ -36,6 +36,8 @@ PUBLICATIONS_MIN = 1_000
 # A full mesh of 20 has 190 links and proves little more than one of 8, which the tests have.
 OVERLAYS = ("random", "random", "placement", "scale-free", "ring", "grid")
 WIRE_EVERY = 5
+# Parents a member keeps: by the seed, so that each half of the seeds has one and the other.
+REDUNDANCIES = (1, 2)
 LATENCY_S = (0.005, 0.100)
 
 
@@ -50,6 +52,8 @@ class SeedProfile:
     has_faults: bool = True
     # None passes every fifth seed through the codec: it has tests of its own, and costs as much as the rest.
     is_wire: bool | None = None
+    # None takes 1 for even seeds and 2 for odd ones.
+    redundancy: int | None = None
     outsider: str = "all_parents"
     announcements: str = "per_core"
     workload: WorkloadProfile = field(default_factory=WorkloadProfile)
@@ -64,6 +68,7 @@ class SeedResult:
     overlay: str = ""
     brokers: int = 0
     links: int = 0
+    redundancy: int = 0
     rounds: float = 0.0
     published: int = 0
     eligible: int = 0
@@ -93,7 +98,8 @@ def run_seed(seed: int, profile: SeedProfile | None = None, *, machine: MachineF
     profile = profile or SeedProfile()
     begun = time.perf_counter()
     checkers = Checkers()
-    settings = Settings(outsider=profile.outsider, announcements=profile.announcements)
+    redundancy = profile.redundancy or REDUNDANCIES[seed % len(REDUNDANCIES)]
+    settings = Settings(redundancy=redundancy, outsider=profile.outsider, announcements=profile.announcements)
     # The overlay comes from a source of its own, so that its draw does not depend on anything else.
     draw = overlay_random(seed)
     kind = profile.overlay or draw.choice(OVERLAYS)
@@ -107,7 +113,9 @@ def run_seed(seed: int, profile: SeedProfile | None = None, *, machine: MachineF
         machine=machine,
         monitor=checkers,
     )
-    result = SeedResult(seed, overlay=kind, brokers=len(shape.identities), links=len(shape.links))
+    result = SeedResult(
+        seed, overlay=kind, brokers=len(shape.identities), links=len(shape.links), redundancy=redundancy
+    )
     result.reproduce = _command(seed, profile)
     try:
         _live(federation, checkers, profile, result)
@@ -211,6 +219,8 @@ def _command(seed: int, profile: SeedProfile) -> str:
         words.append("--no-faults")
     if profile.is_wire is not None:
         words.append("--wire" if profile.is_wire else "--no-wire")
+    if profile.redundancy is not None:
+        words.append(f"--redundancy {profile.redundancy}")
     return " ".join(words)
 
 

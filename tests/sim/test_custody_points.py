@@ -1,0 +1,218 @@
+"""Each point of custody, switched off by a patch, makes a seed fail: none of them is there for nothing.
+
+First the honest machine passes what is played, so that a failure below is the patch's and nobody else's. Two points are
+played by hand, for they need a federator that dies within the blink in which nobody else has custody.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from hanse.protocol.custody import NOBODY, Custody, Entry
+from hanse.protocol.effects import Acknowledge
+from hanse.protocol.forwarding import Forwarding
+from hanse.protocol.machine import Machine
+from hanse.protocol.messages import Run
+from hanse.protocol.neighbour import Neighbour
+from hanse.protocol.retention import Retention
+from hanse.protocol.settings import Settings
+from hanse.sim import faults, overlay
+from hanse.sim.checkers import Checkers
+from hanse.sim.disk import Disk
+from hanse.sim.faults import Fault
+from hanse.sim.federation import Federation
+from hanse.sim.host import Client
+from hanse.sim.links import Noise
+from hanse.sim.seeds import SeedProfile, run_seed
+from hanse.sim.workload import WorkloadProfile
+
+# Ten brokers and many publications: more is under way when something happens.
+BUSY = SeedProfile(brokers=10, is_wire=False, workload=WorkloadProfile(bursts=5.0))
+SEEDS = (1, 2, 3)
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+@pytest.fixture(scope="module")
+def honest_machine_passes() -> None:
+    for seed in SEEDS:
+        result = run_seed(seed, BUSY)
+        assert not result.failure, result.failure
+
+
+def acknowledge_before_the_ways_did(patch: pytest.MonkeyPatch) -> None:
+    def open_(self: Custody, giver: int, receipt: int) -> Entry:
+        if receipt:
+            self.effects.append(Acknowledge(giver, (receipt,)))
+        return Entry(NOBODY)
+
+    patch.setattr(Custody, "open", open_)
+
+
+def acknowledge_a_copy_from_the_same_sender_at_once(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Custody, "follow", lambda *_: None)
+
+
+def wait_for_a_copy_from_another_sender(patch: pytest.MonkeyPatch) -> None:
+    def note(self: Custody, entry: Entry, epoch: int, run: Run) -> None:
+        del epoch
+        key = (0, 0, run.origin, run.epoch, run.first)
+        entry.keys.append(key)
+        self._in_progress.setdefault(key, entry)
+
+    def follow(self: Custody, entry: Entry, epoch: int, run: Run) -> None:
+        del epoch
+        first = self._in_progress.get((0, 0, run.origin, run.epoch, run.first))
+        if first is not None and first is not entry and entry not in first.followers:
+            first.followers.append(entry)
+            entry.owed += 1
+
+    patch.setattr(Custody, "note", note)
+    patch.setattr(Custody, "follow", follow)
+
+
+def answer_no_summaries(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Retention, "missing", lambda *_: [])
+
+
+def take_claims_for_known(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Machine, "is_synchronised", property(lambda _: True, lambda *_: None), raising=False)
+
+
+def forget_what_others_wanted(patch: pytest.MonkeyPatch) -> None:
+    take_claims_for_known(patch)
+    honest = Machine.restore
+    patch.setattr(Machine, "restore", lambda self, now, **left: honest(self, now, **{**left, "wanted": ()}))
+
+
+def take_no_way_for_done(patch: pytest.MonkeyPatch) -> None:
+    honest = Machine.hops
+    patch.setattr(Machine, "hops", lambda self, group: (honest(self, group)[0], False))
+
+
+def keep_nothing_for_the_absent(patch: pytest.MonkeyPatch) -> None:
+    def lose_way(self: Machine, neighbour: Neighbour) -> None:
+        self._lost_ways.add(neighbour.identity)
+        self._changes.is_table_changed = True
+
+    patch.setattr(Machine, "_lose_way", lose_way)
+
+
+def forget_what_was_delivered(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Disk, "delivered_ranges", lambda _: [])
+
+
+def give_new_ids_to_what_comes_again(patch: pytest.MonkeyPatch) -> None:
+    honest = Machine.publish
+
+    def publish(self: Machine, now: float, publications: Sequence[Any], receipt: int = 0, again: object = None) -> Any:
+        del again
+        return honest(self, now, publications, receipt)
+
+    patch.setattr(Machine, "publish", publish)
+
+
+def keep_no_journal(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Disk, "assign", lambda _, run: [run])
+
+
+def keep_what_a_lost_way_had(patch: pytest.MonkeyPatch) -> None:
+    def lose_way(self: Forwarding, now: float, neighbour: int) -> None:
+        del now
+        for duty in self.custody.close_way(neighbour):
+            self.custody.hold(neighbour, duty, duty.runs)
+            self.custody.release(neighbour, duty)
+
+    patch.setattr(Forwarding, "lose_way", lose_way)
+
+
+def give_up_what_a_lost_way_had(patch: pytest.MonkeyPatch) -> None:
+    def lose_way(self: Forwarding, now: float, neighbour: int) -> None:
+        del now
+        for duty in self.custody.close_way(neighbour):
+            self.custody.release(neighbour, duty)
+
+    patch.setattr(Forwarding, "lose_way", lose_way)
+
+
+def send_nothing_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Custody, "_send_again", lambda *_: None)
+
+
+def lose_the_outbox_with_the_process(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Disk, "outbox_ranges", lambda self: {way: (end, end) for way, end in self.ends.items()})
+
+
+@pytest.mark.usefixtures("honest_machine_passes")
+@pytest.mark.parametrize(
+    ("switch_off", "seed", "failure"),
+    [
+        (acknowledge_before_the_ways_did, 2, "lost: message"),
+        (answer_no_summaries, 2, "lost: message"),
+        (forget_what_others_wanted, 1, "lost: message"),
+        (take_no_way_for_done, 1, "lost: message"),
+        (keep_nothing_for_the_absent, 3, "lost: message"),
+        (forget_what_was_delivered, 1, "duplicate: message"),
+        (give_new_ids_to_what_comes_again, 1, "duplicate: message"),
+        (keep_no_journal, 1, "duplicate: message"),
+        (give_up_what_a_lost_way_had, 1, "lost: message"),
+        (send_nothing_again, 2, "lost: message"),
+    ],
+)
+def test_a_point_of_custody_that_is_switched_off_makes_a_seed_fail(
+    switch_off: Patch, seed: int, failure: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    switch_off(monkeypatch)
+    result = run_seed(seed, BUSY)
+    assert result.failure.startswith(failure), result.failure or f"seed {seed} keeps every promise"
+
+
+def lost_with_a_federator_on_the_way(wait_s: float) -> list[int]:
+    """What never reaches 2 of twenty publications at 0.
+
+    1 lies between them. Its way from 0 repeats frames, its way to 2 is cut without a word, and `wait_s` after the last
+    publication it is killed.
+    """
+    checkers = Checkers()
+    federation = Federation(overlay.line(3), Settings(), seed=1, is_wire=False, monitor=checkers)
+    for identity in federation.nodes:
+        federation.start(identity)
+    federation.subscribe(Client("anna", 2), "a")
+    federation.run(12.0)
+    federation.close_link((1, 2), is_silent=True)
+    federation.links[0, 1].set_noise(Noise(replay=1.0, delay_s_max=0.1))
+    for number in range(20):
+        federation.publish(0, [(number, "a", 1)])
+        federation.run(0.02)
+    federation.run(wait_s)
+    faults.arm(federation, Fault("crash", federation.engine.now, federation.engine.now + 2.0, (1,)))
+    federation.run(3.0)
+    federation.links[0, 1].set_noise(None)
+    federation.open_link((1, 2), is_silent=True)
+    federation.run(20.0)
+    return [message.number for message in checkers.ledger.messages.values() if 2 not in message.delivered_at]
+
+
+def test_a_copy_from_the_same_sender_that_is_acknowledged_at_once_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert lost_with_a_federator_on_the_way(wait_s=0.3) == []
+    acknowledge_a_copy_from_the_same_sender_at_once(monkeypatch)
+    assert lost_with_a_federator_on_the_way(wait_s=0.3)
+
+
+def test_what_was_acknowledged_because_it_is_on_disk_is_lost_with_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert lost_with_a_federator_on_the_way(wait_s=2.0) == []
+    lose_the_outbox_with_the_process(monkeypatch)
+    assert len(lost_with_a_federator_on_the_way(wait_s=2.0)) == 20
+
+
+@pytest.mark.slow
+def test_to_wait_for_a_copy_from_another_sender_is_a_deadlock(monkeypatch: pytest.MonkeyPatch) -> None:
+    def patient(identity: int, settings: Settings, **rest: Any) -> Machine:
+        # What is stuck goes to disk, and that resolves the deadlock: at the price of all going to disk.
+        return Machine(identity, dataclasses.replace(settings, stuck_after_s=1e9), **rest)
+
+    assert not run_seed(1, BUSY, machine=patient).failure
+    wait_for_a_copy_from_another_sender(monkeypatch)
+    assert run_seed(1, BUSY, machine=patient).failure.startswith("custody for ever")
