@@ -24,8 +24,9 @@ format: setup
 	$(bin)/ruff format .
 	$(bin)/ruff check --fix .
 
+# Most of the tests with real processes wait: four at a time fill two cores.
 test: check
-	$(bin)/pytest
+	$(bin)/pytest -n 4 --dist loadfile
 
 test-all: export HANSE_FUZZ_SECONDS ?= 600
 test-all: export HANSE_SETUP = all

@@ -16,15 +16,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
+from hanse.local import ports
+
 DEADLINE_S = 20.0
 
 
 def free_port() -> int:
     """A port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    return ports.free(1)[0]
 
 
 def mosquitto_path() -> str:
