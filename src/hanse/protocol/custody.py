@@ -30,7 +30,8 @@ CHECK_EVERY_S = 0.1
 # How much is fetched from disk for a way before what was fetched has left.
 FETCH_BYTES = 1 << 20
 
-Key = tuple[int, int, int, int, int]
+# Giver, its epoch, the id of a run's first publication, and a group.
+Key = tuple[int, int, int, int, int, str]
 _Wait = tuple[int, tuple[str, ...]]
 
 
@@ -182,16 +183,21 @@ class Custody:
     def note(self, entry: Entry, epoch: int, run: Run) -> None:
         """The entry holds this run of its giver's: a copy from the same giver waits with it (R34)."""
         if entry.giver >= 0:
-            key = (entry.giver, epoch, run[0], run[1], run[2])
-            entry.keys.append(key)
-            self._in_progress[key] = entry
+            for group in run[6]:
+                key = (entry.giver, epoch, run[0], run[1], run[2], group)
+                entry.keys.append(key)
+                self._in_progress[key] = entry
 
     def follow(self, entry: Entry, epoch: int, run: Run) -> None:
-        """The run has been here: if its giver is the one that gave it before, it is answered with the first (R34)."""
-        first = self._in_progress.get((entry.giver, epoch, run[0], run[1], run[2]))
-        if first is not None and first is not entry and entry not in first.followers:
-            first.followers.append(entry)
-            entry.owed += 1
+        """The run has been here: if its giver is the one that gave it before, it is answered with the first (R34).
+
+        Only where it came for the same group: each group has its own tree, and waiting across them closes circles.
+        """
+        for group in run[6]:
+            first = self._in_progress.get((entry.giver, epoch, run[0], run[1], run[2], group))
+            if first is not None and first is not entry and entry not in first.followers:
+                first.followers.append(entry)
+                entry.owed += 1
 
     def close(self, entry: Entry) -> None:
         """The batch has been handed out."""
