@@ -350,7 +350,9 @@ class Forwarding:
             served, was_delivered = done or (frozenset(run.groups), True)
             low, high = first - run.first, first - run.first + count - 1
             piece = onward._replace(first=first, length=count, body=run.body[spans[low][0] : spans[high][1]])
-            groups = tuple([group for group in run.groups if group not in served])
+            # Nor does having been served by a mesh that we have left since: it may have had no other way from here.
+            is_member = self._table.is_member
+            groups = tuple([group for group in run.groups if group not in served or not is_member(group)])
             for group in groups:
                 self._route_again(now, entry, piece._replace(groups=(group,)), neighbour, now)
             is_local = any(map(self._table.is_local, groups))
