@@ -385,12 +385,11 @@ class Forwarding:
             by_sender = named_by_id[run.origin, run.epoch, run.first + offset]
             matched = tuple([group for group in found if group not in by_sender])
             single = run._replace(first=run.first + offset, length=1, body=packet)
-            if not named and not found:
-                if run.qos and not self._table.is_synchronised:
-                    self._blocked_runs.append(single._replace(groups=UNMATCHED))  # R36
-                else:
-                    self._counters["dropped_unknown_group"] += 1
-                continue
+            if run.qos and not self._table.is_synchronised:
+                # Also where some groups are known: the others may become so with the claims (R36).
+                self._blocked_runs.append(single._replace(groups=UNMATCHED))
+            elif not named and not found:
+                self._counters["dropped_unknown_group"] += 1
             if named:
                 self._forward_pieces(now, neighbour, named, single, frames, deliveries)
             if matched:
