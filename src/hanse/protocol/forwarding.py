@@ -585,6 +585,19 @@ class Forwarding:
         self.custody.close(entry)
         self.custody.effects.append(Acknowledge(neighbour, (receipt,)))
 
+    def lacks(self, summary: Summary) -> bool:
+        """Whether a neighbour names publications of a group that have not been here for it (R37)."""
+        group = summary.group
+        for origin, epoch, ranges in summary.have:
+            window = self._seen.window(origin, epoch) if origin != self.identity else None
+            if window is None:
+                continue
+            for first, count in ranges:
+                for _, _, done in window.pieces(first, count):
+                    if done is not None and group not in done[0] and OUTSIDER + group not in done[0]:
+                        return True
+        return False
+
     def restore_delivered(self, now: float, ranges: Iterable[tuple[int, int, int, int]]) -> None:
         """What an earlier process delivered to the host broker, as `(origin, epoch, first, count)` (R34)."""
         for origin, epoch, first, count in ranges:

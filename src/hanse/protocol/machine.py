@@ -107,6 +107,8 @@ class Machine:
         self._lost_ways: set[int] = set()
         # Since when a group has been wanted here or behind us; what is older is not asked for (R37).
         self._since: dict[str, float] = {}
+        # Neighbour and group to publications that it named and we lack: where we still do in a round, we ask (R37).
+        self._lacking: dict[tuple[int, str], Summary] = {}
         self._had_link = False
         self._rounds = 0
         # Others may remember claims of an earlier life that we do not have any longer.
@@ -631,6 +633,9 @@ class Machine:
                 self._since[summary.group] = since
                 # Also the one that asked: who waits on our other side may lack what it has.
                 self._changes.edges.update((edge, summary.group) for edge in self._mesh.edges(summary.group))
+            # It may have got them after we asked it and before it took us for an edge; mostly they are on their way.
+            if len(self._lacking) < self.settings.items_per_frame_max and self._forwarding.lacks(summary):
+                self._lacking[identity, summary.group] = summary
 
     def _on_leave(self) -> None:
         """Say goodbye: claims are withdrawn and memberships end with the same frame (R22)."""
@@ -676,6 +681,8 @@ class Machine:
         self._claims.age(now)
         self._election.age(now)
         self._forwarding.forget(now)
+        lacking, self._lacking = self._lacking, {}
+        self._changes.edges.update(edge for edge, summary in lacking.items() if self._forwarding.lacks(summary))
         self._rounds += 1
         if self._rounds % self.settings.expiry_factor == 0:
             self._claims.doubt(self._neighbours.values(), self._ways.is_live)
