@@ -119,8 +119,8 @@ def keep_no_journal(patch: pytest.MonkeyPatch) -> None:
 
 
 def keep_what_a_lost_way_had(patch: pytest.MonkeyPatch) -> None:
-    def lose_way(self: Forwarding, now: float, neighbour: int) -> None:
-        del now
+    def lose_way(self: Forwarding, now: float, neighbour: int, *, is_for_good: bool = False) -> None:
+        del now, is_for_good
         for duty in self.custody.close_way(neighbour):
             self.custody.hold(neighbour, duty, duty.runs)
             self.custody.release(neighbour, duty)
@@ -129,8 +129,8 @@ def keep_what_a_lost_way_had(patch: pytest.MonkeyPatch) -> None:
 
 
 def give_up_what_a_lost_way_had(patch: pytest.MonkeyPatch) -> None:
-    def lose_way(self: Forwarding, now: float, neighbour: int) -> None:
-        del now
+    def lose_way(self: Forwarding, now: float, neighbour: int, *, is_for_good: bool = False) -> None:
+        del now, is_for_good
         for duty in self.custody.close_way(neighbour):
             self.custody.release(neighbour, duty)
 

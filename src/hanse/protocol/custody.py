@@ -312,10 +312,10 @@ class Custody:
             way.resent_at = now
             self._pump(now, way)
 
-    def close_way(self, identity: int) -> list[Duty]:
+    def close_way(self, identity: int, *, is_for_good: bool = False) -> list[Duty]:
         """A neighbour is gone: what it was sent, and what waits for it in memory, in order, for others to take.
 
-        What is on disk for it stays there.
+        What is on disk for it stays there; unless it is gone for good, and the record was under way.
         """
         way = self._ways.get(identity)
         if way is None:
@@ -325,7 +325,7 @@ class Custody:
         back: list[int] = []
         lost: list[Duty] = []
         for duty in (*way.sent.values(), *way.front):
-            if duty.entry.record == (identity, duty.position):
+            if duty.entry.record == (identity, duty.position) and not is_for_good:
                 back.append(duty.position)
             elif duty.summaries:
                 self._settle(duty.entry)

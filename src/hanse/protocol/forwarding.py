@@ -477,9 +477,9 @@ class Forwarding:
         self.custody.acknowledge(now, way, tokens)
         return self.custody.take_effects()
 
-    def lose_way(self, now: float, neighbour: int) -> None:
+    def lose_way(self, now: float, neighbour: int, *, is_for_good: bool = False) -> None:
         """A neighbour is gone: the other ways take over at once; what is its own is kept for it (R35, R38)."""
-        for duty in self.custody.close_way(neighbour):
+        for duty in self.custody.close_way(neighbour, is_for_good=is_for_good):
             held = []
             for run in duty.runs:
                 kept = tuple([group for group in run.groups if self._table.is_kept_for(neighbour, group)])

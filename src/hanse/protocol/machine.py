@@ -558,8 +558,9 @@ class Machine:
         """The data path learns of changes: what was with lost neighbours, or had no way, may have one now."""
         self._forwarding.invalidate()
         for neighbour in sorted(self._lost_ways):
-            self._forwarding.lose_way(now, neighbour)
-            if neighbour not in self._neighbours:
+            is_for_good = neighbour not in self._neighbours
+            self._forwarding.lose_way(now, neighbour, is_for_good=is_for_good)
+            if is_for_good:
                 self.counters["records_given_up"] += self._custody.forget_way(neighbour)
         self._lost_ways.clear()
         if self._custody.has_blocked:
