@@ -59,6 +59,7 @@ def test_the_other_seeds_that_failed_once_keep_every_promise() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(4 * 3600)
 def test_a_thousand_seeds_keep_every_promise() -> None:
     check(list(run_seeds(51, SEEDS - 50, processes=os.cpu_count() or 1)))
 
