@@ -4,6 +4,7 @@ import dataclasses
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
@@ -59,6 +60,7 @@ def test_the_other_seeds_that_failed_once_keep_every_promise() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(4 * 3600)
 def test_a_thousand_seeds_keep_every_promise() -> None:
     check(list(run_seeds(51, SEEDS - 50, processes=os.cpu_count() or 1)))
 
@@ -103,8 +105,8 @@ def test_a_run_that_proves_nothing_fails() -> None:
 
 def test_a_failure_names_the_one_command_that_shows_it_again() -> None:
     class Deaf(Machine):
-        def forward(self, now: float, neighbour: int, runs: list[Run]) -> Routed:  # type: ignore[override]
-            return Routed(super().forward(now, neighbour, runs).frames, [])
+        def forward(self, now: float, neighbour: int, runs: Sequence[Run], receipt: int = 0) -> Routed:
+            return super().forward(now, neighbour, runs, receipt)._replace(deliveries=[])
 
     profile = SeedProfile(brokers=8, degree=4, overlay="ring", has_faults=False, is_wire=False)
     result = run_seed(11, profile, machine=Deaf)

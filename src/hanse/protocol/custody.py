@@ -31,7 +31,8 @@ CHECK_EVERY_S = 0.1
 # How much is fetched from disk for a way before what was fetched has left.
 FETCH_BYTES = 1 << 20
 
-Key = tuple[int, int, int, int, int]
+# Giver, its epoch, the id of a run's first publication, and a group.
+Key = tuple[int, int, int, int, int, str]
 _Wait = tuple[int, tuple[str, ...]]
 
 
@@ -193,16 +194,21 @@ class Custody:
     def note(self, entry: Entry, epoch: int, run: Run) -> None:
         """The entry holds this run of its giver's: a copy from the same giver waits with it (R34)."""
         if entry.giver >= 0:
-            key = (entry.giver, epoch, run[0], run[1], run[2])
-            entry.keys.append(key)
-            self._in_progress[key] = entry
+            for group in run[6]:
+                key = (entry.giver, epoch, run[0], run[1], run[2], group)
+                entry.keys.append(key)
+                self._in_progress[key] = entry
 
     def follow(self, entry: Entry, epoch: int, run: Run) -> None:
-        """The run has been here: if its giver is the one that gave it before, it is answered with the first (R34)."""
-        first = self._in_progress.get((entry.giver, epoch, run[0], run[1], run[2]))
-        if first is not None and first is not entry and entry not in first.followers:
-            first.followers.append(entry)
-            entry.owed += 1
+        """The run has been here: if its giver is the one that gave it before, it is answered with the first (R34).
+
+        Only where it came for the same group: each group has its own tree, and waiting across them closes circles.
+        """
+        for group in run[6]:
+            first = self._in_progress.get((entry.giver, epoch, run[0], run[1], run[2], group))
+            if first is not None and first is not entry and entry not in first.followers:
+                first.followers.append(entry)
+                entry.owed += 1
 
     def close(self, entry: Entry) -> None:
         """The batch has been handed out."""
@@ -324,10 +330,10 @@ class Custody:
             way.resent_at = now
             self._pump(now, way)
 
-    def close_way(self, identity: int) -> list[Duty]:
+    def close_way(self, identity: int, *, is_for_good: bool = False) -> list[Duty]:
         """A neighbour is gone: what it was sent, and what waits for it in memory, in order, for others to take.
 
-        What is on disk for it stays there.
+        What is on disk for it stays there; unless it is gone for good, and the record was under way.
         """
         way = self._ways.get(identity)
         if way is None:
@@ -338,7 +344,7 @@ class Custody:
         back: list[int] = []
         lost: list[Duty] = []
         for duty in (*way.sent.values(), *way.front):
-            if duty.entry.record == (identity, duty.position):
+            if duty.entry.record == (identity, duty.position) and not is_for_good:
                 back.append(duty.position)
             elif duty.summaries:
                 self._settle(duty.entry)

@@ -387,7 +387,9 @@ class Forwarding:
             served, was_delivered = done or (frozenset(run.groups), True)
             low, high = first - run.first, first - run.first + count - 1
             piece = onward._replace(first=first, length=count, body=run.body[spans[low][0] : spans[high][1]])
-            groups = tuple([group for group in run.groups if group not in served])
+            # Nor does having been served by a mesh that we have left since: it may have had no other way from here.
+            is_member = self._table.is_member
+            groups = tuple([group for group in run.groups if group not in served or not is_member(group)])
             for group in groups:
                 self._route_again(now, entry, piece._replace(groups=(group,)), neighbour, now)
             is_local = any(map(self._table.is_local, groups))
@@ -425,13 +427,12 @@ class Forwarding:
             by_sender = named_by_id[run.origin, run.epoch, run.first + offset]
             matched = tuple([group for group in found if group not in by_sender])
             single = run._replace(first=run.first + offset, length=1, body=packet)
-            if not named and not found:
-                if run.qos and not self._table.is_synchronised:
-                    self._blocked_runs.append(single._replace(groups=UNMATCHED))  # R36
-                else:
-                    self._counters["dropped_unknown_group"] += 1
-                    self.accounts.count(f"{DROPPED}unknown_group", single)
-                continue
+            if run.qos and not self._table.is_synchronised:
+                # Also where some groups are known: the others may become so with the claims (R36).
+                self._blocked_runs.append(single._replace(groups=UNMATCHED))
+            elif not named and not found:
+                self._counters["dropped_unknown_group"] += 1
+                self.accounts.count(f"{DROPPED}unknown_group", single)
             if named:
                 self._forward_pieces(now, neighbour, named, single, frames, deliveries)
             if matched:
@@ -528,9 +529,9 @@ class Forwarding:
         self.custody.acknowledge(now, way, tokens)
         return self.custody.take_effects()
 
-    def lose_way(self, now: float, neighbour: int) -> None:
+    def lose_way(self, now: float, neighbour: int, *, is_for_good: bool = False) -> None:
         """A neighbour is gone: the other ways take over at once; what is its own is kept for it (R35, R38)."""
-        for duty in self.custody.close_way(neighbour):
+        for duty in self.custody.close_way(neighbour, is_for_good=is_for_good):
             held = []
             for run in duty.runs:
                 kept = tuple([group for group in run.groups if self._table.is_kept_for(neighbour, group)])
@@ -639,6 +640,19 @@ class Forwarding:
                 self.custody.effects.append(SendRuns(neighbour, (run,), token))
         self.custody.close(entry)
         self.custody.effects.append(Acknowledge(neighbour, (receipt,)))
+
+    def lacks(self, summary: Summary) -> bool:
+        """Whether a neighbour names publications of a group that have not been here for it (R37)."""
+        group = summary.group
+        for origin, epoch, ranges in summary.have:
+            window = self._seen.window(origin, epoch) if origin != self.identity else None
+            if window is None:
+                continue
+            for first, count in ranges:
+                for _, _, done in window.pieces(first, count):
+                    if done is not None and group not in done[0] and OUTSIDER + group not in done[0]:
+                        return True
+        return False
 
     def restore_delivered(self, now: float, ranges: Iterable[tuple[int, int, int, int]]) -> None:
         """What an earlier process delivered to the host broker, as `(origin, epoch, first, count)` (R34)."""

@@ -108,6 +108,8 @@ class Machine:
         self._lost_ways: set[int] = set()
         # Since when a group has been wanted here or behind us; what is older is not asked for (R37).
         self._since: dict[str, float] = {}
+        # Neighbour and group to publications that it named and we lack: where we still do in a round, we ask (R37).
+        self._lacking: dict[tuple[int, str], Summary] = {}
         self._had_link = False
         self._rounds = 0
         # Others may remember claims of an earlier life that we do not have any longer.
@@ -581,8 +583,9 @@ class Machine:
         """The data path learns of changes: what was with lost neighbours, or had no way, may have one now."""
         self._forwarding.invalidate()
         for neighbour in sorted(self._lost_ways):
-            self._forwarding.lose_way(now, neighbour)
-            if neighbour not in self._neighbours:
+            is_for_good = neighbour not in self._neighbours
+            self._forwarding.lose_way(now, neighbour, is_for_good=is_for_good)
+            if is_for_good:
                 self.counters["records_given_up"] += self._custody.forget_way(neighbour)
         self._lost_ways.clear()
         if self._custody.has_blocked:
@@ -656,6 +659,9 @@ class Machine:
                 self._since[summary.group] = since
                 # Also the one that asked: who waits on our other side may lack what it has.
                 self._changes.edges.update((edge, summary.group) for edge in self._mesh.edges(summary.group))
+            # It may have got them after we asked it and before it took us for an edge; mostly they are on their way.
+            if len(self._lacking) < self.settings.items_per_frame_max and self._forwarding.lacks(summary):
+                self._lacking[identity, summary.group] = summary
 
     def _on_leave(self) -> None:
         """Say goodbye: claims are withdrawn and memberships end with the same frame (R22)."""
@@ -701,6 +707,8 @@ class Machine:
         self._claims.age(now)
         self._election.age(now)
         self._forwarding.forget(now)
+        lacking, self._lacking = self._lacking, {}
+        self._changes.edges.update(edge for edge, summary in lacking.items() if self._forwarding.lacks(summary))
         self._rounds += 1
         if self._rounds % self.settings.expiry_factor == 0:
             self._claims.doubt(self._neighbours.values(), self._ways.is_live)

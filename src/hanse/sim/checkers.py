@@ -205,7 +205,10 @@ class Checkers(Monitor):
             return "not started"
         if message.qos and message.is_told:
             # In custody from here on: only what no federator can help is an excuse.
-            if any(abs(left_s - message.published_s) < self._a for left_s in self._left_s.get(client.broker, ())):
+            # R38: nothing is kept for who says goodbye. What was still on its way, for as long as a repair or
+            # a lossy carrier may take, is given up with what comes later.
+            left = [left_s - message.published_s for left_s in self._left_s.get(client.broker, ())]
+            if any(-self._a < after_s < self._settings.retention_s for after_s in left):
                 return "its federator took its leave"
             if self._was_parted(message, client):
                 return "a partition came between"
@@ -245,7 +248,10 @@ class Checkers(Monitor):
 
     def leaving(self, node: Node) -> None:
         """Nothing is kept for who says goodbye."""
-        self._left_s[node.identity].append(self._federation.engine.now)
+        now = self._federation.engine.now
+        self._left_s[node.identity].append(now)
+        # Whoever leaves may have been the only way between others.
+        self._federation.engine.after(0.3 * self._a, self._note_partition, now)
 
     def heard(self, node: Node, neighbour: int, frame: ControlFrame) -> None:
         """Remember what a neighbour says of each core."""
