@@ -449,5 +449,5 @@ def test_records_know_where_they_came_from_in_this_process() -> None:
     assert books.custody.take_sources([0], 1) == [FAR]
     # Position 3 was dropped meanwhile: nothing of it is left, either.
     assert books.custody.take_sources([2, 4], 5) == [FAR, FAR]
-    assert books.custody._sources == {}
+    assert books.custody._fetched_from == []
     assert books.custody.take_sources([1], 2) == [NOBODY]

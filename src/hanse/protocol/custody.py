@@ -135,8 +135,8 @@ class Custody:
         # Where it came from, and its groups, to what has no way now: in memory, and as positions of what is on disk.
         self._blocked: dict[_Wait, list[Duty]] = {}
         self._blocked_on_disk: dict[_Wait, list[list[int]]] = {}
-        # Positions that are being fetched, to where the record came from.
-        self._sources: dict[int, int] = {}
+        # Ranges of positions that are being fetched, and where their records came from.
+        self._fetched_from: list[tuple[int, int, int]] = []
         self._unsorted_on_disk: deque[list[int]] = deque()
         self.check_at = float("inf")
         self.effects: list[Effect] = []
@@ -393,17 +393,18 @@ class Custody:
     def take_blocked(self, source: int, groups: tuple[str, ...]) -> list[Duty]:
         """What waits of this in memory; hand each on and `release` it. What is on disk is fetched."""
         for start, end in self._blocked_on_disk.pop((source, groups), ()):
-            self._sources.update(dict.fromkeys(range(start, end), source))
+            self._fetched_from.append((start, end, source))
             self.effects.append(Fetch(BLOCKED, start, end))
         return self._blocked.pop((source, groups), [])
 
     def take_sources(self, positions: Iterable[int], end: int) -> list[int]:
         """Where records that were fetched, up to `end`, came from, as far as this process knows."""
-        found = [self._sources.get(position, NOBODY) for position in positions]
-        # Also of those that are no longer on disk, because they expired or were dropped.
-        position = end - 1
-        while self._sources.pop(position, None) is not None:
-            position -= 1
+        fetched_from = self._fetched_from
+        found = [
+            next((source for first, last, source in fetched_from if first <= position < last), NOBODY)
+            for position in positions
+        ]
+        self._fetched_from = [one for one in fetched_from if one[1] != end]
         return found
 
     def fetch_unsorted(self) -> None:
