@@ -352,6 +352,9 @@ def test_control_that_a_link_has_no_room_for_is_dropped_and_counted() -> None:
         async with Pair(1, 2) as (one, two):
             two.book.dial(one.url)
             await eventually(lambda: one.up and two.up)
+            wire = one.link(2)._connection
+            assert wire is not None
+            wire.pause_writing()
             one.link(2)._control_bytes = LINK_CONTROL_BYTES_MAX  # as if so much waited for the socket
             assert one.book.send_control(2, ControlFrame(1, 7, 1, 0, 0)) == 0
             assert one.book.drops == {"control_link_full": 1}

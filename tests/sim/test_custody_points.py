@@ -143,7 +143,7 @@ def lose_the_outbox_with_the_process(patch: pytest.MonkeyPatch) -> None:
         (answer_no_summaries, 2, "lost: message"),
         (forget_what_others_wanted, 1, "lost: message"),
         (take_no_way_for_done, 1, "lost: message"),
-        (keep_nothing_for_the_absent, 3, "lost: message"),
+        (keep_nothing_for_the_absent, 4, "lost: message"),
         (forget_what_was_delivered, 1, "duplicate: message"),
         (give_new_ids_to_what_comes_again, 1, "duplicate: message"),
         (keep_no_journal, 2, "duplicate: message"),

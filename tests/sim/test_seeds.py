@@ -41,6 +41,7 @@ def check(results: list[SeedResult]) -> None:
         assert result.quiet_frames_per_round <= 2 * result.links
 
 
+@pytest.mark.timeout(1200)
 def test_fifty_seeds_keep_every_promise() -> None:
     check(list(run_seeds(1, 50, processes=os.cpu_count() or 1)))
 
@@ -50,6 +51,7 @@ def check_these(seeds: tuple[int, ...]) -> None:
         check(list(pool.map(run_seed, seeds)))
 
 
+@pytest.mark.timeout(600)
 def test_seeds_that_failed_once_keep_every_promise() -> None:
     check_these(ONCE_FAILED)
 

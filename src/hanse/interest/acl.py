@@ -9,7 +9,7 @@ from hanse.errors import LocalError
 from hanse.interest.mosquitto_log import CONNECTION, LOG
 
 # What a neighbour publishes here where links go by way of brokers: `federator/<kind>/<home>/<neighbour>`.
-_CONTROL_KINDS = ("core_ann", "memb_ann", "routing", "ack")
+_CONTROL_KINDS = ("core_ann", "memb_ann", "routing", "ack", "probe")
 
 
 def mosquitto_acl(identity: int, neighbours: Sequence[int] = (), *, user_prefix: str = "hanse-") -> str:

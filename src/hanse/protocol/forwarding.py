@@ -227,7 +227,7 @@ class Forwarding:
             self._number(now, plan, qos, epoch, first, packets, frames)
         self._counters["published"] += len(publications)
         if not receipt and not owes:
-            return Routed(dict(frames), [])  # QoS 0 alone: nobody keeps it
+            return self._hand_out_loose(frames, [])
         return self._hand_out(now, self.custody.open(HOST, receipt), frames, [], HOST)
 
     def publish_to(self, now: float, group: str, qos: int, packets: list[bytes]) -> Routed:
@@ -364,7 +364,7 @@ class Forwarding:
             if qos:
                 self.custody.note(entry, sender_epoch, run)
         if entry is _UNOWED:
-            return Routed(frames, deliveries)  # QoS 0 alone: nobody keeps it
+            return self._hand_out_loose(frames, deliveries)
         return self._hand_out(now, entry, frames, deliveries, neighbour)
 
     def _turn(self, now: float, entry: Entry, neighbour: int, run: Run) -> None:
@@ -504,10 +504,9 @@ class Forwarding:
             elif len(owed) == len(runs) or not custody.is_open(neighbour):
                 # They wait; and QoS 0 is not kept for a neighbour that is away.
                 del frames[neighbour]
-                self._counters["dropped_link_down"] += sum(run[3] for run in runs if not run[4])
                 for run in runs:
                     if not run[4]:
-                        self.accounts.count(f"{DROPPED}link", run, neighbour=neighbour)
+                        self._drop_loose(neighbour, run)
             elif owed:
                 frames[neighbour] = [run for run in runs if not run[4]]
         owed = [run for run in deliveries if run[4]]
@@ -523,6 +522,18 @@ class Forwarding:
             self._blocked_runs.clear()
         custody.close(entry)
         return Routed(frames, deliveries, tokens, custody.take_effects() if custody.effects else ())
+
+    def _hand_out_loose(self, frames: dict[int, list[Run]], deliveries: list[Run]) -> Routed:
+        """QoS 0 alone: nobody keeps it, also not for a neighbour that is away."""
+        is_open = self.custody.is_open
+        for neighbour in [one for one in frames if not is_open(one)]:
+            for run in frames.pop(neighbour):
+                self._drop_loose(neighbour, run)
+        return Routed(frames, deliveries)
+
+    def _drop_loose(self, neighbour: int, run: Run) -> None:
+        self._counters["dropped_link_down"] += run.length
+        self.accounts.count(f"{DROPPED}link", run, neighbour=neighbour)
 
     def acknowledged(self, now: float, way: int, tokens: Sequence[int]) -> list[Effect]:
         """A neighbour, or the host broker, has taken what bears these tokens (R33)."""
