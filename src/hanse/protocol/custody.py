@@ -460,27 +460,27 @@ class Custody:
     def _overdue(self, now: float, way: Way) -> tuple[list[Duty], list[Duty]]:
         """What of a way is to go to disk: of what is under way, and of what waits (R38).
 
-        A way that answers is only busy: what waits for it does so in memory, for a while and within a limit. Written
-        to disk at once, 10 KiB publications cost a saturated link three times the processor time.
+        A way that answers is only busy: what waits behind its window does so in memory, for a while and within a
+        limit. Written to disk at once, 10 KiB publications cost a saturated link three times the processor time.
         """
         settings = self._settings
-        waiting = [duty for duty in way.backlog if duty.position < 0]
-        if way.is_open and now - way.answered_at <= settings.stuck_after_s:
-            excess = sum([duty.size for duty in waiting]) - BACKLOG_BYTES
-            late = []
-            for duty in waiting:
-                if excess <= 0 and now - duty.since <= BUSY_FACTOR * settings.stuck_after_s:
-                    break
-                excess -= duty.size
-                late.append(duty)
-            return [], late
         stuck: list[Duty] = []
         for duty in way.sent.values():
             if now - duty.sent_at <= settings.stuck_after_s:
                 break
             if duty.position < 0 and duty.runs and duty.entry.giver != NOBODY:
                 stuck.append(duty)
-        return stuck, [duty for duty in waiting if now - duty.since > settings.outbox_after_s]
+        waiting = [duty for duty in way.backlog if duty.position < 0]
+        if not way.is_open or now - way.answered_at > settings.stuck_after_s:
+            return stuck, [duty for duty in waiting if now - duty.since > settings.outbox_after_s]
+        excess = sum([duty.size for duty in waiting]) - BACKLOG_BYTES
+        late = []
+        for duty in waiting:
+            if excess <= 0 and now - duty.since <= BUSY_FACTOR * settings.stuck_after_s:
+                break
+            excess -= duty.size
+            late.append(duty)
+        return stuck, late
 
     def _store(self, way: Way, duties: list[Duty]) -> None:
         records: list[tuple[Run, ...]] = []
