@@ -56,6 +56,7 @@ class DeliveryJournal:
         self._messages: dict[int, MessageId] = {}
         self._order = 0
         self._recover()
+        self._table.rest()
 
     def __len__(self) -> int:
         return len(self._messages)

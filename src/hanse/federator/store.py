@@ -19,7 +19,6 @@ Rules:
 Calls block for as long as the disk takes; only `write_epoch` belongs on the event loop, as what follows it must wait.
 """
 
-import contextlib
 import fcntl
 import logging
 import os
@@ -28,6 +27,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from hanse.errors import LocalError
+from hanse.federator.damaged import put_aside
 from hanse.interest import store as interest_store
 from hanse.protocol.settings import EPOCH_MAX
 
@@ -100,7 +100,7 @@ class StateDirectory:
             raise LocalError(f"{path} cannot be read: {error.strerror}; check its rights.") from error
         text = raw.removesuffix(b"\n")
         if len(raw) > _EPOCH_BYTES_MAX or not text.isdigit() or int(text) > EPOCH_MAX:
-            self._put_aside(path, f"expected a number up to {EPOCH_MAX}")
+            put_aside(path, f"expected a number up to {EPOCH_MAX}")
             return NO_EPOCH
         return int(text)
 
@@ -134,7 +134,7 @@ class StateDirectory:
         try:
             return interest_store.read(path)
         except LocalError as error:
-            self._put_aside(path, str(error))
+            put_aside(path, str(error))
             return None
 
     def write_interest(self, document: dict[str, Any]) -> None:
@@ -152,13 +152,7 @@ class StateDirectory:
 
     def drop_interest(self, why: str) -> None:
         """Put the stored interest aside: it can be read, and is of no use."""
-        self._put_aside(self.path / "interest.json", why)
-
-    def _put_aside(self, path: Path, why: str) -> None:
-        # What cannot be moved either is overwritten by the next write, or refused there.
-        with contextlib.suppress(OSError):
-            path.replace(path.with_name(path.name + ".damaged"))
-        _log.warning("state file is damaged, starting anew without it", extra={"path": str(path), "why": why})
+        put_aside(self.path / "interest.json", why)
 
     def _sync(self) -> None:
         """The directory too: else a power cut may bring the old name back."""
