@@ -11,6 +11,7 @@ from hanse.protocol.accounts import MEASURES, OTHER_GROUPS, PIECE, Accounts, Row
 from hanse.protocol.balance import Account, Books, Destination, LinkAccount, balance, is_internal
 from hanse.protocol.events import LinkDown, Subscribed
 from hanse.protocol.messages import HOST, Announcement, ClaimChange, ClaimDelta, Run, SetDelta, SetStep
+from hanse.protocol.seen import EPOCHS_MAX
 
 A, B = ("a",), ("b",)
 
@@ -88,9 +89,9 @@ def test_what_is_refused_is_received_and_accounted_for(arriving: Run, measure: s
 
 def test_an_id_too_old_to_know_is_accounted_for() -> None:
     made = desk()
-    made.machine.forward(0.0, 2, [run()._replace(epoch=902), run()._replace(epoch=901), run()._replace(epoch=900)])
+    made.machine.forward(0.0, 2, [run()._replace(epoch=910 - k) for k in range(EPOCHS_MAX + 1)])
     assert counts(made)["dropped:too_old", 8, A, -1] == 1
-    assert counts(made)["received", 8, A, 2] == 3
+    assert counts(made)["received", 8, A, 2] == EPOCHS_MAX + 1
 
 
 def test_an_absent_member_is_accounted_for_and_what_is_parked_waits_then_goes_or_ends() -> None:

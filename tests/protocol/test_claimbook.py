@@ -87,8 +87,24 @@ def test_a_set_that_comes_in_parts_counts_when_it_is_whole() -> None:
     assert shelf.book.claimants("old") == (9,)
     assert shelf.neighbour.claim_requests == [ClaimRequest(9, 1_000, 1, 4, 1)]
     shelf.book.on_part(0.2, shelf.neighbour, ClaimPart(9, 1_000, 4, 1, 2, (ClaimChange("b", 100),)))
-    assert set(shelf.book.groups()) == {"a", "b"}
+    assert set(shelf.book.sets[9].groups) == {"a", "b"}
+    assert shelf.book.claimants("old") == (REMEMBERED,)
     assert not shelf.is_fetching()
+
+
+def test_a_core_that_begins_anew_has_not_given_its_groups_up() -> None:
+    """Its heir's claim may come later, by another way: what waits for the group must not take it for unwanted (R36)."""
+    shelf = Shelf()
+    shelf.tell(0, ("a", 100), ("b", 100), ("c", 100))
+    shelf.book.change_own("c", 100)
+    shelf.heard.clear()
+    shelf.tell(0, ("b", 100), epoch=1_001, now=4.0)
+    assert shelf.book.claimants("a") == (REMEMBERED,)
+    assert shelf.book.claimants("b") == (9,)
+    assert shelf.book.claimants("c") == (5,)
+    assert [heard for heard in shelf.heard if heard[0] == "left"] == [("left", 4.0, "a"), ("left", 4.0, "b")]
+    shelf.book.forget_remembered("a")
+    assert shelf.book.claimants("a") == ()
 
 
 def test_a_core_that_is_forgotten_takes_its_claims_along() -> None:

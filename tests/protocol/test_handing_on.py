@@ -17,6 +17,7 @@ from hanse.protocol.messages import (
     SetStep,
     Summary,
 )
+from hanse.protocol.seen import EPOCHS_MAX
 
 US, LEFT, RIGHT, CORE, ORIGIN = 5, 1, 2, 9, 8
 
@@ -216,7 +217,7 @@ def test_a_record_that_has_no_way_yet_waits_on_without_being_written_again() -> 
 
 def test_what_a_former_process_delivered_is_not_delivered_again_and_older_epochs_are_no_harm() -> None:
     desk = Desk(US, (LEFT, RIGHT))
-    desk.machine.restore(0.0, delivered=[(ORIGIN, 3, 0, 1), (ORIGIN, 2, 0, 1), (ORIGIN, 1, 0, 1)])
+    desk.machine.restore(0.0, delivered=[(ORIGIN, epoch, 0, 1) for epoch in range(EPOCHS_MAX + 1, 0, -1)])
     desk.step(Subscribed("g"))
     tell_core(desk, LEFT, "g")
     routed = desk.machine.forward(0.0, RIGHT, [run_of(0, epoch=2), run_of(1, epoch=2)], 1)

@@ -19,7 +19,7 @@ def run_of(first: int, count: int, *groups: str, origin: int = 8, epoch: int = 1
 
 def kept(*runs: Run, keep_s: float = 6.0, bytes_max: int = 1 << 20) -> Retention:
     """One run a second."""
-    found = Retention(keep_s, bytes_max, Counter())
+    found = Retention(keep_s, 5 * keep_s, bytes_max, Counter())
     for at, run in enumerate(runs):
         found.add(float(at), run)
     return found
@@ -33,18 +33,42 @@ def numbers(runs: list[Run]) -> list[int]:
     return [number for run in runs for number in range(run.first, run.first + run.length)]
 
 
+def never(group: str) -> bool:
+    del group
+    return False
+
+
 def test_what_is_older_than_the_time_to_keep_goes() -> None:
     found = kept(run_of(0, 1), run_of(1, 1), run_of(2, 1))
-    found.age(7.0)
+    found.age(7.0, never)
     assert numbers(found.missing(7.0, [Summary("g", 60_000)])) == [1, 2]
-    found.age(100.0)
+    found.age(100.0, never)
     assert (found.bytes, found.missing(100.0, [Summary("g", 600_000)])) == (0, [])
+
+
+def test_of_a_contested_group_it_is_kept_for_longer_and_goes_when_the_cores_have_met() -> None:
+    found = kept(run_of(0, 1, "g", "h"), run_of(1, 1, "i"), run_of(2, 1, "h"))
+    found.age(20.0, lambda group: group == "h")
+    assert numbers(found.missing(20.0, [Summary("h", 60_000), Summary("i", 60_000)])) == [0, 2]
+    found.add(21.0, run_of(3, 1, "h"))
+    assert numbers(found.missing(21.0, [Summary("h", 60_000)])) == [0, 2, 3]
+    found.age(31.0, lambda group: group == "h")
+    assert numbers(found.missing(31.0, [Summary("h", 60_000)])) == [2, 3]  # not for ever
+    found.age(31.0, never)
+    assert (found.bytes, found.missing(31.0, [Summary("h", 60_000)])) == (0, [])
+
+
+def test_beyond_the_limit_what_is_contested_goes_first() -> None:
+    found = kept(run_of(0, 1), run_of(1, 1), bytes_max=2 * len(run_of(0, 1).body))
+    found.age(8.0, lambda _: True)
+    found.add(8.0, run_of(2, 1))
+    assert numbers(found.missing(8.0, [Summary("g", 60_000)])) == [1, 2]
 
 
 def test_beyond_the_limit_the_oldest_go_and_are_counted() -> None:
     counters: Counter[str] = Counter()
     one = run_of(0, 2)
-    found = Retention(6.0, 2 * len(one.body), counters)
+    found = Retention(6.0, 30.0, 2 * len(one.body), counters)
     for number in range(5):
         found.add(0.0, run_of(number * 2, 2))
     assert found.bytes == 2 * len(one.body)

@@ -42,6 +42,7 @@ from hanse.protocol.messages import (
     Solicit,
     Summary,
 )
+from hanse.protocol.seen import EPOCHS_MAX
 from hanse.protocol.settings import MANAGEMENT_GROUP, RANK_DEFAULT, Settings
 from hanse.protocol.topics import covers
 
@@ -1094,9 +1095,9 @@ def test_r31_ids_are_remembered_for_the_set_time_and_older_copies_are_refused() 
     assert desk.machine.counters["refused_old"] == 1
 
 
-def test_r31_the_two_newest_epochs_of_an_origin_count_and_older_ones_are_refused() -> None:
+def test_r31_the_newest_epochs_of_an_origin_count_and_older_ones_are_refused() -> None:
     desk = three_neighbours()
-    for epoch in (2, 3, 2, 4):
+    for epoch in (2, *range(3, EPOCHS_MAX + 2), 2, EPOCHS_MAX + 2):
         desk.machine.forward(0.0, 3, [run_of("g", groups=("g",), epoch=epoch)])
     assert desk.machine.counters["duplicates"] == 1
     assert desk.machine.forward(0.0, 3, [run_of("g", groups=("g",), epoch=2, first=7)])[:2] == ({}, [])
@@ -1318,6 +1319,17 @@ def returned(desk: Desk) -> Any:
     return sent
 
 
+def test_r36_a_core_that_begins_anew_and_has_not_claimed_yet_is_waited_for() -> None:
+    desk = Desk(5, (1,))
+    core_known(desk, 1, 9, ("g", "h"))
+    desk.say(1, claim_deltas=(ClaimDelta(9, 2_000, 0, (ClaimChange("h", 100),)),))
+    desk.machine.publish(desk.now, [publication("g", qos=1)], 7)
+    assert desk.machine.in_custody == 1
+    desk.wait(desk.machine.settings.expiry_s + 1.0, talking=[1])
+    assert not desk.machine.is_known("g")
+    assert desk.machine.in_custody == 0
+
+
 def test_r36_what_could_only_go_back_is_returned() -> None:
     desk = Desk(5, (1, 2))
     desk.say(
@@ -1390,6 +1402,22 @@ def test_r37_a_new_mesh_edge_brings_what_was_missed() -> None:
     net.run(2)
     assert net.got(2) == ["g"]
     assert net.machines[0].counters["supplied"] == 1
+
+
+def test_r37_while_a_groups_cores_have_not_met_its_publications_are_kept_for_longer() -> None:
+    net = Network(3, [(0, 1), (1, 2)], interest={0: ["g"], 2: ["g"]})
+    net.run(5)
+    net.cut(1, 2)
+    net.run(5)
+    assert (net.machines[0].core_of("g"), net.machines[2].core_of("g")) == (0, 2)
+    net.publish(0, "g", b"1", qos=1)
+    net.run(10)
+    net.link(1, 2)
+    net.run(3)
+    assert net.got(2) == ["g"]
+    assert not net.machines[1].is_contested("g")
+    net.run(7)
+    assert net.machines[1].retained_bytes == 0
 
 
 def test_r37_what_is_older_than_the_interest_is_not_asked_for() -> None:

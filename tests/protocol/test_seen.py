@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hanse.protocol import seen
-from hanse.protocol.seen import CHUNK, NOTHING, OVERFLOW, Done, SeenIds, SeenWindow
+from hanse.protocol.seen import CHUNK, EPOCHS_MAX, NOTHING, OVERFLOW, Done, SeenIds, SeenWindow
 
 G: Done = (frozenset({"g"}), True)
 H: Done = (frozenset({"h"}), False)
@@ -65,15 +65,15 @@ def test_more_histories_than_a_byte_can_name_are_kept_all_the_same() -> None:
     assert list(window.pieces(1_000, 2)) == [(1_000, 1, G), (1_001, 1, histories[500])]
 
 
-def test_two_epochs_of_an_origin_are_remembered_and_the_older_gives_way() -> None:
+def test_some_epochs_of_an_origin_are_remembered_and_the_oldest_gives_way() -> None:
     seen = SeenIds(60.0, 1 << 20)
-    old, new = seen.window(1, 10), seen.window(1, 11)
-    assert old is not None
-    assert seen.window(1, 10) is old
+    windows = {epoch: seen.window(1, epoch) for epoch in range(10, 10 + EPOCHS_MAX)}
+    assert None not in windows.values()
+    assert seen.window(1, 10) is windows[10]
     assert seen.window(1, 9) is None
-    assert seen.window(1, 12) is not None
+    assert seen.window(1, 10 + EPOCHS_MAX) is not None
     assert seen.window(1, 10) is None
-    assert seen.window(1, 11) is new
+    assert seen.window(1, 11) is windows[11]
     assert seen.window(2, 1) is not None
 
 

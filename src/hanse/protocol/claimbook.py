@@ -164,7 +164,7 @@ class ClaimBook:
             before = set(claims.groups) if claims is not None else set()
             claims = self.sets[core] = ClaimSet(core, epoch, self._settings.claim_log_max)
             for group in sorted(before):
-                self._record(core, group, is_claimed=False)
+                self._outlive(now, core, group)
         if epoch < claims.epoch or not start <= claims.version < start + len(changes):
             self._changes.counters["ignored_claim_delta"] += 1
             return
@@ -222,7 +222,9 @@ class ClaimBook:
                 self._end_fetch(part.core)
             return
         for group in sorted(claims.replace(part.epoch, part.version, whole)):
-            if not self._record(part.core, group, is_claimed=group in claims.groups):
+            if group not in claims.groups:
+                self._outlive(now, part.core, group)
+            elif not self._record(part.core, group, is_claimed=True):
                 del claims.groups[group]
         if not claims.groups:
             self._tell.emptied(part.core)
@@ -309,6 +311,16 @@ class ClaimBook:
             self._tell.withdrawn(now, change.group)
         if not claims.groups:
             self._tell.emptied(claims.core)
+
+    def _outlive(self, now: float, core: int, group: str) -> None:
+        """A claim is gone, and nobody has said whether others want the group: one may be about to claim it (R36).
+
+        It has begun anew, or has told its whole set at once; the claim of its heir may come after it, by another way.
+        """
+        if self.claimants(group) == (core,):
+            self.remember(group)
+            self._tell.left(now, group)
+        self._record(core, group, is_claimed=False)
 
     def _record(self, core: int, group: str, *, is_claimed: bool) -> bool:
         """Keep the group's claimants, and the index for matching, in step with the claim sets.

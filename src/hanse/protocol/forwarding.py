@@ -46,6 +46,9 @@ class Table(Protocol):
     def is_known(self, group: str) -> bool:
         """Whether this federator has heard of the group at all."""
 
+    def is_contested(self, group: str) -> bool:
+        """Whether the group has several cores, or none, as far as this federator knows."""
+
     def is_local(self, group: str) -> bool:
         """Whether the host broker's clients are interested in the group."""
 
@@ -136,7 +139,9 @@ class Forwarding:
         self._hop_limit = 0
         self.accounts = Accounts()
         self.custody = Custody(settings, counters, self.accounts)
-        self.retention = Retention(settings.retention_s, settings.retention_bytes_max, counters)
+        self.retention = Retention(
+            settings.retention_s, settings.retention_s_max, settings.retention_bytes_max, counters
+        )
         # Runs of QoS 1 and 2 of the batch at hand that have no way.
         self._blocked_runs: list[Run] = []
 
@@ -157,7 +162,7 @@ class Forwarding:
     def forget(self, now: float) -> None:
         """Once a round: drop what is too old to be remembered or to wait."""
         self._seen.forget(now)
-        self.retention.age(now)
+        self.retention.age(now, self._table.is_contested)
         while self._parked and self._parked[0].expires_at <= now:
             self._drop_parked("parked_expired", "parked_expired")
 
@@ -250,7 +255,8 @@ class Forwarding:
     ) -> None:
         count = len(packets)
         is_waiting = plan.is_unsure and qos > 0
-        if not plan.hops and not plan.blocked and not is_waiting:
+        is_wanted = bool(plan.hops or plan.blocked)
+        if not is_wanted and not is_waiting and not (qos and plan.groups):
             self._counters["not_wanted"] += count
             return
         body = packets[0] if count == 1 else b"".join(packets)
@@ -268,14 +274,19 @@ class Forwarding:
         if is_waiting:
             self._blocked_runs.append(run._replace(groups=UNMATCHED))
             return
+        if qos:
+            self.retention.add(now, run)
+        if not is_wanted:
+            # Nobody has joined, as far as we know: who did before we restarted is yet to say so, and then gets it (R37).
+            self._counters["not_wanted"] += count
+            self.accounts.count("published", run)
+            return
         if epoch == self.epoch:
             use = plan.own
             use[0] += count
             use[1] += len(body)
         else:
             self.accounts.use(plan.way, run)  # of a former process
-        if qos:
-            self.retention.add(now, run)
         if plan.uniform:
             for neighbour in plan.uniform:
                 frames[neighbour].append(run)

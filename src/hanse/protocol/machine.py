@@ -342,6 +342,10 @@ class Machine:
         """Whether this federator has heard of a group."""
         return bool(self._claims.claimants(group)) or self.is_local(group) or self._mesh.has_children(group)
 
+    def is_contested(self, group: str) -> bool:
+        """Whether a group has several claimants, or none that lives: meshes may have yet to meet (R37)."""
+        return self.is_known(group) and (self.core_of(group) is None or len(self._claims.claimants(group)) > 1)
+
     def is_local(self, group: str) -> bool:
         """Whether local clients are interested in a group."""
         return group in self._host.interest
@@ -623,7 +627,7 @@ class Machine:
         for neighbour, group in edges:
             since = self._since.get(group)
             if since is not None and now > since:
-                age_s = min(self.settings.retention_s, now - since)
+                age_s = min(self.settings.retention_s_max, now - since)
                 ages_ms.setdefault(neighbour, {})[group] = math.ceil(age_s * 1000)
         limit = self.settings.items_per_frame_max
         for neighbour in sorted(ages_ms):
@@ -654,11 +658,13 @@ class Machine:
             return
         self._forwarding.supply(now, identity, summaries, receipt)
         for summary in summaries:
-            since = now - min(summary.age_ms / 1000, self.settings.retention_s)
+            since = now - min(summary.age_ms / 1000, self.settings.retention_s_max)
             if since < self._since.get(summary.group, now) - SINCE_SLACK_S and self.is_known(summary.group):
-                self._since[summary.group] = since
-                # Also the one that asked: who waits on our other side may lack what it has.
-                self._changes.edges.update((edge, summary.group) for edge in self._mesh.edges(summary.group))
+                edges = self._mesh.edges(summary.group)
+                if any(edge != identity for edge in edges):
+                    self._since[summary.group] = since
+                    # Also the one that asked: who waits on our other side may lack what it has.
+                    self._changes.edges.update((edge, summary.group) for edge in edges)
             # It may have got them after we asked it and before it took us for an edge; mostly they are on their way.
             if len(self._lacking) < self.settings.items_per_frame_max and self._forwarding.lacks(summary):
                 self._lacking[identity, summary.group] = summary

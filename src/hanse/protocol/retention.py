@@ -2,11 +2,13 @@
 
 Custody alone is not enough: after a loss the new way runs through federators that have seen a publication and would
 drop it. So each keeps what it has passed on for (K + 2)·A + B, and on every new mesh edge both sides say what they
-have and send what the other lacks (docs/protocol.md R37).
+have and send what the other lacks (docs/protocol.md R37). Where the cores of a group have not found each other by then,
+its publications are kept for longer: their meshes will meet, and what went through the one is lacking in the other.
 """
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 
 from hanse.protocol.messages import Run, Summary
 from hanse.protocol.packets import split
@@ -20,13 +22,16 @@ _Ranges = list[tuple[int, int]]
 class Retention:
     """What one federator has passed on lately, oldest first."""
 
-    __slots__ = ("_bytes", "_bytes_max", "_counters", "_keep_s", "_runs")
+    __slots__ = ("_bytes", "_bytes_max", "_contested", "_counters", "_keep_s", "_keep_s_max", "_runs")
 
-    def __init__(self, keep_s: float, bytes_max: int, counters: Counter[str]) -> None:
+    def __init__(self, keep_s: float, keep_s_max: float, bytes_max: int, counters: Counter[str]) -> None:
         self._keep_s = keep_s
+        self._keep_s_max = keep_s_max
         self._bytes_max = bytes_max
         self._counters = counters
         self._runs: deque[tuple[float, Run]] = deque()
+        # Older than all of these: what is kept because its group has several cores, or none.
+        self._contested: deque[tuple[float, Run]] = deque()
         self._bytes = 0
 
     @property
@@ -39,22 +44,28 @@ class Retention:
         self._runs.append((now, run))
         self._bytes += len(run[7])
         while self._bytes > self._bytes_max:
-            self._counters["retention_cut"] += self._runs[0][1].length
-            self._drop()
+            _, oldest = (self._contested or self._runs).popleft()
+            self._counters["retention_cut"] += oldest.length
+            self._bytes -= len(oldest.body)
 
-    def age(self, now: float) -> None:
-        """Let go of what is older than the time to keep."""
-        before = now - self._keep_s
-        while self._runs and self._runs[0][0] < before:
-            self._drop()
+    def age(self, now: float, is_contested: Callable[[str], bool]) -> None:
+        """Let go of what is older than the time to keep, unless one of its groups is contested."""
+        old, self._contested = self._contested, deque()
+        while self._runs and self._runs[0][0] < now - self._keep_s:
+            old.append(self._runs.popleft())
+        for at, run in old:
+            if at >= now - self._keep_s_max and any(map(is_contested, run.groups)):
+                self._contested.append((at, run))
+            else:
+                self._bytes -= len(run.body)
 
-    def _drop(self) -> None:
-        self._bytes -= len(self._runs.popleft()[1].body)
+    def _kept(self) -> Iterator[tuple[float, Run]]:
+        return chain(self._contested, self._runs)
 
     def summaries(self, ages_ms: Mapping[str, int]) -> tuple[Summary, ...]:
         """What is kept of these groups; each with the age from which on more is wanted."""
         have: dict[str, dict[tuple[int, int], _Ranges]] = {group: {} for group in ages_ms}
-        for _, run in self._runs:
+        for _, run in self._kept():
             for group in run.groups:
                 if group in have:
                     have[group].setdefault((run.origin, run.epoch), []).append((run.first, run.length))
@@ -74,7 +85,7 @@ class Retention:
             for summary in summaries
         }
         missing: list[Run] = []
-        for at, run in self._runs:
+        for at, run in self._kept():
             by_gaps: dict[tuple[tuple[int, int], ...], list[str]] = {}
             for group in run.groups:
                 since, have = wanted.get(group, (at, None))

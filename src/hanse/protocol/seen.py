@@ -15,6 +15,8 @@ from collections.abc import Iterator
 CHUNK = 4096
 # Origins remembered: a neighbour that invents more is refused. The federations that were simulated have 10,000.
 ORIGINS_MAX = 100_000
+# Epochs of one origin: what was published before its last restarts may still be under way, or wait on a disk.
+EPOCHS_MAX = 8
 # One byte an id: code 255 says that the true code stands in the chunk's dictionary.
 OVERFLOW = 255
 _ZEROS = bytes(CHUNK)
@@ -127,7 +129,7 @@ class SeenIds:
     def __init__(self, seen_s: float, ids_max: int) -> None:
         self._seen_s = seen_s
         self._chunks_max = max(1, ids_max // CHUNK)
-        # Origin to its newest epochs, at most two: an older one than that is refused.
+        # Origin to its newest epochs; an older one than these is refused.
         self._windows: dict[int, dict[int, SeenWindow]] = {}
 
     def window(self, origin: int, epoch: int) -> SeenWindow | None:
@@ -139,7 +141,7 @@ class SeenIds:
             epochs = self._windows[origin] = {}
         window = epochs.get(epoch)
         if window is None:
-            if len(epochs) >= 2:
+            if len(epochs) >= EPOCHS_MAX:
                 oldest = min(epochs)
                 if epoch < oldest:
                     return None

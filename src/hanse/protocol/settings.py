@@ -101,6 +101,11 @@ class Settings:
         return (self.expiry_factor + 2) * self.announcement_interval_s + self.beacon_interval_s
 
     @property
+    def retention_s_max(self) -> float:
+        """10·K·A: as long as the meshes of several cores of one group have time to find each other."""
+        return 10 * self.expiry_s
+
+    @property
     def retransmission_s(self) -> float:
         """What is not acknowledged for this long is sent again over a link that stands."""
         return self.expiry_s
