@@ -277,7 +277,7 @@ class Forwarding:
         if qos:
             self.retention.add(now, run)
         if not is_wanted:
-            # Nobody has joined, as far as we know: who did before we restarted is yet to say so, and then gets it (R37).
+            # Nobody has joined, as far as we know. Who did before we restarted will say so, and gets it then (R37).
             self._counters["not_wanted"] += count
             self.accounts.count("published", run)
             return
