@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping
 
+from hanse.federator.doubles import PROCESS, REPLACED_MAX, Doubles
 from hanse.federator.links import CONTROL_TOPIC, DATA_TOPIC, LinkBook
 from hanse.mqtt.limits import LINK_CONTROL_BYTES_MAX
 from hanse.mqtt.link import Frame, Link
@@ -16,8 +17,10 @@ DEADLINE_S = 10.0
 class Federator:
     """One book, and what it told."""
 
-    def __init__(self, identity: int) -> None:
+    def __init__(self, identity: int, process: str = "") -> None:
         self.identity = identity
+        # Ids that two processes use, each time that one of them was refused.
+        self.doubles: list[int] = []
         self.up: list[int] = []
         self.down: list[int] = []
         self.frames: list[Frame] = []
@@ -28,12 +31,13 @@ class Federator:
         self.url = ""
         self.book = LinkBook(
             identity,
-            properties=lambda: {"protocol": "1"},
+            properties=lambda: {"protocol": "1", PROCESS: process},
             admit=self._admit,
             on_up=self.up.append,
             on_down=self.down.append,
             on_frames=self._take,
             on_taken=self._note_taken,
+            on_double=lambda identity, _: self.doubles.append(identity),
         )
 
     def _admit(self, identity: int, peer: Mapping[str, str]) -> str | None:
@@ -114,6 +118,44 @@ def test_when_both_dial_the_link_that_the_smaller_id_dialled_stays() -> None:
                 assert len(two.up) == len(two.down) + 1
 
     asyncio.run(steps())
+
+
+def test_of_two_processes_with_one_id_one_is_refused_with_an_alarm() -> None:
+    async def steps() -> None:
+        one, first, second = Federator(1), Federator(2, "a"), Federator(2, "b")
+        await one.listen()
+        try:
+            first.book.dial(one.url)
+            await eventually(lambda: one.has_link(2))
+            second.book.dial(one.url)  # as after a restart: it replaces the first, and nobody is suspected
+            await eventually(lambda: one.has_link(2) and one.link(2).peer[PROCESS] == "b")
+            # The first is alive and dials again: from now on it is refused, however often it comes.
+            await eventually(lambda: len(one.doubles) >= 2)
+            assert set(one.doubles) == {2}
+            assert second.has_link(1)
+            assert one.link(2).peer[PROCESS] == "b"
+            assert not first.has_link(1)
+        finally:
+            for each in (first, second, one):
+                await each.book.stop()
+
+    asyncio.run(steps())
+
+
+def test_a_federator_that_restarts_again_and_again_is_never_refused() -> None:
+    doubles = Doubles()
+    for start in range(5):
+        assert doubles.refusal(2, {PROCESS: str(start)}) is None
+        doubles.replace(2, {PROCESS: str(start)}, {PROCESS: str(start + 1)})
+    doubles.replace(2, {PROCESS: "5"}, {PROCESS: "5"})  # a link that was half open
+    assert doubles.refusal(2, {PROCESS: "5"}) is None
+    assert doubles.refusal(3, {PROCESS: "0"}) is None
+    assert doubles.refusal(2, {PROCESS: "0"}) == (
+        "federator id 2 is in use by another process; give one of the two another --id"
+    )
+    for other in range(REPLACED_MAX):
+        doubles.replace(9, {PROCESS: str(other)}, {})
+    assert doubles.refusal(2, {PROCESS: "0"}) is None  # long ago
 
 
 def test_the_larger_id_may_dial_when_the_smaller_does_not() -> None:

@@ -12,6 +12,7 @@ Rules:
 import asyncio
 import json
 import logging
+import secrets
 import signal
 import time
 from collections import Counter, deque
@@ -28,6 +29,7 @@ from hanse.federator.copies import CopyMerger
 from hanse.federator.crossing import Crossing, FilterCounts
 from hanse.federator.custodian import Custodian
 from hanse.federator.dialling import Dialling
+from hanse.federator.doubles import PROCESS
 from hanse.federator.echoes import EchoMemory
 from hanse.federator.entering import Entrance, ReadAgain
 from hanse.federator.gate import Gate
@@ -111,6 +113,7 @@ class Agent:
         self._timer: asyncio.TimerHandle | None = None
         self.counters: Counter[str] = Counter()
         self.emitted: Counter[str] = Counter()
+        self._process = secrets.token_hex(8)
         self.machine = Machine(
             self.identity,
             settings.protocol_settings(),
@@ -312,6 +315,7 @@ class Agent:
             on_down=down,
             on_frames=self._on_link_frames,
             on_taken=self._on_taken,
+            on_double=self._on_double,
             tls=self.settings.link_tls(),
         )
 
@@ -965,7 +969,11 @@ class Agent:
     # --- handshake ----------------------------------------------------------------------------------------------------
 
     def _link_properties(self) -> Mapping[str, str]:
-        return {"hanse": __version__, "protocol": str(codec.VERSION)}
+        return {"hanse": __version__, "protocol": str(codec.VERSION), PROCESS: self._process}
+
+    def _on_double(self, identity: int, detail: str) -> None:
+        self.counters["identity_conflicts"] += 1
+        self._emit(Emit("identity_conflict", neighbour=identity, detail=detail))
 
     def _admit(self, identity: int, peer: Mapping[str, str]) -> str | None:
         if peer.get("protocol") != str(codec.VERSION):

@@ -8,6 +8,7 @@ Rules:
   link that ends has not acknowledged is the protocol's: it has it in custody. Data frames of QoS 0 alone are dropped
   and counted when there is no room.
 - A receipt that the protocol gets is good for one link: an answer that comes when another has replaced it is dropped.
+- A newer link of a neighbour replaces the one that stands, unless its process was itself replaced before (`doubles`).
 """
 
 import logging
@@ -15,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from hanse.errors import HanseError, LocalError, Unavailable
+from hanse.federator.doubles import Doubles
 from hanse.mqtt.endpoints import LinkDialler, LinkGreeting, LinkListener, LinkListenerHandler
 from hanse.mqtt.link import Frame, Link
 from hanse.mqtt.tls import TlsSettings
@@ -51,6 +53,7 @@ class LinkBook(LinkListenerHandler):
     Args:
         properties: what the handshake tells the other side.
         admit: given the peer's id and properties, a sentence why not, or None.
+        on_double: given an id that two processes use, and the sentence that the refused one is told.
     """
 
     def __init__(
@@ -63,9 +66,12 @@ class LinkBook(LinkListenerHandler):
         on_down: Callable[[int], None],
         on_frames: Callable[[int, list[Frame]], None],
         on_taken: Callable[[int, list[int]], None],
+        on_double: Callable[[int, str], None],
         tls: TlsSettings | None = None,
     ) -> None:
         self._identity = identity
+        self._tell_double = on_double
+        self._doubles = Doubles()
         self._properties = properties
         self._admit = admit
         self._tell_up = on_up
@@ -214,7 +220,7 @@ class LinkBook(LinkListenerHandler):
                 _NOT_VALID, f"{greeting.peer_id[:20]!r} cannot be a neighbour of federator {self._identity}"
             )
             return
-        refusal = self._admit(identity, greeting.peer)
+        refusal = self._refusal(identity, greeting.peer)
         if refusal is not None:
             greeting.refuse(_NOT_AUTHORISED, refusal)
             return
@@ -224,13 +230,19 @@ class LinkBook(LinkListenerHandler):
             return
         greeting.accept(self._properties())
 
+    def _refusal(self, identity: int, peer: Mapping[str, str]) -> str | None:
+        double = self._doubles.refusal(identity, peer)
+        if double is not None:
+            self._tell_double(identity, double)
+        return double or self._admit(identity, peer)
+
     def on_link(self, link: Link) -> None:
         """A link stands."""
         identity = _identity_of(link.peer_id)
         if identity is None or identity == self._identity:
             link.close(reason=f"{link.peer_id[:20]!r} cannot be a neighbour of federator {self._identity}")
             return
-        refusal = self._admit(identity, link.peer) if link.is_dialled else None
+        refusal = self._refusal(identity, link.peer) if link.is_dialled else None
         former = self._peers.get(identity)
         if refusal is None and former is not None and link.is_dialled and self._identity > identity:
             refusal = "the neighbour has dialled this link already"
@@ -239,6 +251,7 @@ class LinkBook(LinkListenerHandler):
             link.close(reason=refusal)
             return
         if former is not None:
+            self._doubles.replace(identity, former.link.peer, link.peer)
             self._remove(former)
             former.link.close(reason="replaced by a newer link")
         peer = self._peers[identity] = self._by_link[link] = _Peer(identity, link)
