@@ -383,9 +383,13 @@ def test_a_record_that_another_way_took_is_not_written_again_for_it() -> None:
 def test_a_neighbour_that_is_gone_for_good_leaves_its_records() -> None:
     books = Books()
     books.custody.restore({7: (2, 4)})
-    assert books.custody.forget_way(7) == 2
-    assert books.effects() == [Discard(7, (2, 3))]
-    assert books.custody.forget_way(7) == 0
+    assert books.custody.forget_way(books.now, 7) == 2
+    assert books.custody.records == 2
+    assert books.check(0.2) == [Fetch(7, 2, 4)]
+    assert books.check(0.2) == []  # one answer at a time
+    assert books.custody.orphans.answered(7, [], 4) == []
+    assert books.custody.records == 0
+    assert books.custody.forget_way(books.now, 7) == 0
     # Positions go on, over the way's end too.
     books.give(0, to=(7,))
     assert books.check(1.0) == [Store(7, 4, ((run_of(0),),))]

@@ -161,15 +161,47 @@ def test_of_a_run_that_a_lost_neighbour_had_it_keeps_its_own_groups_and_others_t
     assert [run.groups for effect in effects if isinstance(effect, SendRuns) for run in effect.runs] == [("t/x",)]
 
 
-def test_records_of_a_neighbour_that_is_removed_are_given_up_and_counted() -> None:
-    desk = core_with_member("g", RIGHT)
+def records_of_a_neighbour_that_goes(desk: Desk) -> None:
+    """One record for RIGHT on disk, which is then removed."""
     desk.step(LinkDown(RIGHT))
     desk.machine.publish(desk.now, [publication("g", b"0", 1)], 1)
     desk.wait(0.5, talking=(LEFT,))
     desk.step(Stored(RIGHT, 1))
-    effects = desk.step(LinkDown(RIGHT, True))
-    assert Discard(RIGHT, (0,)) in effects
-    assert desk.machine.counters["records_given_up"] == 1
+    desk.step(LinkDown(RIGHT, True))
+    assert desk.machine.counters["records_orphaned"] == 1
+
+
+def test_records_of_a_neighbour_that_is_gone_for_good_go_by_other_ways() -> None:
+    desk = core_with_member("g", RIGHT)
+    records_of_a_neighbour_that_goes(desk)
+    desk.say(LEFT, memberships=SetDelta(1, 0, 1, (SetStep(True, US, "g"),)))
+    assert [effect for effect in desk.wait(0.2, talking=(LEFT,)) if isinstance(effect, Fetch)] == [Fetch(RIGHT, 0, 1)]
+    record = run_of(0)._replace(origin=US)
+    (sent,) = [effect for effect in desk.step(Fetched(RIGHT, ((0, (record,)),), 1)) if isinstance(effect, SendRuns)]
+    assert (sent.neighbour, [run.groups for run in sent.runs]) == (LEFT, [("g",)])
+    assert Discard(RIGHT, (0,)) in desk.machine.acknowledged(desk.now, LEFT, (sent.token,))
+    assert desk.machine.records == 0
+
+
+def test_records_that_nobody_wants_any_longer_end_with_the_neighbour_that_did() -> None:
+    desk = core_with_member("g", RIGHT)
+    records_of_a_neighbour_that_goes(desk)
+    desk.wait(0.2, talking=(LEFT,))
+    assert Discard(RIGHT, (0,)) in desk.step(Fetched(RIGHT, ((0, (run_of(0)._replace(origin=US),)),), 1))
+
+
+def test_records_without_a_way_are_read_again_later() -> None:
+    desk = outsider("g")
+    desk.step(LinkDown(LEFT))
+    desk.machine._custody.restore({9: (0, 2)})
+    desk.machine._custody.forget_way(desk.now, 9)
+    desk.say(RIGHT)
+    assert Fetch(9, 0, 2) in desk.wait(0.2, talking=(RIGHT,))
+    records = ((0, (run_of(0),)), (1, (run_of(1),)))
+    assert not [effect for effect in desk.step(Fetched(9, records, 2)) if isinstance(effect, (Discard, SendRuns))]
+    assert desk.machine.records == 2
+    assert Fetch(9, 0, 2) not in desk.wait(0.5, talking=(RIGHT,))
+    assert Fetch(9, 0, 2) in desk.wait(1.0, talking=(RIGHT,))
 
 
 # --- what has no way -------------------------------------------------------------------------------------------------

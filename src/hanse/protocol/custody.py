@@ -20,6 +20,7 @@ from collections.abc import Iterable, Sequence
 from hanse.protocol.accounts import Accounts
 from hanse.protocol.effects import Acknowledge, Deliver, Discard, Effect, Fetch, SendRuns, SendSummaries, Store
 from hanse.protocol.messages import BLOCKED, HOST, Run, Summary
+from hanse.protocol.orphans import Orphans
 from hanse.protocol.settings import Settings
 
 # Givers that are no neighbour and not the host broker: nobody waits for an answer, or a record on disk does.
@@ -144,6 +145,7 @@ class Custody:
         # Ranges of positions that are being fetched, and where their records came from.
         self._fetched_from: list[tuple[int, int, int]] = []
         self._unsorted_on_disk: deque[list[int]] = deque()
+        self.orphans = Orphans()
         self.check_at = float("inf")
         self.effects: list[Effect] = []
 
@@ -167,7 +169,7 @@ class Custody:
         """Records on disk that are not under way."""
         ranges = [r for way in self._ways.values() for r in way.disk]
         ranges += [r for positions in self._blocked_on_disk.values() for r in positions]
-        return sum(end - start for start, end in [*ranges, *self._unsorted_on_disk])
+        return sum(end - start for start, end in [*ranges, *self._unsorted_on_disk]) + self.orphans.count
 
     @property
     def has_blocked(self) -> bool:
@@ -380,16 +382,13 @@ class Custody:
             self.effects.append(Discard(identity, (duty.position,)))
         self._settle(duty.entry)
 
-    def forget_way(self, identity: int) -> int:
-        """A neighbour is gone for good: its records on disk are given up; how many."""
+    def forget_way(self, now: float, identity: int) -> int:
+        """A neighbour is gone for good: what is on disk for it goes by other ways; how many records."""
         way = self._ways.pop(identity, None)
         if way is None:
             return 0
-        count = 0
-        for start, end in way.disk:
-            self.effects.append(Discard(identity, tuple(range(start, end))))
-            count += end - start
-        return count
+        self.check_at = min(self.check_at, now + CHECK_EVERY_S)
+        return self.orphans.add(identity, way.disk)
 
     # --- what has no way ----------------------------------------------------------------------------------------------
 
@@ -455,6 +454,10 @@ class Custody:
             if duty.position < 0 and now - duty.since > settings.outbox_after_s
         ]
         self._store(self._ways[BLOCKED], blocked)
+        fetch = self.orphans.ask(now)
+        if fetch is not None:
+            self.effects.append(fetch)
+        is_busy = is_busy or self.orphans.count > 0
         self.check_at = now + CHECK_EVERY_S if is_busy or self._blocked else float("inf")
 
     def _overdue(self, now: float, way: Way) -> tuple[list[Duty], list[Duty]]:

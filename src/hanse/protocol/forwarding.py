@@ -116,6 +116,8 @@ class _Parked(NamedTuple):
 
 # Before a group in what was done with a publication: it passed here on its way to the mesh, not along the mesh.
 OUTSIDER = "\0"
+# Before a group: it came back, and was sent through the mesh once more.
+TURNED = "\1"
 # The groups of a run that waits to be matched.
 UNMATCHED: tuple[str, ...] = ()
 
@@ -379,7 +381,7 @@ class Forwarding:
         return self._hand_out(now, entry, frames, deliveries, neighbour)
 
     def _turn(self, now: float, entry: Entry, neighbour: int, run: Run) -> None:
-        """A run came back because its way was lost: having passed here as by an outsider does not count (R36)."""
+        """A run came back because its way was lost: that it passed here before does not count (R36)."""
         window = self._seen.window(run.origin, run.epoch)
         if run.hops > self._table.hop_limit() or window is None:
             self._counters["dropped_hops"] += run.length
@@ -394,18 +396,22 @@ class Forwarding:
                 self._route_again(now, entry, onward._replace(groups=(group,)), neighbour, now)
             return
         spans = split(run.body)
+        is_member = self._table.is_member
         for first, count, done in list(window.pieces(run.first, run.length)):
-            served, was_delivered = done or (frozenset(run.groups), True)
+            if done is None:
+                self._counters["refused_old"] += count
+                self.accounts.add(f"{DROPPED}too_old", (run.origin, run.epoch), run.groups, count, 0)
+                continue
+            served, was_delivered = done
             low, high = first - run.first, first - run.first + count - 1
             piece = onward._replace(first=first, length=count, body=run.body[spans[low][0] : spans[high][1]])
-            # Nor does having been served by a mesh that we have left since: it may have had no other way from here.
-            is_member = self._table.is_member
-            groups = tuple([group for group in run.groups if group not in served or not is_member(group)])
+            # Nor does having been served by a mesh: it may have changed since, and who was to get it is elsewhere now.
+            groups = tuple([group for group in run.groups if TURNED + group not in served or not is_member(group)])
             for group in groups:
                 self._route_again(now, entry, piece._replace(groups=(group,)), neighbour, now)
             is_local = any(map(self._table.is_local, groups))
             if groups:
-                marks = self._plan(groups, neighbour).done[0]
+                marks = self._plan(groups, neighbour).done[0].union([TURNED + group for group in groups])
                 window.record(now, first, count, (served | marks, was_delivered or is_local))
                 if is_local and not was_delivered:
                     self._send_to_host(now, entry, piece._replace(groups=groups, is_returned=False))
@@ -599,6 +605,16 @@ class Forwarding:
             self._unblock(now, duty)
             self.custody.close(duty.entry)
 
+    def adopt(self, now: float, identity: int, records: Sequence[tuple[int, Sequence[Run]]]) -> None:
+        """Records for a neighbour that is gone for good: other ways take them, as far as there are any (R38)."""
+        for at, (position, runs) in enumerate(records):
+            if all(not self._has_way(run.groups, NOBODY) for run in runs):
+                self.custody.orphans.hold(now, identity, [left for left, _ in records[at:]])
+                return
+            duty = Duty(Entry(DISK, record=(identity, position)), runs, now, NOBODY)
+            self._unblock(now, duty)
+            self.custody.close(duty.entry)
+
     def _unblock(self, now: float, duty: Duty) -> None:
         for run in duty.runs:
             if run.groups != UNMATCHED:
@@ -620,8 +636,7 @@ class Forwarding:
         """Another way for a run, or back to where it came from, or it waits (R35, R36)."""
         plan = self._plan(run.groups, source)
         for neighbour, groups in plan.hops:
-            is_returned = run.is_returned and not self._table.is_member(groups[0])
-            self._send_again(now, entry, neighbour, run._replace(groups=groups, is_returned=is_returned), source)
+            self._send_again(now, entry, neighbour, run._replace(groups=groups), source)
         back = tuple([group for group in plan.blocked if self._leads_back(group, source)])
         if back and now > since:
             self._send_again(now, entry, source, run._replace(groups=back, hops=run.hops + 1, is_returned=True), NOBODY)

@@ -590,7 +590,7 @@ class Machine:
             is_for_good = neighbour not in self._neighbours
             self._forwarding.lose_way(now, neighbour, is_for_good=is_for_good)
             if is_for_good:
-                self.counters["records_given_up"] += self._custody.forget_way(neighbour)
+                self.counters["records_orphaned"] += self._custody.forget_way(now, neighbour)
         self._lost_ways.clear()
         if self._custody.has_blocked:
             self._forwarding.retry_blocked(now)
@@ -643,7 +643,10 @@ class Machine:
             case Stored(way, end):
                 self._custody.stored(way, end)
             case Fetched(way, records, end):
-                if way == BLOCKED:
+                orphans = self._custody.orphans.answered(way, records, end)
+                if orphans is not None:
+                    self._forwarding.adopt(now, way, orphans)
+                elif way == BLOCKED:
                     self._forwarding.fetched_blocked(now, records, end)
                 else:
                     self._custody.fetched(now, way, records, end)
