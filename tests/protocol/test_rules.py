@@ -1473,6 +1473,27 @@ def test_r38_what_an_absent_neighbours_meshes_get_is_kept_for_it_in_order() -> N
     assert on_disk(net, 0) == 0
 
 
+def test_r38_what_a_lost_core_was_sent_is_kept_for_it_although_others_seem_to_have_it() -> None:
+    # 3 alone wants the group, and gets it from 1 and, as a copy that it acknowledges at once, from 2.
+    links = ((0, 1), (0, 2), (1, 2), (1, 3), (2, 3))
+    net = Network(4, links, interest={3: ["g"]})
+    net.run(5)
+    net.hosts[3].is_taking = False
+    net.publish(0, "g", qos=1)
+    net.run(0.1)
+    assert (net.machines[1].in_custody, net.machines[2].in_custody) == (1, 0)
+    # The way of 1 leads by 2 now, which has had the publication, and acknowledges it.
+    net.cut(1, 3)
+    net.run(0.5)
+    net.crash(3)
+    net.hosts[3].is_taking = True
+    net.run(10)
+    net.restart(3, [1, 2])
+    net.run(5)
+    assert net.got(3) == ["g"]
+    assert on_disk(net, 1) == 0
+
+
 def test_r38_what_is_on_disk_is_found_by_the_next_process() -> None:
     net = chain(2)
     net.cut(0, 1)

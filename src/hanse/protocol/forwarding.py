@@ -74,6 +74,9 @@ class Table(Protocol):
     def is_kept_for(self, neighbour: int, group: str) -> bool:
         """Whether a neighbour that is away belonged to the group's mesh over its link to us (R38)."""
 
+    def is_claimed_by(self, neighbour: int, group: str) -> bool:
+        """Whether a neighbour is, as far as is known, a core of the group."""
+
 
 class Routed(NamedTuple):
     """What one batch became.
@@ -558,14 +561,21 @@ class Forwarding:
         return self.custody.take_effects()
 
     def lose_way(self, now: float, neighbour: int, *, is_for_good: bool = False) -> None:
-        """A neighbour is gone: the other ways take over at once; what is its own is kept for it (R35, R38)."""
+        """A neighbour is gone: the other ways take over at once; what is its own is kept for it (R35, R38).
+
+        What it was sent as the core of a group, by an outsider, does both. The other ways may lead to those who have
+        had the publication, and acknowledge it because of that, while it was under way to the core alone.
+        """
+        table = self._table
         for duty in self.custody.close_way(neighbour, is_for_good=is_for_good):
             held = []
             for run in duty.runs:
-                kept = tuple([group for group in run.groups if self._table.is_kept_for(neighbour, group)])
+                kept = tuple([group for group in run.groups if table.is_kept_for(neighbour, group)])
+                others = tuple([group for group in run.groups if group not in kept])
+                if not is_for_good:
+                    kept += tuple([group for group in others if table.is_claimed_by(neighbour, group)])
                 if kept:
                     held.append(run if len(kept) == len(run.groups) else run._replace(groups=kept))
-                others = tuple([group for group in run.groups if group not in kept])
                 if others:
                     self._route_again(now, duty.entry, run._replace(groups=others), duty.source, now)
             if held:

@@ -375,6 +375,10 @@ class Machine:
         """Whether what the group gets is kept for a neighbour that is away (R38)."""
         return group in self._absent.get(neighbour, ())
 
+    def is_claimed_by(self, neighbour: int, group: str) -> bool:
+        """Whether a neighbour claims a group: it wants what the group gets, or leads to who does."""
+        return neighbour in self._claims.claimants(group)
+
     def former_hops(self, group: str) -> tuple[int, ...]:
         """The neighbours that led to a core which has just given the group up (R26)."""
         return self._mesh.former_ways(group)
