@@ -416,8 +416,10 @@ class Forwarding:
             if groups:
                 marks = self._plan(groups, neighbour).done[0].union([TURNED + group for group in groups])
                 window.record(now, first, count, (served | marks, was_delivered or is_local))
+                plain = piece._replace(groups=groups, is_returned=False)
+                self.retention.add(now, plain)
                 if is_local and not was_delivered:
-                    self._send_to_host(now, entry, piece._replace(groups=groups, is_returned=False))
+                    self._send_to_host(now, entry, plain)
 
     def _refuse(self, neighbour: int, run: Run, measure: str) -> None:
         self.accounts.count("received", run, neighbour=neighbour)
