@@ -12,16 +12,14 @@ Rules:
 import asyncio
 import json
 import logging
-import signal
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from hanse import __version__
 from hanse.errors import HanseError, LocalError, RemoteError, Unavailable
-from hanse.federator import entering, logs
 from hanse.federator.accounting import Accounting
 from hanse.federator.bridges import BridgeBook
 from hanse.federator.copies import CopyMerger
@@ -29,7 +27,7 @@ from hanse.federator.crossing import Crossing, FilterCounts
 from hanse.federator.custodian import Custodian
 from hanse.federator.dialling import Dialling
 from hanse.federator.echoes import EchoMemory
-from hanse.federator.entering import Entrance, ReadAgain
+from hanse.federator.entering import Entrance
 from hanse.federator.gate import Gate
 from hanse.federator.host import HostSession
 from hanse.federator.http import JSON, HttpServer, Reply
@@ -1024,57 +1022,3 @@ def _distinct(routed: Routed) -> list[Run]:
 
 def _nothing() -> None:
     """An obligation to nobody: the publication is our own."""
-
-
-async def run(settings: FederatorSettings, read_again: ReadAgain | None = None) -> int:
-    """Run a federator until SIGTERM or SIGINT; the exit code.
-
-    Args:
-        settings: as read before anybody was asked.
-        read_again: the settings anew, with what the manager handed out below all other sources.
-    """
-    logs.configure(settings.log_format, settings.log_level)
-    loop = asyncio.get_running_loop()
-    ended = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, ended.set)
-    with StateDirectory(settings.state_dir) as state:
-        for warning in settings.warnings():
-            _log.warning("%s", warning)
-        while not ended.is_set():
-            await _run_once(settings, state, ended, read_again)
-    return 0
-
-
-async def _run_once(
-    settings: FederatorSettings, state: StateDirectory, ended: asyncio.Event, read_again: ReadAgain | None
-) -> None:
-    """One life under one id: until the end, or until the manager gives another id."""
-    entrance = None
-    if settings.manager:
-        settings = entering.with_link_port(settings)
-        entering_task = asyncio.create_task(entering.enter(settings, state))
-        if not await _first(ended, entering_task):
-            return
-        entrance = entering_task.result()
-        settings = entering.with_handed_out(settings, entrance, read_again)
-    agent = Agent(settings, state, entrance)
-    await agent.start()
-    changed = asyncio.Event() if agent.membership is None else agent.membership.must_restart
-    await _first(ended, asyncio.create_task(_wait(changed)))
-    await agent.stop()
-
-
-async def _wait(event: asyncio.Event) -> None:
-    await event.wait()
-
-
-async def _first(ended: asyncio.Event, task: "asyncio.Task[Any]") -> bool:
-    """Wait for the end or the task, whichever comes first; whether it was the task."""
-    waiting = asyncio.create_task(_wait(ended))
-    await asyncio.wait({waiting, task}, return_when=asyncio.FIRST_COMPLETED)
-    for one in (waiting, task):
-        if not one.done():
-            one.cancel()
-    await asyncio.gather(waiting, *([] if task.done() else [task]), return_exceptions=True)
-    return task.done() and not task.cancelled()
