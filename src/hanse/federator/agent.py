@@ -29,14 +29,16 @@ from hanse.federator.dialling import Dialling
 from hanse.federator.echoes import EchoMemory
 from hanse.federator.entering import Entrance
 from hanse.federator.gate import Gate
+from hanse.federator.gauges import gauges
 from hanse.federator.host import HostSession
-from hanse.federator.http import JSON, HttpServer, Reply
+from hanse.federator.http import HttpServer
 from hanse.federator.links import CONTROL_TOPIC, PROBE_TOPIC, LinkBook
 from hanse.federator.links_by_broker import BrokerLinkBook
 from hanse.federator.membership import MembershipShell
 from hanse.federator.metrics import AgentMetrics
 from hanse.federator.naming import exported, imported, local_copies
 from hanse.federator.obligations import AckOrder, Obligation
+from hanse.federator.pages import Pages
 from hanse.federator.pieces import joined, singles
 from hanse.federator.private import PrivateGroup
 from hanse.federator.reporter import REPORT_EVERY_S, FederatorReporter
@@ -75,7 +77,6 @@ from hanse.protocol.machine import Machine
 from hanse.protocol.messages import HOST, Publication, Run
 from hanse.protocol.packets import split, topic_of
 from hanse.protocol.settings import MANAGEMENT_GROUP
-from hanse.telemetry import prometheus
 
 _log = logging.getLogger(__name__)
 
@@ -190,16 +191,29 @@ class Agent:
         self._is_interest_dirty = False
         self._is_restored = False
         self.link_url: str | None = None
-        self.http = HttpServer(
-            {
-                "/metrics": self._metrics_page,
-                "/healthz": self._health_page,
-                "/groups": self._groups_page,
-                "/accounts": lambda: (200, JSON, self._accounting.page()),
-            },
-            posts={"/trace": self.tracing.answer},
+        self.metrics = AgentMetrics(
+            protocol=self.machine.counters,
+            agent=self.counters,
+            emitted=self.emitted,
+            drops=lambda: {**self.links.drops, **self.host.client.counters.drops},
+            gauges=gauges(
+                self.machine,
+                self.host,
+                self.custodian.outbox,
+                filters=lambda: len(self._known_filters),
+                membership=lambda: self.membership,
+            ),
         )
-        self.metrics = self._make_metrics()
+        self.pages = Pages(
+            self.machine,
+            is_host_up=lambda: self.host.client.is_connected,
+            joined=lambda: self._joined,
+            counters=self.counters,
+            membership=lambda: None if self.membership is None else self.membership.page(),
+            metrics=self.metrics.render,
+            accounts=self._accounting.page,
+        )
+        self.http = HttpServer(self.pages.routes(), posts={"/trace": self.tracing.answer})
         self.reporter = FederatorReporter(
             self.identity,
             is_wanted=lambda topic: bool(self.machine.match(topic)),
@@ -218,7 +232,7 @@ class Agent:
             announcement_interval_s=protocol.announcement_interval_s,
             expiry_s=protocol.expiry_s,
             counters=self.counters,
-            groups=self._reported_groups,
+            groups=self.pages.reported_groups,
             is_host_up=lambda: self.host.client.is_connected,
             publish=lambda topic: self.host.client.publish(topic, b""),
             measure=self._measure_host,
@@ -229,55 +243,6 @@ class Agent:
         topic = f"{SELF_PROBE_TOPIC}/{self.identity}"
         self.host.deliver(encode(topic, b"", qos=1), 1, 1, obligation)
         obligation.settle()
-
-    def _reported_groups(self, count_max: int) -> list[dict[str, object]]:
-        names = ("group", "core", "parents", "mesh", "interest")
-        return [{name: row[name] for name in names} for row in self._group_rows(count_max)]
-
-    def _make_metrics(self) -> AgentMetrics:
-        machine, host = self.machine, self.host
-        return AgentMetrics(
-            protocol=machine.counters,
-            agent=self.counters,
-            emitted=self.emitted,
-            drops=lambda: {**self.links.drops, **host.client.counters.drops},
-            gauges={
-                "groups": ("Groups known.", lambda: len(machine.groups())),
-                "neighbours": ("Neighbours whose link is up.", lambda: len(machine.neighbours())),
-                "filters": ("Filters of local interest.", lambda: len(self._known_filters)),
-                "host_connected": ("1 while the host broker lets us in.", lambda: host.client.is_connected),
-                "host_subscriptions_refused": (
-                    "Subscriptions that the host refused: its ACL, or a limit of its.",
-                    lambda: host.refused_subscriptions,
-                ),
-                "host_unacknowledged": ("Deliveries that the host has not taken.", lambda: host.client.unacknowledged),
-                "host_mqtt_version": (
-                    "The protocol level at the host: 5, or 4 (3.1.1).",
-                    lambda: host.client.traits.version,
-                ),
-                "host_properties_lost": (
-                    "Publications that the host, which speaks 3.1.1, got without their properties.",
-                    lambda: host.client.counters.properties_lost,
-                ),
-                "parked_bytes": ("Publications of QoS 0 that wait for a way.", lambda: machine.parked_bytes),
-                "in_custody": (
-                    "Publications of QoS 1 and 2 that some way has yet to take.",
-                    lambda: machine.in_custody,
-                ),
-                "retained_bytes": ("Publications kept for a while after.", lambda: machine.retained_bytes),
-                "outbox_bytes": ("What waits on disk.", lambda: self.custodian.outbox.bytes),
-                "outbox_records": ("Batches that wait on disk.", lambda: self.custodian.outbox.records),
-                "epoch": ("The boot epoch.", lambda: machine.epoch),
-                "manager_away": (
-                    "1 while no manager answers.",
-                    lambda: self.membership is not None and self.membership.is_away,
-                ),
-                "own_links": (
-                    "Links made while no manager answered.",
-                    lambda: self.membership.own_links if self.membership else 0,
-                ),
-            },
-        )
 
     def _make_links(self, client_settings: ClientSettings) -> LinkBook | BrokerLinkBook:
         def up(neighbour: int) -> None:
@@ -969,50 +934,6 @@ class Agent:
         if peer.get("protocol") != str(codec.VERSION):
             return f"federator {identity} speaks protocol {peer.get('protocol')!r}, this one {codec.VERSION}"
         return None if self.membership is None else self.membership.admit(identity)
-
-    # --- pages --------------------------------------------------------------------------------------------------------
-
-    def _metrics_page(self) -> Reply:
-        return 200, prometheus.MEDIA_TYPE, self.metrics.render()
-
-    def _health_page(self) -> Reply:
-        is_healthy = self.host.client.is_connected
-        body = {
-            "id": self.identity,
-            "epoch": self.machine.epoch,
-            "broker": "connected" if is_healthy else "away",
-            "neighbours": list(self.machine.neighbours()),
-            "management_core": self.machine.core_of(MANAGEMENT_GROUP),
-            "joined_by_bridges": sorted(self._joined),
-            "counters": dict(self.machine.counters + self.counters),
-            "membership": None if self.membership is None else self.membership.page(),
-        }
-        return 200 if is_healthy else 503, JSON, json.dumps(body)
-
-    def _groups_page(self) -> Reply:
-        return 200, JSON, json.dumps({"id": self.identity, "groups": self._group_rows()})
-
-    def _group_rows(self, count_max: int | None = None) -> list[dict[str, object]]:
-        rows: list[dict[str, object]] = []
-        for group in self.machine.groups()[:count_max]:
-            core = self.machine.core_of(group)
-            rows.append(
-                {
-                    "group": group,
-                    "role": self._role(group, core),
-                    "core": core,
-                    "distance": None if core is None else self.machine.distance_to(core),
-                    "parents": [] if core is None else list(self.machine.parents_of(core)),
-                    "mesh": list(self.machine.mesh_neighbours(group)),
-                    "interest": self.machine.is_local(group),
-                }
-            )
-        return rows
-
-    def _role(self, group: str, core: int | None) -> str:
-        if core == self.identity:
-            return "core"
-        return "member" if self.machine.is_member(group) else "outsider"
 
 
 def _distinct(routed: Routed) -> list[Run]:
