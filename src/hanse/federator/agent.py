@@ -13,18 +13,19 @@ import asyncio
 import json
 import logging
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
 from hanse import __version__
-from hanse.errors import HanseError, LocalError, RemoteError, Unavailable
+from hanse.errors import HanseError, LocalError, RemoteError
 from hanse.federator.accounting import Accounting
 from hanse.federator.bridges import BridgeBook
 from hanse.federator.copies import CopyMerger
 from hanse.federator.crossing import Crossing, FilterCounts
 from hanse.federator.custodian import Custodian
+from hanse.federator.delivery import Delivery
 from hanse.federator.dialling import Dialling
 from hanse.federator.echoes import EchoMemory
 from hanse.federator.entering import Entrance
@@ -36,10 +37,9 @@ from hanse.federator.links import CONTROL_TOPIC, PROBE_TOPIC, LinkBook
 from hanse.federator.links_by_broker import BrokerLinkBook
 from hanse.federator.membership import MembershipShell
 from hanse.federator.metrics import AgentMetrics
-from hanse.federator.naming import exported, imported, local_copies
+from hanse.federator.naming import exported, local_copies
 from hanse.federator.obligations import AckOrder, Obligation
 from hanse.federator.pages import Pages
-from hanse.federator.pieces import joined, singles
 from hanse.federator.private import PrivateGroup
 from hanse.federator.reporter import REPORT_EVERY_S, FederatorReporter
 from hanse.federator.retained import RetainedFetcher
@@ -80,8 +80,6 @@ from hanse.protocol.settings import MANAGEMENT_GROUP
 
 _log = logging.getLogger(__name__)
 
-INTERNAL_PREFIX = "$hanse/"
-TELEMETRY_PREFIX = "$hanse/telemetry/"
 SAVE_EVERY_S = 0.2
 # For this long after the start the host may hand in again what a former process has numbered.
 COME_AGAIN_S = 30.0
@@ -126,9 +124,7 @@ class Agent:
         self._echoes = EchoMemory()
         self._gate = Gate(self.counters)
         self._bridges = BridgeBook()
-        self._joined: frozenset[int] = frozenset()
         self._shares_warned: set[tuple[str, int]] = set()
-        self._undelivered: deque[tuple[Run, Obligation]] = deque()
         self.custodian = Custodian(
             state.path,
             bytes_max=settings.outbox_bytes_max,
@@ -152,12 +148,27 @@ class Agent:
             on_publications=self._on_host_publications,
             on_internal=self._on_internal,
             on_state=self._on_host_state,
-            on_credit=self._on_host_credit,
+            on_credit=lambda: self.delivery.on_credit(),  # noqa: PLW0108 - it is made after the session
             journal=self.custodian.journal,
             ring=self.custodian.ring,
             counters=self.counters,
         )
         self._acks = AckOrder(self.host.client.ack)
+        self.delivery = Delivery(
+            self.machine,
+            self.host,
+            gate=self._gate,
+            crossing=self._crossing,
+            echoes=self._echoes,
+            ring=self.custodian.ring,
+            counters=self.counters,
+            clock=self._loop.time,
+            carry_out=self._carry_out,
+            take_internal=self._take_internal,
+        )
+        # By these names the data path calls them itself: not a call more a batch.
+        self._deliver = self.delivery.deliver
+        self._deliver_own = self.delivery.deliver_own
         self.links = self._make_links(client_settings)
         own = private_group(self.identity)
         private = PrivateGroup(lambda: self._step(events.Subscribed(own)), lambda: self._step(events.Unsubscribed(own)))
@@ -207,7 +218,7 @@ class Agent:
         self.pages = Pages(
             self.machine,
             is_host_up=lambda: self.host.client.is_connected,
-            joined=lambda: self._joined,
+            joined=lambda: self._echoes.joined,
             counters=self.counters,
             membership=lambda: None if self.membership is None else self.membership.page(),
             metrics=self.metrics.render,
@@ -630,114 +641,6 @@ class Agent:
             self._hand_on(routed)
         self.metrics.hop.observe(self._loop.time() - started)
 
-    # --- deliveries to the host broker --------------------------------------------------------------------------------
-
-    def _deliver(self, runs: list[Run], token: int) -> None:
-        """Publish runs at the host; those of QoS 0 leave as one piece."""
-        obligation = Obligation(lambda: self._host_took(runs, token) if token else None)
-        loose: list[Run] = []
-        for run in runs:
-            if run[6][0].startswith(INTERNAL_PREFIX) and not run[6][0].startswith(TELEMETRY_PREFIX):
-                self._take_internal(run)
-                continue
-            for piece in self._for_host(run):
-                if piece[4]:
-                    self._deliver_owed(piece, obligation)
-                else:
-                    loose.append(piece)
-        if loose:
-            drops = self.host.client.counters.drops
-            dropped = sum(drops.values())
-            self._deliver_bodies(b"".join([run[7] for run in loose]), 0, sum([run[3] for run in loose]), None)
-            # Such a batch leaves whole, or not at all.
-            measure = "delivered" if sum(drops.values()) == dropped else "dropped:host"
-            for run in loose:
-                self.machine.count_here(measure, run)
-        obligation.settle()
-
-    def _for_host(self, run: Run) -> list[Run]:
-        """What of a run this host broker is to be given, as it may see it.
-
-        In pieces where publications of QoS 2 are left out: the journal and the ring go by their ids (R34).
-        """
-        if run[4] == 2 and run[3] > 1:
-            return joined([piece for single in singles(run) for piece in self._for_host(single)])
-        run = self._admitted(run)
-        if run[3] and not self._crossing.is_trivial:
-            body, length = imported(self._crossing, run.body)
-            self._count_kept_out("dropped:import", run, length)
-            run = run._replace(body=body, length=length)
-        if run[3] and run[0] in self._joined:
-            body, length = self._echoes.without_echoes(self._loop.time(), run.body)
-            self.counters["echoes_cancelled"] += run.length - length
-            self._count_kept_out("dropped:echo", run, length)
-            run = run._replace(body=body, length=length)
-        return [run] if run[3] else []
-
-    def _host_took(self, runs: list[Run], token: int) -> None:
-        """The host broker has acknowledged all of a batch: it is delivered, whatever happens to us now (R34)."""
-        for run in runs:
-            if run[4] == 1:
-                self.custodian.ring.add(run[0], run[1], run[2], run[3])
-        self._carry_out(self.machine.acknowledged(self._loop.time(), HOST, (token,)))
-
-    def _admitted(self, run: Run) -> Run:
-        """A neighbour's run without what no broker should be given."""
-        body, length = self._gate.admit(run[7], run[3])
-        return run if length == run[3] else run._replace(body=body, length=length)
-
-    def _count_kept_out(self, measure: str, run: Run, length: int) -> None:
-        if length < run.length:
-            self.machine.count_here(measure, run._replace(length=run.length - length, body=b""))
-
-    def _deliver_bodies(self, body: bytes, qos: int, count: int, obligation: Obligation | None) -> None:
-        self.host.deliver(body, qos, count, obligation)
-        if self._echoes.is_active:
-            self._echoes.remember(self._loop.time(), body)
-        self.counters["delivered"] += count
-
-    def _deliver_owed(self, run: Run, obligation: Obligation) -> None:
-        obligation.owe()
-        if self._undelivered:
-            self._undelivered.append((run, obligation))
-            return
-        try:
-            self._deliver_exactly(run, obligation)
-        except Unavailable:
-            self._undelivered.append((run, obligation))
-            return
-        obligation.settle()
-
-    def _deliver_exactly(self, run: Run, obligation: Obligation) -> None:
-        if run.groups:
-            self.host.deliver_run(run, obligation)
-        else:
-            self.host.deliver(run.body, run.qos, run.length, obligation)
-        if self._echoes.is_active:
-            self._echoes.remember(self._loop.time(), run.body)
-        self.counters["delivered"] += run.length
-        if run.groups:
-            self.machine.count_delivered(run)
-
-    def _deliver_own(self, packet: bytes, qos: int) -> None:
-        """Publish one packet that no neighbour and no client is owed an acknowledgement for."""
-        if not qos:
-            self._deliver_bodies(packet, 0, 1, None)
-            return
-        obligation = Obligation(_nothing)
-        self._deliver_owed(Run(self.identity, self.machine.epoch, 0, 1, qos, 0, (), packet), obligation)
-        obligation.settle()
-
-    def _on_host_credit(self) -> None:
-        while self._undelivered:
-            run, obligation = self._undelivered[0]
-            try:
-                self._deliver_exactly(run, obligation)
-            except Unavailable:
-                return
-            self._undelivered.popleft()
-            obligation.settle()
-
     # --- between federators -------------------------------------------------------------------------------------------
 
     def _take_internal(self, run: Run) -> None:
@@ -745,7 +648,7 @@ class Agent:
         if run.groups[0] == private_group(self.identity):
             if self.tracing.take_report(run):
                 return
-            answer = self._admitted(run)
+            answer = self._gate.admit_run(run)
             if answer.length:
                 self.retained.on_answer(answer)
             return
@@ -823,9 +726,7 @@ class Agent:
         self._publish_to(MANAGEMENT_GROUP, [encode(MANAGEMENT_GROUP, json.dumps(message).encode(), qos=1)])
 
     def _count_echoes(self) -> None:
-        self._echoes.is_active = bool(self._bridges.names)
-        self._joined = self._bridges.joined()
-        self._echoes.echoes = max(1, len(self._joined))
+        self._echoes.expect_from(self._bridges.joined(), is_bridged=bool(self._bridges.names))
 
     def _change_interest(self, change: Change) -> None:
         if change.is_empty:
@@ -939,7 +840,3 @@ class Agent:
 def _distinct(routed: Routed) -> list[Run]:
     """The runs of a batch of our own, each once, however many neighbours get it."""
     return list({run.first: run for runs in routed.frames.values() for run in runs}.values())
-
-
-def _nothing() -> None:
-    """An obligation to nobody: the publication is our own."""
