@@ -10,18 +10,15 @@ Rules:
 """
 
 import asyncio
-import json
 import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import cast
 
 from hanse import __version__
 from hanse.errors import HanseError, LocalError, RemoteError
 from hanse.federator.accounting import Accounting
-from hanse.federator.bridges import BridgeBook
 from hanse.federator.copies import CopyMerger
 from hanse.federator.crossing import Crossing, FilterCounts
 from hanse.federator.custodian import Custodian
@@ -35,6 +32,8 @@ from hanse.federator.host import HostSession
 from hanse.federator.http import HttpServer
 from hanse.federator.links import CONTROL_TOPIC, PROBE_TOPIC, LinkBook
 from hanse.federator.links_by_broker import BrokerLinkBook
+from hanse.federator.local_interest import LocalInterest
+from hanse.federator.management import Management
 from hanse.federator.membership import MembershipShell
 from hanse.federator.metrics import AgentMetrics
 from hanse.federator.naming import exported, local_copies
@@ -47,9 +46,7 @@ from hanse.federator.settings import FederatorSettings
 from hanse.federator.sources import CLIENT_PREFIX, InterestSources
 from hanse.federator.store import StateDirectory
 from hanse.federator.tracing import Tracing
-from hanse.interest import Change, InterestRegistry, MosquittoFileAdapter, PollAdapter, Report
-from hanse.interest.fetch import ListAddress, fetch
-from hanse.interest.follow import LogFollower, Read, Rotated
+from hanse.interest import InterestRegistry
 from hanse.mqtt.client import ClientSettings
 from hanse.mqtt.link import Frame
 from hanse.mqtt.publication import Publication as HostPublication
@@ -75,19 +72,12 @@ from hanse.protocol.forwarding import Routed
 from hanse.protocol.identity import private_group
 from hanse.protocol.machine import Machine
 from hanse.protocol.messages import HOST, Publication, Run
-from hanse.protocol.packets import split, topic_of
-from hanse.protocol.settings import MANAGEMENT_GROUP
 
 _log = logging.getLogger(__name__)
 
 SAVE_EVERY_S = 0.2
 # For this long after the start the host may hand in again what a former process has numbered.
 COME_AGAIN_S = 30.0
-# Bridges and share names are told when they change, and again this often: who joins later has to know of them.
-TELL_EVERY_S = 3.0
-# Share names in one message, and warnings given once; more are left out.
-SHARE_NAMES_MAX = 1_000
-FOLLOW_EVERY_S = 0.1
 SELF_PROBE_TOPIC = "hanse/probe/self"
 _SUMMARIES = bytes((codec.SUMMARIES,))
 # Below it a 3.1.1 host is asked what it can do; as all probes, it never crosses.
@@ -117,14 +107,11 @@ class Agent:
         )
         self._accounting = Accounting(self.machine, self._loop.time)
         self._crossing: Crossing = settings.crossing()
-        # Names here and names in the federation, where they differ: interest outward, host subscriptions inward.
-        self._wanted = FilterCounts(self._crossing.outward_filter)
+        # Names in the federation and names here, where they differ.
         self._asked = FilterCounts(self._crossing.inward_filter)
         self._copies = CopyMerger()
         self._echoes = EchoMemory()
-        self._gate = Gate(self.counters)
-        self._bridges = BridgeBook()
-        self._shares_warned: set[tuple[str, int]] = set()
+        gate = Gate(self.counters)
         self.custodian = Custodian(
             state.path,
             bytes_max=settings.outbox_bytes_max,
@@ -157,14 +144,14 @@ class Agent:
         self.delivery = Delivery(
             self.machine,
             self.host,
-            gate=self._gate,
+            gate=gate,
             crossing=self._crossing,
             echoes=self._echoes,
             ring=self.custodian.ring,
             counters=self.counters,
             clock=self._loop.time,
             carry_out=self._carry_out,
-            take_internal=self._take_internal,
+            take_internal=lambda run: self.management.take(run),  # noqa: PLW0108 - it is made last of all
         )
         # By these names the data path calls them itself: not a call more a batch.
         self._deliver = self.delivery.deliver
@@ -183,24 +170,43 @@ class Agent:
             deliver=self._deliver_own,
             counters=self.counters,
         )
-        self.interest = InterestRegistry()
-        self._sources = InterestSources(settings)
+        registry = InterestRegistry()
         self.tracing = Tracing(
             self.machine,
             crossing=self._crossing,
             publish=self._publish_to,
-            ask_all=self._tell_all,
+            ask_all=lambda message: self.management.tell_all(message),  # noqa: PLW0108 - the same
             send=self.links.send_probe,
             is_host_up=lambda: self.host.client.is_connected,
-            filters=self.interest.wanted,
+            filters=registry.wanted,
             join=private.join,
             part=private.part,
             counters=self.counters,
         )
-        self._known_filters: set[str] = set()
-        self._expiry_timer: asyncio.TimerHandle | None = None
-        self._is_interest_dirty = False
-        self._is_restored = False
+        self.management = Management(
+            self.identity,
+            publish=self._publish_to,
+            retained=self.retained,
+            tracing=self.tracing,
+            gate=gate,
+            echoes=self._echoes,
+            shares=registry.shares,
+            counters=self.counters,
+        )
+        self.interest = LocalInterest(
+            self.machine,
+            InterestSources(settings),
+            state,
+            registry=registry,
+            crossing=self._crossing,
+            poll_interval_s=settings.poll_interval_s,
+            step=self._step,
+            note=self._note_interest,
+            want_retained=self.retained.want,
+            on_bridges=self.management.take_reports,
+            on_shares=self.management.tell_shares,
+            counters=self.counters,
+        )
         self.link_url: str | None = None
         self.metrics = AgentMetrics(
             protocol=self.machine.counters,
@@ -211,7 +217,7 @@ class Agent:
                 self.machine,
                 self.host,
                 self.custodian.outbox,
-                filters=lambda: len(self._known_filters),
+                filters=lambda: len(self.interest),
                 membership=lambda: self.membership,
             ),
         )
@@ -347,30 +353,20 @@ class Agent:
         )
         self._carry_out(left)
         # Before the first link: the claims that neighbours hear first should be whole.
-        document = self._state.read_interest()
-        if document is not None:
-            try:
-                self._change_interest(self.interest.load(self._loop.time(), time.time(), document))
-            except LocalError as error:  # JSON, and not ours: it never stops a start
-                self._state.drop_interest(str(error))
-        self._is_restored = True
-        self.host.listen(self._sources.topics())
+        self.interest.restore()
+        self.host.listen(self.interest.topics())
         if self.membership is not None:
             self.host.listen(self.membership.topics())
         for wanted in self._crossing.standing_filters:
             self.host.want(wanted)
-        for source, reports in self._sources.start():
-            self._report(source, reports)
+        self.interest.start()
         await self.host.client.start()
         await self._link_up()
         address = self.settings.metrics_address()
         if address is not None:
             _log.info("metrics on %s", await self.http.start(*address))
-        self._tasks.append(asyncio.create_task(self._save_interest()))
-        self._tasks.append(asyncio.create_task(self._report_telemetry()))
-        self._tasks.append(asyncio.create_task(self._tell_again()))
-        self._tasks += [asyncio.create_task(self._follow(*source)) for source in self._sources.files]
-        self._tasks += [asyncio.create_task(self._poll(*source)) for source in self._sources.polls]
+        work = [self._save(), self._report_telemetry(), self.management.tell_again(), *self.interest.watch()]
+        self._tasks += [asyncio.create_task(one) for one in work]
         self._arm()
 
     async def stop(self) -> None:
@@ -386,14 +382,13 @@ class Agent:
         await asyncio.sleep(0.05)  # the frames that say so leave with the loop's next turns
         if self._timer is not None:
             self._timer.cancel()
-        if self._expiry_timer is not None:
-            self._expiry_timer.cancel()
+        self.interest.stop()
         await self.links.stop()
         await self.host.client.stop()
         await self.http.stop()
         self.custodian.write_wanted(self.machine.host_subscriptions())
         self.custodian.stop()
-        self._state.write_interest(self.interest.dump(self._loop.time(), time.time()))
+        self.interest.save()
 
     # --- the machine --------------------------------------------------------------------------------------------------
 
@@ -458,6 +453,10 @@ class Agent:
             self.host.want(filter_)
         for filter_ in released:
             self.host.release(filter_)
+
+    def _note_interest(self, group: str, is_added: bool) -> None:
+        self.reporter.note_interest(group, is_added=is_added, epoch=self.machine.epoch)
+        self._accounting.note_interest(group, is_added=is_added)
 
     def _emit(self, event: Emit) -> None:
         self.emitted[event.name] += 1
@@ -641,46 +640,7 @@ class Agent:
             self._hand_on(routed)
         self.metrics.hop.observe(self._loop.time() - started)
 
-    # --- between federators -------------------------------------------------------------------------------------------
-
-    def _take_internal(self, run: Run) -> None:
-        """A message to the federators, not to clients."""
-        if run.groups[0] == private_group(self.identity):
-            if self.tracing.take_report(run):
-                return
-            answer = self._gate.admit_run(run)
-            if answer.length:
-                self.retained.on_answer(answer)
-            return
-        for start, end in split(run.body):
-            packet = run.body[start:end]
-            try:
-                message = json.loads(payload_of(packet)) if topic_of(packet) == MANAGEMENT_GROUP else {}
-                kind = message.get("kind")
-                if kind == "retained":
-                    self.retained.on_request([str(wanted) for wanted in message["filters"]], int(message["to"]))
-                elif kind == "trace":
-                    self.tracing.on_question(run.origin, message)
-                elif kind == "shares":
-                    self._compare_shares(run.origin, [str(name) for name in message["names"]])
-                elif kind == "bridges":
-                    self._bridges.hear(run.origin, [str(name) for name in message["names"]])
-                    self._count_echoes()
-            except (ArithmeticError, AttributeError, LookupError, RecursionError, RemoteError, TypeError, ValueError):
-                self.counters["management_refused"] += 1
-
-    def _compare_shares(self, origin: int, names: list[str]) -> None:
-        both = {(name, origin) for name in set(names) & set(self.interest.shares())} - self._shares_warned
-        for name, _ in sorted(both):
-            if len(self._shares_warned) >= SHARE_NAMES_MAX:
-                return
-            self._shares_warned.add((name, origin))
-            self.counters["share_names_at_two_brokers"] += 1
-            _log.warning(
-                "share name %r is in use at federator %d too: each broker's share group gets its own copy", name, origin
-            )
-
-    # --- interest -----------------------------------------------------------------------------------------------------
+    # --- what the host says to the agent itself -----------------------------------------------------------------------
 
     def _on_internal(self, publications: list[HostPublication]) -> None:
         """Messages of the host for the agent: what clients subscribe to."""
@@ -697,119 +657,20 @@ class Agent:
                     self.counters["frames_refused"] += 1
                     _log.warning("%s", error)
                     continue
-            for source, reports in self._sources.hear(publication):
-                self._report(source, reports)
-
-    def _report(self, source: str, reports: list[Report]) -> None:
-        if reports:
-            self._change_interest(self.interest.apply(self._loop.time(), source, reports))
-            if self._bridges.take(reports):
-                self._tell_bridges()
-                self._count_echoes()
-
-    async def _tell_again(self) -> None:
-        while True:
-            await asyncio.sleep(TELL_EVERY_S)
-            if self._bridges.names:
-                self._tell_bridges()
-            if self.interest.shares():
-                self._tell_shares()
-
-    def _tell_bridges(self) -> None:
-        self._tell_all({"kind": "bridges", "names": self._bridges.names})
-
-    def _tell_shares(self) -> None:
-        self._tell_all({"kind": "shares", "names": sorted(self.interest.shares())[:SHARE_NAMES_MAX]})
-
-    def _tell_all(self, message: dict[str, object]) -> None:
-        """Something for all federators."""
-        self._publish_to(MANAGEMENT_GROUP, [encode(MANAGEMENT_GROUP, json.dumps(message).encode(), qos=1)])
-
-    def _count_echoes(self) -> None:
-        self._echoes.expect_from(self._bridges.joined(), is_bridged=bool(self._bridges.names))
-
-    def _change_interest(self, change: Change) -> None:
-        if change.is_empty:
-            return
-        self._is_interest_dirty = True
-        wanted, ended = self._wanted.apply([*change.added, *change.changed], change.removed)
-        for filter_ in ended:
-            self._known_filters.discard(filter_)
-            self._tell_interest(events.Unsubscribed(filter_))
-        added = [filter_ for filter_, _ in wanted if filter_ not in self._known_filters]
-        for filter_ in added:
-            self._known_filters.add(filter_)
-            self._tell_interest(events.Subscribed(filter_))
-        if self._is_restored and added:
-            self.retained.want(added, [filter_ for filter_, _ in change.added])
-        if change.shares_added:
-            self._tell_shares()
-        self._arm_expiry()
-
-    def _tell_interest(self, event: events.Subscribed | events.Unsubscribed) -> None:
-        """Tell the protocol, and telemetry where this broker's interest in the group began or ended with it."""
-        group = self.machine.settings.grouping.group_of(event.filter)
-        was_local = self.machine.is_local(group)
-        self._step(event)
-        if self.machine.is_local(group) != was_local:
-            self.reporter.note_interest(group, is_added=not was_local, epoch=self.machine.epoch)
-            self._accounting.note_interest(group, is_added=not was_local)
-
-    def _arm_expiry(self) -> None:
-        if self._expiry_timer is not None:
-            self._expiry_timer.cancel()
-            self._expiry_timer = None
-        due = self.interest.next_expiry_s()
-        if due is not None:
-            self._expiry_timer = self._loop.call_at(due, self._expire_interest)
-
-    def _expire_interest(self) -> None:
-        self._change_interest(self.interest.expire(self._loop.time()))
-        self._arm_expiry()
-
-    async def _follow(self, adapter: MosquittoFileAdapter, path: Path) -> None:
-        """Read a broker's log file as it grows."""
-        follower = LogFollower(path)
-        while True:
-            found = follower.poll()
-            if found is None:
-                await asyncio.sleep(FOLLOW_EVERY_S)
-            elif isinstance(found, Read):
-                self._report(adapter.source, adapter.feed(found.chunk))
-            else:
-                self._report(adapter.source, adapter.began_anew() if isinstance(found, Rotated) else adapter.lost())
-
-    async def _poll(self, adapter: PollAdapter, address: ListAddress) -> None:
-        """Ask the broker for its subscriptions, again and again."""
-        adapter.restore(self.interest.held_of(adapter.source))
-        is_told = False
-        while True:
-            try:
-                rows = await asyncio.to_thread(fetch, address, adapter.listing, adapter.counters)
-                self._report(adapter.source, adapter.listed(rows))
-                is_told = False
-            except HanseError as error:
-                self._report(adapter.source, adapter.failed())
-                self.counters["lists_failed"] += 1
-                if not is_told:
-                    _log.warning("subscriptions are not to be had: %s", error)
-                is_told = True
-            await asyncio.sleep(self.settings.poll_interval_s)
+            self.interest.hear(publication)
 
     async def _report_telemetry(self) -> None:
         while True:
             await asyncio.sleep(REPORT_EVERY_S)
             self.reporter.report()
 
-    async def _save_interest(self) -> None:
-        """Keep interest soon after it changed: a client that stays subscribed does not say so again (R22)."""
+    async def _save(self) -> None:
+        """Keep what is wanted here and elsewhere soon after it changed."""
         pause_s = SAVE_EVERY_S
         while True:
             await asyncio.sleep(pause_s)
             begun = self._loop.time()
-            if self._is_interest_dirty:
-                self._is_interest_dirty = False
-                self._state.write_interest(self.interest.dump(begun, time.time()))
+            self.interest.save_if_changed()
             if self._is_wanted_dirty:
                 self._is_wanted_dirty = False
                 self.custodian.write_wanted(self.machine.host_subscriptions())
@@ -823,8 +684,7 @@ class Agent:
             return
         if error is not None:
             _log.warning("host broker %s: %s", self.settings.broker, error)
-        for source, reports in self._sources.lost():
-            self._report(source, reports)
+        self.interest.lose_host()
 
     # --- handshake ----------------------------------------------------------------------------------------------------
 
