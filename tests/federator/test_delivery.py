@@ -95,7 +95,7 @@ class Scene:
             ring=self.ring,
             counters=self.counters,
             clock=lambda: self.net.now,
-            carry_out=self._carry_out,
+            on_taken=lambda way, tokens: self._carry_out(self.machine.acknowledged(self.net.now, way, tokens)),
             take_internal=self.internal.append,
         )
 

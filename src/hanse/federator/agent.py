@@ -13,61 +13,47 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import cast
 
-from hanse import __version__
 from hanse.errors import HanseError, LocalError, RemoteError
 from hanse.federator.accounting import Accounting
+from hanse.federator.batches import HostBatches
 from hanse.federator.copies import CopyMerger
-from hanse.federator.crossing import Crossing, FilterCounts
+from hanse.federator.crossing import Crossing
 from hanse.federator.custodian import Custodian
 from hanse.federator.delivery import Delivery
-from hanse.federator.dialling import Dialling
 from hanse.federator.echoes import EchoMemory
+from hanse.federator.effects import Effects
 from hanse.federator.entering import Entrance
 from hanse.federator.gate import Gate
 from hanse.federator.gauges import gauges
-from hanse.federator.host import HostSession
+from hanse.federator.host import HostSession, client_settings
 from hanse.federator.http import HttpServer
-from hanse.federator.links import CONTROL_TOPIC, PROBE_TOPIC, LinkBook
+from hanse.federator.linking import Links, follow_manager, link_up, make_links
+from hanse.federator.links import CONTROL_TOPIC, PROBE_TOPIC
 from hanse.federator.links_by_broker import BrokerLinkBook
 from hanse.federator.local_interest import LocalInterest
 from hanse.federator.management import Management
 from hanse.federator.membership import MembershipShell
 from hanse.federator.metrics import AgentMetrics
 from hanse.federator.naming import exported, local_copies
-from hanse.federator.obligations import AckOrder, Obligation
+from hanse.federator.notices import Notices
 from hanse.federator.pages import Pages
 from hanse.federator.private import PrivateGroup
-from hanse.federator.reporter import REPORT_EVERY_S, FederatorReporter
+from hanse.federator.reporter import FederatorReporter
 from hanse.federator.retained import RetainedFetcher
 from hanse.federator.settings import FederatorSettings
-from hanse.federator.sources import CLIENT_PREFIX, InterestSources
-from hanse.federator.store import StateDirectory
+from hanse.federator.sources import InterestSources
+from hanse.federator.store import StateDirectory, save_again
 from hanse.federator.tracing import Tracing
+from hanse.federator.wanted import Wanted
 from hanse.interest import InterestRegistry
-from hanse.mqtt.client import ClientSettings
 from hanse.mqtt.link import Frame
 from hanse.mqtt.publication import Publication as HostPublication
-from hanse.mqtt.publication import encode, payload_of
+from hanse.mqtt.publication import payload_of
 from hanse.protocol import codec, events
-from hanse.protocol.effects import (
-    Acknowledge,
-    CloseLink,
-    Deliver,
-    Discard,
-    Effect,
-    Emit,
-    Fetch,
-    Send,
-    SendRuns,
-    SendSummaries,
-    Store,
-    StoreEpoch,
-    SubscribeHost,
-    UnsubscribeHost,
-)
+from hanse.protocol.effects import Emit
 from hanse.protocol.forwarding import Routed
 from hanse.protocol.identity import private_group
 from hanse.protocol.machine import Machine
@@ -75,13 +61,9 @@ from hanse.protocol.messages import HOST, Publication, Run
 
 _log = logging.getLogger(__name__)
 
-SAVE_EVERY_S = 0.2
 # For this long after the start the host may hand in again what a former process has numbered.
 COME_AGAIN_S = 30.0
-SELF_PROBE_TOPIC = "hanse/probe/self"
 _SUMMARIES = bytes((codec.SUMMARIES,))
-# Below it a 3.1.1 host is asked what it can do; as all probes, it never crosses.
-HOST_PROBE_TOPIC = "hanse/probe/host"
 
 
 class Agent:
@@ -97,9 +79,9 @@ class Agent:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self.counters: Counter[str] = Counter()
-        self.emitted: Counter[str] = Counter()
+        self._notices = Notices()
         self.machine = Machine(
-            self.identity,
+            identity,
             settings.protocol_settings(),
             now=self._loop.time(),
             wall_s=int(time.time()),
@@ -107,8 +89,6 @@ class Agent:
         )
         self._accounting = Accounting(self.machine, self._loop.time)
         self._crossing: Crossing = settings.crossing()
-        # Names in the federation and names here, where they differ.
-        self._asked = FilterCounts(self._crossing.inward_filter)
         self._copies = CopyMerger()
         self._echoes = EchoMemory()
         gate = Gate(self.counters)
@@ -119,19 +99,14 @@ class Agent:
             step=self._step,
             counters=self.counters,
         )
-        # Batches of the host's that it waits to hear of: what says so, and its packet identifiers.
-        self._batches: dict[int, tuple[Callable[[], None], list[int]]] = {}
-        self._next_batch = 1
         # While true the host may hand in again what a former process has numbered.
         self._may_come_again = True
         self._armed_at = 0.0
-        self._started_at = self._loop.time()
-        self._is_wanted_dirty = False
         self._tasks: list[asyncio.Task[None]] = []
 
-        client_settings = self._client_settings()
+        session = client_settings(settings, identity)
         self.host = HostSession(
-            client_settings,
+            session,
             on_publications=self._on_host_publications,
             on_internal=self._on_internal,
             on_state=self._on_host_state,
@@ -140,7 +115,13 @@ class Agent:
             ring=self.custodian.ring,
             counters=self.counters,
         )
-        self._acks = AckOrder(self.host.client.ack)
+        self._wanted = Wanted(
+            self.host,
+            crossing=self._crossing,
+            groups=self.machine.host_subscriptions,
+            write=self.custodian.write_wanted,
+        )
+        batches = HostBatches(self.machine, self.custodian.slots, self.host.client.ack)
         self.delivery = Delivery(
             self.machine,
             self.host,
@@ -150,24 +131,30 @@ class Agent:
             ring=self.custodian.ring,
             counters=self.counters,
             clock=self._loop.time,
-            carry_out=self._carry_out,
+            on_taken=self._on_taken,
             take_internal=lambda run: self.management.take(run),  # noqa: PLW0108 - it is made last of all
         )
-        # By these names the data path calls them itself: not a call more a batch.
-        self._deliver = self.delivery.deliver
-        self._deliver_own = self.delivery.deliver_own
-        self.links = self._make_links(client_settings)
-        own = private_group(self.identity)
+        self.links: Links = make_links(
+            identity,
+            settings,
+            session,
+            epoch=lambda: self.machine.epoch,
+            admit=lambda other: None if self.membership is None else self.membership.admit(other),
+            on_link=self._on_link,
+            on_frames=self._on_link_frames,
+            on_taken=self._on_taken,
+        )
+        own = private_group(identity)
         private = PrivateGroup(lambda: self._step(events.Subscribed(own)), lambda: self._step(events.Unsubscribed(own)))
         self.retained = RetainedFetcher(
-            self.identity,
-            client_settings,
+            identity,
+            session,
             crossing=self._crossing,
             publish=self._publish_to,
             is_known=self.machine.is_known,
             join=lambda _: private.join(),
             part=lambda _: private.part(),
-            deliver=self._deliver_own,
+            deliver=self.delivery.deliver_own,
             counters=self.counters,
         )
         registry = InterestRegistry()
@@ -184,7 +171,7 @@ class Agent:
             counters=self.counters,
         )
         self.management = Management(
-            self.identity,
+            identity,
             publish=self._publish_to,
             retained=self.retained,
             tracing=self.tracing,
@@ -207,11 +194,10 @@ class Agent:
             on_shares=self.management.tell_shares,
             counters=self.counters,
         )
-        self.link_url: str | None = None
         self.metrics = AgentMetrics(
             protocol=self.machine.counters,
             agent=self.counters,
-            emitted=self.emitted,
+            emitted=self._notices.counts,
             drops=lambda: {**self.links.drops, **self.host.client.counters.drops},
             gauges=gauges(
                 self.machine,
@@ -220,6 +206,17 @@ class Agent:
                 filters=lambda: len(self.interest),
                 membership=lambda: self.membership,
             ),
+        )
+        effects = Effects(
+            links=self.links,
+            custodian=self.custodian,
+            wanted=self._wanted,
+            state=state,
+            metrics=self.metrics,
+            send_runs=self._send_runs,
+            deliver=self.delivery.deliver,
+            finish_batch=batches.finish,
+            tell=self._tell,
         )
         self.pages = Pages(
             self.machine,
@@ -232,13 +229,17 @@ class Agent:
         )
         self.http = HttpServer(self.pages.routes(), posts={"/trace": self.tracing.answer})
         self.reporter = FederatorReporter(
-            self.identity,
+            identity,
             is_wanted=lambda topic: bool(self.machine.match(topic)),
             publish=self._publish_telemetry,
             flows=lambda: self.machine.flows,
             links=self.metrics.links,
         )
         self.membership = None if entrance is None else self._make_membership(entrance)
+        # By these names the data path calls the rooms itself: not a call more a batch.
+        self._begin_batch, self._note_packets, self._former_id = batches.begin, batches.note, batches.former_id
+        self._deliver, self._deliver_own = self.delivery.deliver, self.delivery.deliver_own
+        self._carry_out = effects.carry_out
 
     def _make_membership(self, entrance: Entrance) -> MembershipShell:
         protocol = self.machine.settings
@@ -252,92 +253,7 @@ class Agent:
             groups=self.pages.reported_groups,
             is_host_up=lambda: self.host.client.is_connected,
             publish=lambda topic: self.host.client.publish(topic, b""),
-            measure=self._measure_host,
-        )
-
-    def _measure_host(self, taken: Callable[[], None]) -> None:
-        obligation = Obligation(taken)
-        topic = f"{SELF_PROBE_TOPIC}/{self.identity}"
-        self.host.deliver(encode(topic, b"", qos=1), 1, 1, obligation)
-        obligation.settle()
-
-    def _make_links(self, client_settings: ClientSettings) -> LinkBook | BrokerLinkBook:
-        def up(neighbour: int) -> None:
-            if self.membership is not None:
-                self.membership.link_up(neighbour)
-            self.reporter.note_link(neighbour, is_up=True)
-            self._step(events.LinkUp(neighbour))
-
-        def down(neighbour: int) -> None:
-            if self.membership is not None:
-                self.membership.link_down(neighbour)
-            self.reporter.note_link(neighbour, is_up=False)
-            self._step(events.LinkDown(neighbour))
-
-        if self.settings.link == "broker":
-            return BrokerLinkBook(
-                self.identity,
-                client_settings,
-                epoch=lambda: self.machine.epoch,
-                on_up=up,
-                on_down=down,
-                on_frames=self._on_link_frames,
-                on_taken=self._on_taken,
-            )
-        return LinkBook(
-            self.identity,
-            properties=self._link_properties,
-            admit=self._admit,
-            on_up=up,
-            on_down=down,
-            on_frames=self._on_link_frames,
-            on_taken=self._on_taken,
-            tls=self.settings.link_tls(),
-        )
-
-    async def _link_up(self) -> None:
-        """Listen for neighbours and dial those that the operator named."""
-        if isinstance(self.links, BrokerLinkBook):
-            self.host.listen(self.links.filters())
-            for neighbour in self.settings.neighbours():
-                assert neighbour.id is not None, "the settings ask for it"
-                await self.links.add(neighbour.id, str(neighbour.address))
-            self._follow_manager()
-            return
-        address = self.settings.listen_address()
-        if address is not None:
-            self.link_url = await self.links.listen(address)
-            _log.info("listening for neighbours on %s", self.link_url)
-        for neighbour in self.settings.neighbours():
-            self.links.dial(str(neighbour.address))
-        self._follow_manager()
-
-    def _follow_manager(self) -> None:
-        if self.membership is None:
-            return
-        if isinstance(self.links, BrokerLinkBook):
-            self.links.on_stranger = self.membership.invite
-        dialling = Dialling(
-            self.identity,
-            self.links,
-            is_listening=self.settings.link_listen is not None,
-            is_insecure=self.settings.insecure,
-            forget=lambda neighbour: self._step(events.LinkDown(neighbour, is_removed=True)),
-        )
-        self.membership.start(dialling)
-
-    def _client_settings(self) -> ClientSettings:
-        settings = self.settings
-        return ClientSettings(
-            settings.broker,
-            f"{CLIENT_PREFIX}{self.identity}",
-            username=settings.username,
-            password=settings.password,
-            tls=settings.host_tls(),
-            clean_start=False,
-            session_expiry_s=3600,
-            version=settings.mqtt_version(),
-            probe_topic=HOST_PROBE_TOPIC,
+            measure=lambda taken: self.host.measure(self.identity, taken),
         )
 
     # --- life -------------------------------------------------------------------------------------------------------
@@ -357,15 +273,18 @@ class Agent:
         self.host.listen(self.interest.topics())
         if self.membership is not None:
             self.host.listen(self.membership.topics())
-        for wanted in self._crossing.standing_filters:
-            self.host.want(wanted)
+        self._wanted.start()
         self.interest.start()
         await self.host.client.start()
-        await self._link_up()
+        await link_up(self.links, self.settings, self.host.listen)
+        if self.membership is not None:
+            follow_manager(self.membership, self.identity, self.links, self.settings, self._forget)
         address = self.settings.metrics_address()
         if address is not None:
             _log.info("metrics on %s", await self.http.start(*address))
-        work = [self._save(), self._report_telemetry(), self.management.tell_again(), *self.interest.watch()]
+        saving = save_again(self.interest.save_if_changed, self._wanted.save_if_changed)
+        work = [saving, self.reporter.report_again(), self.management.tell_again(), self._end_coming_again()]
+        work += self.interest.watch()
         self._tasks += [asyncio.create_task(one) for one in work]
         self._arm()
 
@@ -386,7 +305,7 @@ class Agent:
         await self.links.stop()
         await self.host.client.stop()
         await self.http.stop()
-        self.custodian.write_wanted(self.machine.host_subscriptions())
+        self._wanted.save()
         self.custodian.stop()
         self.interest.save()
 
@@ -403,76 +322,22 @@ class Agent:
             self._armed_at = self.machine.deadline
             self._timer = self._loop.call_at(self._armed_at, self._step, events.Tick())
 
-    def _carry_out(self, effects: Sequence[Effect]) -> None:
-        for effect in effects:
-            match effect:
-                case Send(neighbour, frame):
-                    traffic = self.metrics.link(neighbour, "out")
-                    traffic.control_frames += 1
-                    traffic.control_bytes += self.links.send_control(neighbour, frame)
-                case SendRuns(neighbour, runs, token):
-                    self._send_runs(neighbour, runs, token)
-                case SendSummaries() | Deliver() | Acknowledge() | Store() | Fetch() | Discard():
-                    self._carry_out_custody(effect)
-                case SubscribeHost(group):
-                    self._ask_host([(group, 2)], [])
-                    self._is_wanted_dirty = True
-                case UnsubscribeHost(group):
-                    self._ask_host([], [group])
-                    self._is_wanted_dirty = True
-                case StoreEpoch(epoch):
-                    self._state.write_epoch(epoch)
-                case CloseLink(neighbour, reason):
-                    _log.warning("link to federator %d closed: %s", neighbour, reason)
-                    self.links.close(neighbour, reason)
-                case Emit():
-                    self._emit(effect)
-
-    def _carry_out_custody(self, effect: SendSummaries | Deliver | Acknowledge | Store | Fetch | Discard) -> None:
-        match effect:
-            case Acknowledge(giver, receipts):
-                for receipt in receipts:
-                    if giver == HOST:
-                        self._finish_batch(receipt)
-                    else:
-                        self.links.ack(giver, receipt)
-            case SendSummaries(neighbour, summaries, token):
-                self.links.send_data(neighbour, codec.encode_summaries(summaries), 0, token)
-            case Deliver(runs, token):
-                self._deliver(list(runs), token)
-            case Store():
-                self.custodian.store(effect)
-            case Fetch():
-                self.custodian.fetch(effect)
-            case Discard():
-                self.custodian.discard(effect)
-
-    def _ask_host(self, wanted: list[tuple[str, int]], ended: list[str]) -> None:
-        asked, released = self._asked.apply(wanted, ended)
-        for filter_, _ in asked:
-            self.host.want(filter_)
-        for filter_ in released:
-            self.host.release(filter_)
-
     def _note_interest(self, group: str, is_added: bool) -> None:
         self.reporter.note_interest(group, is_added=is_added, epoch=self.machine.epoch)
         self._accounting.note_interest(group, is_added=is_added)
 
-    def _emit(self, event: Emit) -> None:
-        self.emitted[event.name] += 1
+    def _on_link(self, neighbour: int, is_up: bool) -> None:
+        if self.membership is not None:
+            (self.membership.link_up if is_up else self.membership.link_down)(neighbour)
+        self.reporter.note_link(neighbour, is_up=is_up)
+        self._step(events.LinkUp(neighbour) if is_up else events.LinkDown(neighbour))
+
+    def _forget(self, neighbour: int) -> None:
+        self._step(events.LinkDown(neighbour, is_removed=True))
+
+    def _tell(self, event: Emit) -> None:
+        self._notices.take(event)
         self.reporter.note(event, self.machine.epoch)
-        if isinstance(self.links, BrokerLinkBook):
-            if event.name == "neighbour_lost":
-                self.links.forgive(event.neighbour)
-            elif event.name == "neighbour_left":
-                self.links.note_left(event.neighbour)
-        if _log.isEnabledFor(logging.INFO):
-            words = {"group": event.group, "detail": event.detail}
-            numbers = {"core": event.core, "neighbour": event.neighbour}
-            extra = {key: value for key, value in words.items() if value}
-            extra |= {key: str(value) for key, value in numbers.items() if value >= 0}
-            level = logging.WARNING if event.name in {"identity_conflict", "limit_reached"} else logging.INFO
-            _log.log(level, "%s %s", event.name, " ".join(f"{key}={value}" for key, value in extra.items()))
 
     # --- publications from the host broker ----------------------------------------------------------------------------
 
@@ -506,42 +371,11 @@ class Agent:
             self.reporter.trace(_distinct(routed), routed, None)
         self._hand_on(routed)
 
-    def _begin_batch(self, receipts: list[int]) -> int:
-        number = self._next_batch
-        self._next_batch = number + 1
-        self._batches[number] = (self._acks.begin(receipts), receipts)
-        return number
-
-    def _finish_batch(self, number: int) -> None:
-        """All of a batch of the host's has arrived, or is on disk: the host may forget it (R33)."""
-        finish, receipts = self._batches.pop(number)
-        self.custodian.slots.clear([receipt & 0xFFFF for receipt in receipts])
-        finish()
-
-    def _note_packets(
-        self, publications: list[HostPublication], batch: list[HostPublication], is_aligned: bool, first: int
-    ) -> None:
-        """Keep which id each packet of the host's gets, for the process after this one (R34)."""
-        if not is_aligned:
-            return  # some may not leave this broker: which ids the others get is not worth the search
-        slots, epoch = self.custodian.slots, self.machine.epoch
-        if batch is publications:
-            owed = [publication for publication in batch if publication[5]]
-            if len(owed) == len(batch):
-                slots.note([p[5] & 0xFFFF for p in batch], epoch, first, [p[0] for p in batch])
-                return
-        at = -1
-        for publication in publications:
-            if at + 1 < len(batch) and publication is batch[at + 1]:
-                at += 1
-            if publication[5] and at >= 0:  # a copy is of the one before it
-                slots.note([publication[5] & 0xFFFF], epoch, first + at, [publication[0]])
-
     def _take_again(self, now: float, publications: list[HostPublication]) -> list[HostPublication]:
         """What a former process has numbered keeps its id, so that nobody takes it for another (R34)."""
         fresh = []
         for publication in publications:
-            known = self.custodian.slots.find(publication.packet_id, publication[0]) if publication[4] else None
+            known = self._former_id(publication)
             if known is None:
                 fresh.append(publication)
                 continue
@@ -597,8 +431,8 @@ class Agent:
             for run in runs:
                 self.machine.accounts.count("dropped:link", run, neighbour=neighbour)
 
-    def _on_taken(self, neighbour: int, tokens: list[int]) -> None:
-        """A neighbour has acknowledged frames."""
+    def _on_taken(self, neighbour: int, tokens: Sequence[int]) -> None:
+        """A neighbour, or the host broker, has acknowledged what bears these tokens."""
         self._carry_out(self.machine.acknowledged(self._loop.time(), neighbour, tokens))
         if self.machine.deadline < self._armed_at:
             self._arm()
@@ -659,24 +493,9 @@ class Agent:
                     continue
             self.interest.hear(publication)
 
-    async def _report_telemetry(self) -> None:
-        while True:
-            await asyncio.sleep(REPORT_EVERY_S)
-            self.reporter.report()
-
-    async def _save(self) -> None:
-        """Keep what is wanted here and elsewhere soon after it changed."""
-        pause_s = SAVE_EVERY_S
-        while True:
-            await asyncio.sleep(pause_s)
-            begun = self._loop.time()
-            self.interest.save_if_changed()
-            if self._is_wanted_dirty:
-                self._is_wanted_dirty = False
-                self.custodian.write_wanted(self.machine.host_subscriptions())
-            # With many clients writing takes its time: it may have a twentieth of it.
-            pause_s = max(SAVE_EVERY_S, 20 * (self._loop.time() - begun))
-            self._may_come_again = self._may_come_again and begun - self._started_at < COME_AGAIN_S
+    async def _end_coming_again(self) -> None:
+        await asyncio.sleep(COME_AGAIN_S)
+        self._may_come_again = False
 
     def _on_host_state(self, is_connected: bool, error: HanseError | None) -> None:
         if is_connected:
@@ -685,16 +504,6 @@ class Agent:
         if error is not None:
             _log.warning("host broker %s: %s", self.settings.broker, error)
         self.interest.lose_host()
-
-    # --- handshake ----------------------------------------------------------------------------------------------------
-
-    def _link_properties(self) -> Mapping[str, str]:
-        return {"hanse": __version__, "protocol": str(codec.VERSION)}
-
-    def _admit(self, identity: int, peer: Mapping[str, str]) -> str | None:
-        if peer.get("protocol") != str(codec.VERSION):
-            return f"federator {identity} speaks protocol {peer.get('protocol')!r}, this one {codec.VERSION}"
-        return None if self.membership is None else self.membership.admit(identity)
 
 
 def _distinct(routed: Routed) -> list[Run]:

@@ -26,7 +26,6 @@ from hanse.federator.obligations import Obligation
 from hanse.federator.pieces import joined, singles
 from hanse.federator.ring import DeliveredRing
 from hanse.protocol.balance import INTERNAL_PREFIX
-from hanse.protocol.effects import Effect
 from hanse.protocol.machine import Machine
 from hanse.protocol.messages import HOST, Run
 from hanse.protocol.topics import TELEMETRY_PREFIX
@@ -36,13 +35,13 @@ class Delivery:
     """What goes to one host broker.
 
     Args:
-        machine: told what the host has taken, and what was delivered or kept out.
+        machine: told what was delivered and what was kept out.
         host: the session there.
         gate, crossing, echoes: what may enter.
         ring: the ids that the host has taken.
         counters: to count into: `delivered`, `echoes_cancelled`.
-        clock: the one whose times the machine is given.
-        carry_out: does what the machine wants done.
+        clock: seconds, for the memory of echoes.
+        on_taken: told that the way `HOST` has taken what bears a token.
         take_internal: takes a run for the federators themselves.
     """
 
@@ -57,7 +56,7 @@ class Delivery:
         ring: DeliveredRing,
         counters: Counter[str],
         clock: Callable[[], float],
-        carry_out: Callable[[Sequence[Effect]], None],
+        on_taken: Callable[[int, Sequence[int]], None],
         take_internal: Callable[[Run], None],
     ) -> None:
         self._machine = machine
@@ -68,7 +67,7 @@ class Delivery:
         self._ring = ring
         self._counters = counters
         self._clock = clock
-        self._carry_out = carry_out
+        self._on_taken = on_taken
         self._take_internal = take_internal
         # Rule 3.
         self._waiting: deque[tuple[Run, Obligation]] = deque()
@@ -122,7 +121,7 @@ class Delivery:
         for run in runs:
             if run[4] == 1:
                 self._ring.add(run[0], run[1], run[2], run[3])
-        self._carry_out(self._machine.acknowledged(self._clock(), HOST, (token,)))
+        self._on_taken(HOST, (token,))
 
     # --- what the host gets -------------------------------------------------------------------------------------------
 
