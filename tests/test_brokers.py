@@ -3,6 +3,8 @@ import socket
 import pytest
 from tests.brokers import Mosquitto
 
+from hanse.errors import Unavailable
+
 
 def is_open(port: int) -> bool:
     with socket.socket() as probe:
@@ -25,6 +27,6 @@ def test_a_broker_keeps_its_port_over_a_kill_and_leaves_nothing_behind() -> None
 @pytest.mark.processes
 def test_a_wrong_configuration_is_said_with_the_log() -> None:
     broker = Mosquitto("no_such_option 1")
-    with pytest.raises(RuntimeError, match="no_such_option"), broker:
+    with pytest.raises(Unavailable, match="no_such_option"), broker:
         pass
     assert not broker.directory.exists()

@@ -40,7 +40,7 @@ def test_both_ways_in_refuse_in_the_same_words(words: list[str], tmp_path: Path)
 
 @pytest.mark.processes
 def test_the_agent_needs_no_library_of_the_command_line(tmp_path: Path) -> None:
-    code = "import sys, hanse.federator.__main__, hanse.federator.agent\n"
+    code = "import sys, hanse.federator.__main__, hanse.federator.running\n"
     code += "print({'typer', 'rich', 'pydantic'} & set(sys.modules))"
     assert run("-c", code, cwd=tmp_path).stdout == "set()\n"
 

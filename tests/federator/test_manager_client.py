@@ -8,7 +8,8 @@ import pytest
 
 from hanse.errors import LocalError, Unavailable
 from hanse.federator import manager_client
-from hanse.federator.manager_client import BODY_BYTES_MAX, ManagerAddress, ManagerClient, ManagerRefused, parse_manager
+from hanse.federator.manager_client import BODY_BYTES_MAX, ManagerClient, ManagerRefused, parse_manager
+from hanse.http_address import HttpAddress
 
 
 def answer(data: bytes) -> tuple[int, bytes]:
@@ -57,8 +58,8 @@ def test_what_is_no_answer_is_refused(data: bytes) -> None:
 
 
 def test_addresses_are_read_with_their_ports() -> None:
-    assert parse_manager("http://m") == ManagerAddress("m", 80, False)
-    assert parse_manager("https://m/") == ManagerAddress("m", 443, True)
+    assert parse_manager("http://m") == HttpAddress("m", 80, False)
+    assert parse_manager("https://m/") == HttpAddress("m", 443, True)
     assert str(parse_manager("https://[::1]:8443/hanse/")) == "https://[::1]:8443/hanse"
     for bad in ("m:80", "mqtt://m", "http://", "http://u:p@m", "http://m:99999", "http://m/?x", "http://a b"):
         with pytest.raises(LocalError):
@@ -73,7 +74,7 @@ class Managers:
         self.asked: list[str] = []
 
     def client(self, monkeypatch: pytest.MonkeyPatch, *urls: str) -> ManagerClient:
-        async def ask_one(_: ManagerClient, address: ManagerAddress, *__: object) -> tuple[int, dict[str, Any]]:
+        async def ask_one(_: ManagerClient, address: HttpAddress, *__: object) -> tuple[int, dict[str, Any]]:
             self.asked.append(str(address))
             found = self.said.get(str(address))
             if found is None:

@@ -1,16 +1,11 @@
 """Runs cut apart and put together again."""
 
-import asyncio
 from itertools import pairwise
-from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hanse.federator.agent import Agent
 from hanse.federator.pieces import joined, singles
-from hanse.federator.settings import FederatorSettings
-from hanse.federator.store import StateDirectory
 from hanse.mqtt.publication import encode
 from hanse.protocol.messages import Run
 from hanse.protocol.packets import split
@@ -38,22 +33,3 @@ def test_what_is_left_keeps_its_ids_in_as_few_runs_as_possible(is_kept: list[boo
         assert len(split(piece.body)) == piece.length
         assert piece._replace(first=0, length=0, body=b"") == run_of(1)._replace(first=0, length=0, body=b"")
     assert all(one.first + one.length < other.first for one, other in pairwise(pieces))
-
-
-def test_the_journal_and_the_ring_name_what_was_delivered_where_a_crossing_leaves_something_out(tmp_path: Path) -> None:
-    """Of five of QoS 2 the second and the fourth may not enter this broker."""
-
-    async def steps(state: StateDirectory) -> None:
-        settings = FederatorSettings(id=1, metrics="off", insecure=True, import_deny=("no",))
-        agent = Agent(settings, state)
-        names = ("yes", "no", "yes", "no", "yes")
-        packets = [encode(name, b"%d" % number, qos=2) for number, name in enumerate(names)]
-        agent._deliver([Run(8, 50, 10, 5, 2, 3, ("#",), b"".join(packets))], 1)
-        assert sorted(message for message, _ in agent.host._exact.values()) == [(8, 50, 10), (8, 50, 12), (8, 50, 14)]
-        assert agent.host.client.unacknowledged == 3
-        agent.host.on_received([(number, number) for number in agent.host._exact])
-        assert sorted(agent.custodian.ring.entries()) == [(8, 50, 10, 1), (8, 50, 12, 1), (8, 50, 14, 1)]
-        agent.custodian.stop()
-
-    with StateDirectory(tmp_path) as state:
-        asyncio.run(steps(state))

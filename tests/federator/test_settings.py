@@ -364,7 +364,7 @@ def test_the_agents_end_is_the_commands_end(monkeypatch: pytest.MonkeyPatch) -> 
         handed_out.append(read_again({"redundancy": 7, "expiry_factor": 9, "from_a_newer_manager": 1}))
         return 3
 
-    monkeypatch.setattr(hanse.federator, "agent", types.SimpleNamespace(run=run), raising=False)
+    monkeypatch.setattr(hanse.federator, "running", types.SimpleNamespace(run=run), raising=False)
     words = ["federator", "--id", "4", "--neighbour", "mqtt://127.0.0.1:1", "--neighbour", "mqtt://127.0.0.1:2"]
     result = CliRunner().invoke(app(), words, env={"HANSE_REDUNDANCY": "4"})
     assert result.exit_code == 3, result.output

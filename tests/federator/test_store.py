@@ -1,13 +1,15 @@
+import asyncio
 import logging
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from hanse.errors import LocalError
-from hanse.federator.store import NO_EPOCH, StateDirectory
+from hanse.federator.store import NO_EPOCH, SAVE_EVERY_S, StateDirectory, save_again
 from hanse.interest import InterestRegistry, Subscribed
 from hanse.protocol.settings import EPOCH_MAX
 
@@ -160,3 +162,26 @@ def test_a_disk_that_refuses_is_the_operators_to_mend(path: Path) -> None:
         (path / "interest.json.new").mkdir()
         with pytest.raises(LocalError, match="check space and rights"):
             state.write_interest({})
+
+
+def test_saving_that_takes_long_is_done_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    saved: list[str] = []
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            raise asyncio.CancelledError
+
+    def slow() -> None:
+        saved.append("slow")
+        if len(saved) == 1:
+            time.sleep(0.02)  # as a disk would
+
+    monkeypatch.setattr(asyncio, "sleep", pause)
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(save_again(slow, lambda: saved.append("quick")))
+    assert saved == ["slow", "quick"] * 2
+    assert pauses[0] == SAVE_EVERY_S
+    assert pauses[1] >= 20 * 0.02
+    assert pauses[2] < pauses[1]

@@ -82,9 +82,9 @@ class Scene:
     def end(self) -> None:
         self.agent._step(Tick())
         self.agent.reporter.report()
-        for timer in (self.agent._timer, self.agent._expiry_timer):
-            if timer is not None:
-                timer.cancel()
+        self.agent.interest.stop()
+        if self.agent._timer is not None:
+            self.agent._timer.cancel()
 
 
 @contextmanager

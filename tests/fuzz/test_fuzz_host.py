@@ -87,7 +87,7 @@ async def serve(scene: Scene, data: bytes) -> None:
         made[0][0].connection_made(made[0][1])
 
     client._dial = dial
-    scene.agent.host.listen(scene.agent._sources.topics())
+    scene.agent.host.listen(scene.agent.interest.topics())
     await client.start()
     for _ in range(5):
         await asyncio.sleep(0)

@@ -18,6 +18,6 @@ def register(app: typer.Typer) -> None:
         # Only here: `--help` and a wrong setting must not wait for the event loop and the codec.
         import uvloop  # noqa: PLC0415
 
-        from hanse.federator import agent  # noqa: PLC0415
+        from hanse.federator import running  # noqa: PLC0415
 
-        raise typer.Exit(uvloop.run(agent.run(settings, read_again)))
+        raise typer.Exit(uvloop.run(running.run(settings, read_again)))

@@ -62,9 +62,9 @@ def main() -> None:
         # Only here: a wrong setting must not wait for the event loop and the codec.
         import uvloop  # noqa: PLC0415
 
-        from hanse.federator import agent  # noqa: PLC0415
+        from hanse.federator import running  # noqa: PLC0415
 
-        sys.exit(uvloop.run(agent.run(settings, read)))
+        sys.exit(uvloop.run(running.run(settings, read)))
     except HanseError as error:
         sys.stderr.write(f"hanse: {error}\n")
         sys.exit(2 if isinstance(error, LocalError) else 1)

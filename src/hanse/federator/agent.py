@@ -10,93 +10,60 @@ Rules:
 """
 
 import asyncio
-import json
 import logging
-import secrets
-import signal
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, cast
+from collections import Counter
+from collections.abc import Sequence
+from typing import cast
 
-from hanse import __version__
-from hanse.errors import HanseError, LocalError, RemoteError, Unavailable
-from hanse.federator import entering, logs
+from hanse.errors import HanseError, LocalError, RemoteError
 from hanse.federator.accounting import Accounting
-from hanse.federator.bridges import BridgeBook
+from hanse.federator.batches import HostBatches
 from hanse.federator.copies import CopyMerger
-from hanse.federator.crossing import Crossing, FilterCounts
+from hanse.federator.crossing import Crossing
 from hanse.federator.custodian import Custodian
-from hanse.federator.dialling import Dialling
-from hanse.federator.doubles import PROCESS
+from hanse.federator.delivery import Delivery
 from hanse.federator.echoes import EchoMemory
-from hanse.federator.entering import Entrance, ReadAgain
+from hanse.federator.effects import Effects
+from hanse.federator.entering import Entrance
 from hanse.federator.gate import Gate
-from hanse.federator.host import HostSession
-from hanse.federator.http import JSON, HttpServer, Reply
-from hanse.federator.links import CONTROL_TOPIC, PROBE_TOPIC, LinkBook
+from hanse.federator.gauges import gauges
+from hanse.federator.host import HostSession, client_settings
+from hanse.federator.http import HttpServer
+from hanse.federator.linking import Links, follow_manager, link_up, make_links
+from hanse.federator.links import CONTROL_TOPIC, PROBE_TOPIC
 from hanse.federator.links_by_broker import BrokerLinkBook
+from hanse.federator.local_interest import LocalInterest
+from hanse.federator.management import Management
 from hanse.federator.membership import MembershipShell
 from hanse.federator.metrics import AgentMetrics
-from hanse.federator.naming import exported, imported, local_copies
-from hanse.federator.obligations import AckOrder, Obligation
-from hanse.federator.pieces import joined, singles
+from hanse.federator.naming import exported, local_copies
+from hanse.federator.notices import Notices
+from hanse.federator.pages import Pages
 from hanse.federator.private import PrivateGroup
-from hanse.federator.reporter import REPORT_EVERY_S, FederatorReporter
+from hanse.federator.reporter import FederatorReporter
 from hanse.federator.retained import RetainedFetcher
 from hanse.federator.settings import FederatorSettings
-from hanse.federator.sources import CLIENT_PREFIX, InterestSources
-from hanse.federator.store import StateDirectory
+from hanse.federator.sources import InterestSources
+from hanse.federator.store import StateDirectory, save_again
 from hanse.federator.tracing import Tracing
-from hanse.interest import Change, InterestRegistry, MosquittoFileAdapter, PollAdapter, Report
-from hanse.interest.fetch import ListAddress, fetch
-from hanse.interest.follow import LogFollower, Read, Rotated
-from hanse.mqtt.client import ClientSettings
+from hanse.federator.wanted import Wanted
+from hanse.interest import InterestRegistry
 from hanse.mqtt.link import Frame
 from hanse.mqtt.publication import Publication as HostPublication
-from hanse.mqtt.publication import encode, payload_of
+from hanse.mqtt.publication import payload_of
 from hanse.protocol import codec, events
-from hanse.protocol.effects import (
-    Acknowledge,
-    CloseLink,
-    Deliver,
-    Discard,
-    Effect,
-    Emit,
-    Fetch,
-    Send,
-    SendRuns,
-    SendSummaries,
-    Store,
-    StoreEpoch,
-    SubscribeHost,
-    UnsubscribeHost,
-)
+from hanse.protocol.effects import Emit
 from hanse.protocol.forwarding import Routed
 from hanse.protocol.identity import private_group
 from hanse.protocol.machine import Machine
 from hanse.protocol.messages import HOST, Publication, Run
-from hanse.protocol.packets import split, topic_of
-from hanse.protocol.settings import MANAGEMENT_GROUP
-from hanse.telemetry import prometheus
 
 _log = logging.getLogger(__name__)
 
-INTERNAL_PREFIX = "$hanse/"
-TELEMETRY_PREFIX = "$hanse/telemetry/"
-SAVE_EVERY_S = 0.2
 # For this long after the start the host may hand in again what a former process has numbered.
 COME_AGAIN_S = 30.0
-# Bridges and share names are told when they change, and again this often: who joins later has to know of them.
-TELL_EVERY_S = 3.0
-# Share names in one message, and warnings given once; more are left out.
-SHARE_NAMES_MAX = 1_000
-FOLLOW_EVERY_S = 0.1
-SELF_PROBE_TOPIC = "hanse/probe/self"
 _SUMMARIES = bytes((codec.SUMMARIES,))
-# Below it a 3.1.1 host is asked what it can do; as all probes, it never crosses.
-HOST_PROBE_TOPIC = "hanse/probe/host"
 
 
 class Agent:
@@ -112,10 +79,9 @@ class Agent:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self.counters: Counter[str] = Counter()
-        self.emitted: Counter[str] = Counter()
-        self._process = secrets.token_hex(8)
+        self._notices = Notices()
         self.machine = Machine(
-            self.identity,
+            identity,
             settings.protocol_settings(),
             now=self._loop.time(),
             wall_s=int(time.time()),
@@ -123,16 +89,9 @@ class Agent:
         )
         self._accounting = Accounting(self.machine, self._loop.time)
         self._crossing: Crossing = settings.crossing()
-        # Names here and names in the federation, where they differ: interest outward, host subscriptions inward.
-        self._wanted = FilterCounts(self._crossing.outward_filter)
-        self._asked = FilterCounts(self._crossing.inward_filter)
         self._copies = CopyMerger()
         self._echoes = EchoMemory()
-        self._gate = Gate(self.counters)
-        self._bridges = BridgeBook()
-        self._joined: frozenset[int] = frozenset()
-        self._shares_warned: set[tuple[str, int]] = set()
-        self._undelivered: deque[tuple[Run, Obligation]] = deque()
+        gate = Gate(self.counters)
         self.custodian = Custodian(
             state.path,
             bytes_max=settings.outbox_bytes_max,
@@ -140,79 +99,148 @@ class Agent:
             step=self._step,
             counters=self.counters,
         )
-        # Batches of the host's that it waits to hear of: what says so, and its packet identifiers.
-        self._batches: dict[int, tuple[Callable[[], None], list[int]]] = {}
-        self._next_batch = 1
         # While true the host may hand in again what a former process has numbered.
         self._may_come_again = True
         self._armed_at = 0.0
-        self._started_at = self._loop.time()
-        self._is_wanted_dirty = False
         self._tasks: list[asyncio.Task[None]] = []
 
-        client_settings = self._client_settings()
+        session = client_settings(settings, identity)
         self.host = HostSession(
-            client_settings,
+            session,
             on_publications=self._on_host_publications,
             on_internal=self._on_internal,
             on_state=self._on_host_state,
-            on_credit=self._on_host_credit,
+            on_credit=lambda: self.delivery.on_credit(),  # noqa: PLW0108 - it is made after the session
             journal=self.custodian.journal,
             ring=self.custodian.ring,
             counters=self.counters,
         )
-        self._acks = AckOrder(self.host.client.ack)
-        self.links = self._make_links(client_settings)
-        own = private_group(self.identity)
+        self._wanted = Wanted(
+            self.host,
+            crossing=self._crossing,
+            groups=self.machine.host_subscriptions,
+            write=self.custodian.write_wanted,
+        )
+        batches = HostBatches(self.machine, self.custodian.slots, self.host.client.ack)
+        self.delivery = Delivery(
+            self.machine,
+            self.host,
+            gate=gate,
+            crossing=self._crossing,
+            echoes=self._echoes,
+            ring=self.custodian.ring,
+            counters=self.counters,
+            clock=self._loop.time,
+            on_taken=self._on_taken,
+            take_internal=lambda run: self.management.take(run),  # noqa: PLW0108 - it is made last of all
+        )
+        self.links: Links = make_links(
+            identity,
+            settings,
+            session,
+            epoch=lambda: self.machine.epoch,
+            admit=lambda other: None if self.membership is None else self.membership.admit(other),
+            on_link=self._on_link,
+            on_frames=self._on_link_frames,
+            on_taken=self._on_taken,
+            on_double=self._on_double,
+        )
+        own = private_group(identity)
         private = PrivateGroup(lambda: self._step(events.Subscribed(own)), lambda: self._step(events.Unsubscribed(own)))
         self.retained = RetainedFetcher(
-            self.identity,
-            client_settings,
+            identity,
+            session,
             crossing=self._crossing,
             publish=self._publish_to,
             is_known=self.machine.is_known,
             join=lambda _: private.join(),
             part=lambda _: private.part(),
-            deliver=self._deliver_own,
+            deliver=self.delivery.deliver_own,
             counters=self.counters,
         )
-        self.interest = InterestRegistry()
-        self._sources = InterestSources(settings)
+        registry = InterestRegistry()
         self.tracing = Tracing(
             self.machine,
             crossing=self._crossing,
             publish=self._publish_to,
-            ask_all=self._tell_all,
+            ask_all=lambda message: self.management.tell_all(message),  # noqa: PLW0108 - the same
             send=self.links.send_probe,
             is_host_up=lambda: self.host.client.is_connected,
-            filters=self.interest.wanted,
+            filters=registry.wanted,
             join=private.join,
             part=private.part,
             counters=self.counters,
         )
-        self._known_filters: set[str] = set()
-        self._expiry_timer: asyncio.TimerHandle | None = None
-        self._is_interest_dirty = False
-        self._is_restored = False
-        self.link_url: str | None = None
-        self.http = HttpServer(
-            {
-                "/metrics": self._metrics_page,
-                "/healthz": self._health_page,
-                "/groups": self._groups_page,
-                "/accounts": lambda: (200, JSON, self._accounting.page()),
-            },
-            posts={"/trace": self.tracing.answer},
+        self.management = Management(
+            identity,
+            publish=self._publish_to,
+            retained=self.retained,
+            tracing=self.tracing,
+            gate=gate,
+            echoes=self._echoes,
+            shares=registry.shares,
+            counters=self.counters,
         )
-        self.metrics = self._make_metrics()
+        self.interest = LocalInterest(
+            self.machine,
+            InterestSources(settings),
+            state,
+            registry=registry,
+            crossing=self._crossing,
+            poll_interval_s=settings.poll_interval_s,
+            step=self._step,
+            note=self._note_interest,
+            want_retained=self.retained.want,
+            on_bridges=self.management.take_reports,
+            on_shares=self.management.tell_shares,
+            counters=self.counters,
+        )
+        self.metrics = AgentMetrics(
+            protocol=self.machine.counters,
+            agent=self.counters,
+            emitted=self._notices.counts,
+            drops=lambda: {**self.links.drops, **self.host.client.counters.drops},
+            gauges=gauges(
+                self.machine,
+                self.host,
+                self.custodian.outbox,
+                filters=lambda: len(self.interest),
+                membership=lambda: self.membership,
+            ),
+        )
+        effects = Effects(
+            links=self.links,
+            custodian=self.custodian,
+            wanted=self._wanted,
+            state=state,
+            metrics=self.metrics,
+            send_runs=self._send_runs,
+            deliver=self.delivery.deliver,
+            finish_batch=batches.finish,
+            tell=self._tell,
+        )
+        self.pages = Pages(
+            self.machine,
+            is_host_up=lambda: self.host.client.is_connected,
+            joined=lambda: self._echoes.joined,
+            counters=self.counters,
+            membership=lambda: None if self.membership is None else self.membership.page(),
+            metrics=self.metrics.render,
+            accounts=self._accounting.page,
+        )
+        self.http = HttpServer(self.pages.routes(), posts={"/trace": self.tracing.answer})
         self.reporter = FederatorReporter(
-            self.identity,
+            identity,
             is_wanted=lambda topic: bool(self.machine.match(topic)),
             publish=self._publish_telemetry,
             flows=lambda: self.machine.flows,
             links=self.metrics.links,
         )
         self.membership = None if entrance is None else self._make_membership(entrance)
+        # By these names the data path calls the rooms itself: not a call more a batch.
+        self._begin_batch, self._note_packets, self._former_id = batches.begin, batches.note, batches.former_id
+        self._deliver, self._deliver_own = self.delivery.deliver, self.delivery.deliver_own
+        self._carry_out = effects.carry_out
 
     def _make_membership(self, entrance: Entrance) -> MembershipShell:
         protocol = self.machine.settings
@@ -223,145 +251,10 @@ class Agent:
             announcement_interval_s=protocol.announcement_interval_s,
             expiry_s=protocol.expiry_s,
             counters=self.counters,
-            groups=self._reported_groups,
+            groups=self.pages.reported_groups,
             is_host_up=lambda: self.host.client.is_connected,
             publish=lambda topic: self.host.client.publish(topic, b""),
-            measure=self._measure_host,
-        )
-
-    def _measure_host(self, taken: Callable[[], None]) -> None:
-        obligation = Obligation(taken)
-        topic = f"{SELF_PROBE_TOPIC}/{self.identity}"
-        self.host.deliver(encode(topic, b"", qos=1), 1, 1, obligation)
-        obligation.settle()
-
-    def _reported_groups(self, count_max: int) -> list[dict[str, object]]:
-        names = ("group", "core", "parents", "mesh", "interest")
-        return [{name: row[name] for name in names} for row in self._group_rows(count_max)]
-
-    def _make_metrics(self) -> AgentMetrics:
-        machine, host = self.machine, self.host
-        return AgentMetrics(
-            protocol=machine.counters,
-            agent=self.counters,
-            emitted=self.emitted,
-            drops=lambda: {**self.links.drops, **host.client.counters.drops},
-            gauges={
-                "groups": ("Groups known.", lambda: len(machine.groups())),
-                "neighbours": ("Neighbours whose link is up.", lambda: len(machine.neighbours())),
-                "filters": ("Filters of local interest.", lambda: len(self._known_filters)),
-                "host_connected": ("1 while the host broker lets us in.", lambda: host.client.is_connected),
-                "host_subscriptions_refused": (
-                    "Subscriptions that the host refused: its ACL, or a limit of its.",
-                    lambda: host.refused_subscriptions,
-                ),
-                "host_unacknowledged": ("Deliveries that the host has not taken.", lambda: host.client.unacknowledged),
-                "host_mqtt_version": (
-                    "The protocol level at the host: 5, or 4 (3.1.1).",
-                    lambda: host.client.traits.version,
-                ),
-                "host_properties_lost": (
-                    "Publications that the host, which speaks 3.1.1, got without their properties.",
-                    lambda: host.client.counters.properties_lost,
-                ),
-                "parked_bytes": ("Publications of QoS 0 that wait for a way.", lambda: machine.parked_bytes),
-                "in_custody": (
-                    "Publications of QoS 1 and 2 that some way has yet to take.",
-                    lambda: machine.in_custody,
-                ),
-                "retained_bytes": ("Publications kept for a while after.", lambda: machine.retained_bytes),
-                "outbox_bytes": ("What waits on disk.", lambda: self.custodian.outbox.bytes),
-                "outbox_records": ("Batches that wait on disk.", lambda: self.custodian.outbox.records),
-                "epoch": ("The boot epoch.", lambda: machine.epoch),
-                "manager_away": (
-                    "1 while no manager answers.",
-                    lambda: self.membership is not None and self.membership.is_away,
-                ),
-                "own_links": (
-                    "Links made while no manager answered.",
-                    lambda: self.membership.own_links if self.membership else 0,
-                ),
-            },
-        )
-
-    def _make_links(self, client_settings: ClientSettings) -> LinkBook | BrokerLinkBook:
-        def up(neighbour: int) -> None:
-            if self.membership is not None:
-                self.membership.link_up(neighbour)
-            self.reporter.note_link(neighbour, is_up=True)
-            self._step(events.LinkUp(neighbour))
-
-        def down(neighbour: int) -> None:
-            if self.membership is not None:
-                self.membership.link_down(neighbour)
-            self.reporter.note_link(neighbour, is_up=False)
-            self._step(events.LinkDown(neighbour))
-
-        if self.settings.link == "broker":
-            return BrokerLinkBook(
-                self.identity,
-                client_settings,
-                epoch=lambda: self.machine.epoch,
-                on_up=up,
-                on_down=down,
-                on_frames=self._on_link_frames,
-                on_taken=self._on_taken,
-            )
-        return LinkBook(
-            self.identity,
-            properties=self._link_properties,
-            admit=self._admit,
-            on_up=up,
-            on_down=down,
-            on_frames=self._on_link_frames,
-            on_taken=self._on_taken,
-            on_double=self._on_double,
-            tls=self.settings.link_tls(),
-        )
-
-    async def _link_up(self) -> None:
-        """Listen for neighbours and dial those that the operator named."""
-        if isinstance(self.links, BrokerLinkBook):
-            self.host.listen(self.links.filters())
-            for neighbour in self.settings.neighbours():
-                assert neighbour.id is not None, "the settings ask for it"
-                await self.links.add(neighbour.id, str(neighbour.address))
-            self._follow_manager()
-            return
-        address = self.settings.listen_address()
-        if address is not None:
-            self.link_url = await self.links.listen(address)
-            _log.info("listening for neighbours on %s", self.link_url)
-        for neighbour in self.settings.neighbours():
-            self.links.dial(str(neighbour.address))
-        self._follow_manager()
-
-    def _follow_manager(self) -> None:
-        if self.membership is None:
-            return
-        if isinstance(self.links, BrokerLinkBook):
-            self.links.on_stranger = self.membership.invite
-        dialling = Dialling(
-            self.identity,
-            self.links,
-            is_listening=self.settings.link_listen is not None,
-            is_insecure=self.settings.insecure,
-            forget=lambda neighbour: self._step(events.LinkDown(neighbour, is_removed=True)),
-        )
-        self.membership.start(dialling)
-
-    def _client_settings(self) -> ClientSettings:
-        settings = self.settings
-        return ClientSettings(
-            settings.broker,
-            f"{CLIENT_PREFIX}{self.identity}",
-            username=settings.username,
-            password=settings.password,
-            tls=settings.host_tls(),
-            clean_start=False,
-            session_expiry_s=3600,
-            version=settings.mqtt_version(),
-            probe_topic=HOST_PROBE_TOPIC,
+            measure=lambda taken: self.host.measure(self.identity, taken),
         )
 
     # --- life -------------------------------------------------------------------------------------------------------
@@ -377,30 +270,23 @@ class Agent:
         )
         self._carry_out(left)
         # Before the first link: the claims that neighbours hear first should be whole.
-        document = self._state.read_interest()
-        if document is not None:
-            try:
-                self._change_interest(self.interest.load(self._loop.time(), time.time(), document))
-            except LocalError as error:  # JSON, and not ours: it never stops a start
-                self._state.drop_interest(str(error))
-        self._is_restored = True
-        self.host.listen(self._sources.topics())
+        self.interest.restore()
+        self.host.listen(self.interest.topics())
         if self.membership is not None:
             self.host.listen(self.membership.topics())
-        for wanted in self._crossing.standing_filters:
-            self.host.want(wanted)
-        for source, reports in self._sources.start():
-            self._report(source, reports)
+        self._wanted.start()
+        self.interest.start()
         await self.host.client.start()
-        await self._link_up()
+        await link_up(self.links, self.settings, self.host.listen)
+        if self.membership is not None:
+            follow_manager(self.membership, self.identity, self.links, self.settings, self._forget)
         address = self.settings.metrics_address()
         if address is not None:
             _log.info("metrics on %s", await self.http.start(*address))
-        self._tasks.append(asyncio.create_task(self._save_interest()))
-        self._tasks.append(asyncio.create_task(self._report_telemetry()))
-        self._tasks.append(asyncio.create_task(self._tell_again()))
-        self._tasks += [asyncio.create_task(self._follow(*source)) for source in self._sources.files]
-        self._tasks += [asyncio.create_task(self._poll(*source)) for source in self._sources.polls]
+        saving = save_again(self.interest.save_if_changed, self._wanted.save_if_changed)
+        work = [saving, self.reporter.report_again(), self.management.tell_again(), self._end_coming_again()]
+        work += self.interest.watch()
+        self._tasks += [asyncio.create_task(one) for one in work]
         self._arm()
 
     async def stop(self) -> None:
@@ -416,14 +302,13 @@ class Agent:
         await asyncio.sleep(0.05)  # the frames that say so leave with the loop's next turns
         if self._timer is not None:
             self._timer.cancel()
-        if self._expiry_timer is not None:
-            self._expiry_timer.cancel()
+        self.interest.stop()
         await self.links.stop()
         await self.host.client.stop()
         await self.http.stop()
-        self.custodian.write_wanted(self.machine.host_subscriptions())
+        self._wanted.save()
         self.custodian.stop()
-        self._state.write_interest(self.interest.dump(self._loop.time(), time.time()))
+        self.interest.save()
 
     # --- the machine --------------------------------------------------------------------------------------------------
 
@@ -438,72 +323,27 @@ class Agent:
             self._armed_at = self.machine.deadline
             self._timer = self._loop.call_at(self._armed_at, self._step, events.Tick())
 
-    def _carry_out(self, effects: Sequence[Effect]) -> None:
-        for effect in effects:
-            match effect:
-                case Send(neighbour, frame):
-                    traffic = self.metrics.link(neighbour, "out")
-                    traffic.control_frames += 1
-                    traffic.control_bytes += self.links.send_control(neighbour, frame)
-                case SendRuns(neighbour, runs, token):
-                    self._send_runs(neighbour, runs, token)
-                case SendSummaries() | Deliver() | Acknowledge() | Store() | Fetch() | Discard():
-                    self._carry_out_custody(effect)
-                case SubscribeHost(group):
-                    self._ask_host([(group, 2)], [])
-                    self._is_wanted_dirty = True
-                case UnsubscribeHost(group):
-                    self._ask_host([], [group])
-                    self._is_wanted_dirty = True
-                case StoreEpoch(epoch):
-                    self._state.write_epoch(epoch)
-                case CloseLink(neighbour, reason):
-                    _log.warning("link to federator %d closed: %s", neighbour, reason)
-                    self.links.close(neighbour, reason)
-                case Emit():
-                    self._emit(effect)
+    def _note_interest(self, group: str, is_added: bool) -> None:
+        self.reporter.note_interest(group, is_added=is_added, epoch=self.machine.epoch)
+        self._accounting.note_interest(group, is_added=is_added)
 
-    def _carry_out_custody(self, effect: SendSummaries | Deliver | Acknowledge | Store | Fetch | Discard) -> None:
-        match effect:
-            case Acknowledge(giver, receipts):
-                for receipt in receipts:
-                    if giver == HOST:
-                        self._finish_batch(receipt)
-                    else:
-                        self.links.ack(giver, receipt)
-            case SendSummaries(neighbour, summaries, token):
-                self.links.send_data(neighbour, codec.encode_summaries(summaries), 0, token)
-            case Deliver(runs, token):
-                self._deliver(list(runs), token)
-            case Store():
-                self.custodian.store(effect)
-            case Fetch():
-                self.custodian.fetch(effect)
-            case Discard():
-                self.custodian.discard(effect)
+    def _on_double(self, identity: int, detail: str) -> None:
+        """Two processes use a neighbour's id."""
+        self.counters["identity_conflicts"] += 1
+        self._tell(Emit("identity_conflict", neighbour=identity, detail=detail))
 
-    def _ask_host(self, wanted: list[tuple[str, int]], ended: list[str]) -> None:
-        asked, released = self._asked.apply(wanted, ended)
-        for filter_, _ in asked:
-            self.host.want(filter_)
-        for filter_ in released:
-            self.host.release(filter_)
+    def _on_link(self, neighbour: int, is_up: bool) -> None:
+        if self.membership is not None:
+            (self.membership.link_up if is_up else self.membership.link_down)(neighbour)
+        self.reporter.note_link(neighbour, is_up=is_up)
+        self._step(events.LinkUp(neighbour) if is_up else events.LinkDown(neighbour))
 
-    def _emit(self, event: Emit) -> None:
-        self.emitted[event.name] += 1
+    def _forget(self, neighbour: int) -> None:
+        self._step(events.LinkDown(neighbour, is_removed=True))
+
+    def _tell(self, event: Emit) -> None:
+        self._notices.take(event)
         self.reporter.note(event, self.machine.epoch)
-        if isinstance(self.links, BrokerLinkBook):
-            if event.name == "neighbour_lost":
-                self.links.forgive(event.neighbour)
-            elif event.name == "neighbour_left":
-                self.links.note_left(event.neighbour)
-        if _log.isEnabledFor(logging.INFO):
-            words = {"group": event.group, "detail": event.detail}
-            numbers = {"core": event.core, "neighbour": event.neighbour}
-            extra = {key: value for key, value in words.items() if value}
-            extra |= {key: str(value) for key, value in numbers.items() if value >= 0}
-            level = logging.WARNING if event.name in {"identity_conflict", "limit_reached"} else logging.INFO
-            _log.log(level, "%s %s", event.name, " ".join(f"{key}={value}" for key, value in extra.items()))
 
     # --- publications from the host broker ----------------------------------------------------------------------------
 
@@ -537,42 +377,11 @@ class Agent:
             self.reporter.trace(_distinct(routed), routed, None)
         self._hand_on(routed)
 
-    def _begin_batch(self, receipts: list[int]) -> int:
-        number = self._next_batch
-        self._next_batch = number + 1
-        self._batches[number] = (self._acks.begin(receipts), receipts)
-        return number
-
-    def _finish_batch(self, number: int) -> None:
-        """All of a batch of the host's has arrived, or is on disk: the host may forget it (R33)."""
-        finish, receipts = self._batches.pop(number)
-        self.custodian.slots.clear([receipt & 0xFFFF for receipt in receipts])
-        finish()
-
-    def _note_packets(
-        self, publications: list[HostPublication], batch: list[HostPublication], is_aligned: bool, first: int
-    ) -> None:
-        """Keep which id each packet of the host's gets, for the process after this one (R34)."""
-        if not is_aligned:
-            return  # some may not leave this broker: which ids the others get is not worth the search
-        slots, epoch = self.custodian.slots, self.machine.epoch
-        if batch is publications:
-            owed = [publication for publication in batch if publication[5]]
-            if len(owed) == len(batch):
-                slots.note([p[5] & 0xFFFF for p in batch], epoch, first, [p[0] for p in batch])
-                return
-        at = -1
-        for publication in publications:
-            if at + 1 < len(batch) and publication is batch[at + 1]:
-                at += 1
-            if publication[5] and at >= 0:  # a copy is of the one before it
-                slots.note([publication[5] & 0xFFFF], epoch, first + at, [publication[0]])
-
     def _take_again(self, now: float, publications: list[HostPublication]) -> list[HostPublication]:
         """What a former process has numbered keeps its id, so that nobody takes it for another (R34)."""
         fresh = []
         for publication in publications:
-            known = self.custodian.slots.find(publication.packet_id, publication[0]) if publication[4] else None
+            known = self._former_id(publication)
             if known is None:
                 fresh.append(publication)
                 continue
@@ -628,8 +437,8 @@ class Agent:
             for run in runs:
                 self.machine.accounts.count("dropped:link", run, neighbour=neighbour)
 
-    def _on_taken(self, neighbour: int, tokens: list[int]) -> None:
-        """A neighbour has acknowledged frames."""
+    def _on_taken(self, neighbour: int, tokens: Sequence[int]) -> None:
+        """A neighbour, or the host broker, has acknowledged what bears these tokens."""
         self._carry_out(self.machine.acknowledged(self._loop.time(), neighbour, tokens))
         if self.machine.deadline < self._armed_at:
             self._arm()
@@ -671,154 +480,7 @@ class Agent:
             self._hand_on(routed)
         self.metrics.hop.observe(self._loop.time() - started)
 
-    # --- deliveries to the host broker --------------------------------------------------------------------------------
-
-    def _deliver(self, runs: list[Run], token: int) -> None:
-        """Publish runs at the host; those of QoS 0 leave as one piece."""
-        obligation = Obligation(lambda: self._host_took(runs, token) if token else None)
-        loose: list[Run] = []
-        for run in runs:
-            if run[6][0].startswith(INTERNAL_PREFIX) and not run[6][0].startswith(TELEMETRY_PREFIX):
-                self._take_internal(run)
-                continue
-            for piece in self._for_host(run):
-                if piece[4]:
-                    self._deliver_owed(piece, obligation)
-                else:
-                    loose.append(piece)
-        if loose:
-            drops = self.host.client.counters.drops
-            dropped = sum(drops.values())
-            self._deliver_bodies(b"".join([run[7] for run in loose]), 0, sum([run[3] for run in loose]), None)
-            # Such a batch leaves whole, or not at all.
-            measure = "delivered" if sum(drops.values()) == dropped else "dropped:host"
-            for run in loose:
-                self.machine.count_here(measure, run)
-        obligation.settle()
-
-    def _for_host(self, run: Run) -> list[Run]:
-        """What of a run this host broker is to be given, as it may see it.
-
-        In pieces where publications of QoS 2 are left out: the journal and the ring go by their ids (R34).
-        """
-        if run[4] == 2 and run[3] > 1:
-            return joined([piece for single in singles(run) for piece in self._for_host(single)])
-        run = self._admitted(run)
-        if run[3] and not self._crossing.is_trivial:
-            body, length = imported(self._crossing, run.body)
-            self._count_kept_out("dropped:import", run, length)
-            run = run._replace(body=body, length=length)
-        if run[3] and run[0] in self._joined:
-            body, length = self._echoes.without_echoes(self._loop.time(), run.body)
-            self.counters["echoes_cancelled"] += run.length - length
-            self._count_kept_out("dropped:echo", run, length)
-            run = run._replace(body=body, length=length)
-        return [run] if run[3] else []
-
-    def _host_took(self, runs: list[Run], token: int) -> None:
-        """The host broker has acknowledged all of a batch: it is delivered, whatever happens to us now (R34)."""
-        for run in runs:
-            if run[4] == 1:
-                self.custodian.ring.add(run[0], run[1], run[2], run[3])
-        self._carry_out(self.machine.acknowledged(self._loop.time(), HOST, (token,)))
-
-    def _admitted(self, run: Run) -> Run:
-        """A neighbour's run without what no broker should be given."""
-        body, length = self._gate.admit(run[7], run[3])
-        return run if length == run[3] else run._replace(body=body, length=length)
-
-    def _count_kept_out(self, measure: str, run: Run, length: int) -> None:
-        if length < run.length:
-            self.machine.count_here(measure, run._replace(length=run.length - length, body=b""))
-
-    def _deliver_bodies(self, body: bytes, qos: int, count: int, obligation: Obligation | None) -> None:
-        self.host.deliver(body, qos, count, obligation)
-        if self._echoes.is_active:
-            self._echoes.remember(self._loop.time(), body)
-        self.counters["delivered"] += count
-
-    def _deliver_owed(self, run: Run, obligation: Obligation) -> None:
-        obligation.owe()
-        if self._undelivered:
-            self._undelivered.append((run, obligation))
-            return
-        try:
-            self._deliver_exactly(run, obligation)
-        except Unavailable:
-            self._undelivered.append((run, obligation))
-            return
-        obligation.settle()
-
-    def _deliver_exactly(self, run: Run, obligation: Obligation) -> None:
-        if run.groups:
-            self.host.deliver_run(run, obligation)
-        else:
-            self.host.deliver(run.body, run.qos, run.length, obligation)
-        if self._echoes.is_active:
-            self._echoes.remember(self._loop.time(), run.body)
-        self.counters["delivered"] += run.length
-        if run.groups:
-            self.machine.count_delivered(run)
-
-    def _deliver_own(self, packet: bytes, qos: int) -> None:
-        """Publish one packet that no neighbour and no client is owed an acknowledgement for."""
-        if not qos:
-            self._deliver_bodies(packet, 0, 1, None)
-            return
-        obligation = Obligation(_nothing)
-        self._deliver_owed(Run(self.identity, self.machine.epoch, 0, 1, qos, 0, (), packet), obligation)
-        obligation.settle()
-
-    def _on_host_credit(self) -> None:
-        while self._undelivered:
-            run, obligation = self._undelivered[0]
-            try:
-                self._deliver_exactly(run, obligation)
-            except Unavailable:
-                return
-            self._undelivered.popleft()
-            obligation.settle()
-
-    # --- between federators -------------------------------------------------------------------------------------------
-
-    def _take_internal(self, run: Run) -> None:
-        """A message to the federators, not to clients."""
-        if run.groups[0] == private_group(self.identity):
-            if self.tracing.take_report(run):
-                return
-            answer = self._admitted(run)
-            if answer.length:
-                self.retained.on_answer(answer)
-            return
-        for start, end in split(run.body):
-            packet = run.body[start:end]
-            try:
-                message = json.loads(payload_of(packet)) if topic_of(packet) == MANAGEMENT_GROUP else {}
-                kind = message.get("kind")
-                if kind == "retained":
-                    self.retained.on_request([str(wanted) for wanted in message["filters"]], int(message["to"]))
-                elif kind == "trace":
-                    self.tracing.on_question(run.origin, message)
-                elif kind == "shares":
-                    self._compare_shares(run.origin, [str(name) for name in message["names"]])
-                elif kind == "bridges":
-                    self._bridges.hear(run.origin, [str(name) for name in message["names"]])
-                    self._count_echoes()
-            except (ArithmeticError, AttributeError, LookupError, RecursionError, RemoteError, TypeError, ValueError):
-                self.counters["management_refused"] += 1
-
-    def _compare_shares(self, origin: int, names: list[str]) -> None:
-        both = {(name, origin) for name in set(names) & set(self.interest.shares())} - self._shares_warned
-        for name, _ in sorted(both):
-            if len(self._shares_warned) >= SHARE_NAMES_MAX:
-                return
-            self._shares_warned.add((name, origin))
-            self.counters["share_names_at_two_brokers"] += 1
-            _log.warning(
-                "share name %r is in use at federator %d too: each broker's share group gets its own copy", name, origin
-            )
-
-    # --- interest -----------------------------------------------------------------------------------------------------
+    # --- what the host says to the agent itself -----------------------------------------------------------------------
 
     def _on_internal(self, publications: list[HostPublication]) -> None:
         """Messages of the host for the agent: what clients subscribe to."""
@@ -835,127 +497,11 @@ class Agent:
                     self.counters["frames_refused"] += 1
                     _log.warning("%s", error)
                     continue
-            for source, reports in self._sources.hear(publication):
-                self._report(source, reports)
+            self.interest.hear(publication)
 
-    def _report(self, source: str, reports: list[Report]) -> None:
-        if reports:
-            self._change_interest(self.interest.apply(self._loop.time(), source, reports))
-            if self._bridges.take(reports):
-                self._tell_bridges()
-                self._count_echoes()
-
-    async def _tell_again(self) -> None:
-        while True:
-            await asyncio.sleep(TELL_EVERY_S)
-            if self._bridges.names:
-                self._tell_bridges()
-            if self.interest.shares():
-                self._tell_shares()
-
-    def _tell_bridges(self) -> None:
-        self._tell_all({"kind": "bridges", "names": self._bridges.names})
-
-    def _tell_shares(self) -> None:
-        self._tell_all({"kind": "shares", "names": sorted(self.interest.shares())[:SHARE_NAMES_MAX]})
-
-    def _tell_all(self, message: dict[str, object]) -> None:
-        """Something for all federators."""
-        self._publish_to(MANAGEMENT_GROUP, [encode(MANAGEMENT_GROUP, json.dumps(message).encode(), qos=1)])
-
-    def _count_echoes(self) -> None:
-        self._echoes.is_active = bool(self._bridges.names)
-        self._joined = self._bridges.joined()
-        self._echoes.echoes = max(1, len(self._joined))
-
-    def _change_interest(self, change: Change) -> None:
-        if change.is_empty:
-            return
-        self._is_interest_dirty = True
-        wanted, ended = self._wanted.apply([*change.added, *change.changed], change.removed)
-        for filter_ in ended:
-            self._known_filters.discard(filter_)
-            self._tell_interest(events.Unsubscribed(filter_))
-        added = [filter_ for filter_, _ in wanted if filter_ not in self._known_filters]
-        for filter_ in added:
-            self._known_filters.add(filter_)
-            self._tell_interest(events.Subscribed(filter_))
-        if self._is_restored and added:
-            self.retained.want(added, [filter_ for filter_, _ in change.added])
-        if change.shares_added:
-            self._tell_shares()
-        self._arm_expiry()
-
-    def _tell_interest(self, event: events.Subscribed | events.Unsubscribed) -> None:
-        """Tell the protocol, and telemetry where this broker's interest in the group began or ended with it."""
-        group = self.machine.settings.grouping.group_of(event.filter)
-        was_local = self.machine.is_local(group)
-        self._step(event)
-        if self.machine.is_local(group) != was_local:
-            self.reporter.note_interest(group, is_added=not was_local, epoch=self.machine.epoch)
-            self._accounting.note_interest(group, is_added=not was_local)
-
-    def _arm_expiry(self) -> None:
-        if self._expiry_timer is not None:
-            self._expiry_timer.cancel()
-            self._expiry_timer = None
-        due = self.interest.next_expiry_s()
-        if due is not None:
-            self._expiry_timer = self._loop.call_at(due, self._expire_interest)
-
-    def _expire_interest(self) -> None:
-        self._change_interest(self.interest.expire(self._loop.time()))
-        self._arm_expiry()
-
-    async def _follow(self, adapter: MosquittoFileAdapter, path: Path) -> None:
-        """Read a broker's log file as it grows."""
-        follower = LogFollower(path)
-        while True:
-            found = follower.poll()
-            if found is None:
-                await asyncio.sleep(FOLLOW_EVERY_S)
-            elif isinstance(found, Read):
-                self._report(adapter.source, adapter.feed(found.chunk))
-            else:
-                self._report(adapter.source, adapter.began_anew() if isinstance(found, Rotated) else adapter.lost())
-
-    async def _poll(self, adapter: PollAdapter, address: ListAddress) -> None:
-        """Ask the broker for its subscriptions, again and again."""
-        adapter.restore(self.interest.held_of(adapter.source))
-        is_told = False
-        while True:
-            try:
-                rows = await asyncio.to_thread(fetch, address, adapter.listing, adapter.counters)
-                self._report(adapter.source, adapter.listed(rows))
-                is_told = False
-            except HanseError as error:
-                self._report(adapter.source, adapter.failed())
-                self.counters["lists_failed"] += 1
-                if not is_told:
-                    _log.warning("subscriptions are not to be had: %s", error)
-                is_told = True
-            await asyncio.sleep(self.settings.poll_interval_s)
-
-    async def _report_telemetry(self) -> None:
-        while True:
-            await asyncio.sleep(REPORT_EVERY_S)
-            self.reporter.report()
-
-    async def _save_interest(self) -> None:
-        """Keep interest soon after it changed: a client that stays subscribed does not say so again (R22)."""
-        pause_s = SAVE_EVERY_S
-        while True:
-            await asyncio.sleep(pause_s)
-            begun = self._loop.time()
-            if self._is_interest_dirty:
-                self._is_interest_dirty = False
-                self._state.write_interest(self.interest.dump(begun, time.time()))
-            if self._is_wanted_dirty:
-                self._is_wanted_dirty = False
-                self.custodian.write_wanted(self.machine.host_subscriptions())
-            # With many clients writing takes its time: it may have a twentieth of it.
-            pause_s = max(SAVE_EVERY_S, 20 * (self._loop.time() - begun))
-            self._may_come_again = self._may_come_again and begun - self._started_at < COME_AGAIN_S
+    async def _end_coming_again(self) -> None:
+        await asyncio.sleep(COME_AGAIN_S)
+        self._may_come_again = False
 
     def _on_host_state(self, is_connected: bool, error: HanseError | None) -> None:
         if is_connected:
@@ -963,126 +509,9 @@ class Agent:
             return
         if error is not None:
             _log.warning("host broker %s: %s", self.settings.broker, error)
-        for source, reports in self._sources.lost():
-            self._report(source, reports)
-
-    # --- handshake ----------------------------------------------------------------------------------------------------
-
-    def _link_properties(self) -> Mapping[str, str]:
-        return {"hanse": __version__, "protocol": str(codec.VERSION), PROCESS: self._process}
-
-    def _on_double(self, identity: int, detail: str) -> None:
-        self.counters["identity_conflicts"] += 1
-        self._emit(Emit("identity_conflict", neighbour=identity, detail=detail))
-
-    def _admit(self, identity: int, peer: Mapping[str, str]) -> str | None:
-        if peer.get("protocol") != str(codec.VERSION):
-            return f"federator {identity} speaks protocol {peer.get('protocol')!r}, this one {codec.VERSION}"
-        return None if self.membership is None else self.membership.admit(identity)
-
-    # --- pages --------------------------------------------------------------------------------------------------------
-
-    def _metrics_page(self) -> Reply:
-        return 200, prometheus.MEDIA_TYPE, self.metrics.render()
-
-    def _health_page(self) -> Reply:
-        is_healthy = self.host.client.is_connected
-        body = {
-            "id": self.identity,
-            "epoch": self.machine.epoch,
-            "broker": "connected" if is_healthy else "away",
-            "neighbours": list(self.machine.neighbours()),
-            "management_core": self.machine.core_of(MANAGEMENT_GROUP),
-            "joined_by_bridges": sorted(self._joined),
-            "counters": dict(self.machine.counters + self.counters),
-            "membership": None if self.membership is None else self.membership.page(),
-        }
-        return 200 if is_healthy else 503, JSON, json.dumps(body)
-
-    def _groups_page(self) -> Reply:
-        return 200, JSON, json.dumps({"id": self.identity, "groups": self._group_rows()})
-
-    def _group_rows(self, count_max: int | None = None) -> list[dict[str, object]]:
-        rows: list[dict[str, object]] = []
-        for group in self.machine.groups()[:count_max]:
-            core = self.machine.core_of(group)
-            rows.append(
-                {
-                    "group": group,
-                    "role": self._role(group, core),
-                    "core": core,
-                    "distance": None if core is None else self.machine.distance_to(core),
-                    "parents": [] if core is None else list(self.machine.parents_of(core)),
-                    "mesh": list(self.machine.mesh_neighbours(group)),
-                    "interest": self.machine.is_local(group),
-                }
-            )
-        return rows
-
-    def _role(self, group: str, core: int | None) -> str:
-        if core == self.identity:
-            return "core"
-        return "member" if self.machine.is_member(group) else "outsider"
+        self.interest.lose_host()
 
 
 def _distinct(routed: Routed) -> list[Run]:
     """The runs of a batch of our own, each once, however many neighbours get it."""
     return list({run.first: run for runs in routed.frames.values() for run in runs}.values())
-
-
-def _nothing() -> None:
-    """An obligation to nobody: the publication is our own."""
-
-
-async def run(settings: FederatorSettings, read_again: ReadAgain | None = None) -> int:
-    """Run a federator until SIGTERM or SIGINT; the exit code.
-
-    Args:
-        settings: as read before anybody was asked.
-        read_again: the settings anew, with what the manager handed out below all other sources.
-    """
-    logs.configure(settings.log_format, settings.log_level)
-    loop = asyncio.get_running_loop()
-    ended = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, ended.set)
-    with StateDirectory(settings.state_dir) as state:
-        for warning in settings.warnings():
-            _log.warning("%s", warning)
-        while not ended.is_set():
-            await _run_once(settings, state, ended, read_again)
-    return 0
-
-
-async def _run_once(
-    settings: FederatorSettings, state: StateDirectory, ended: asyncio.Event, read_again: ReadAgain | None
-) -> None:
-    """One life under one id: until the end, or until the manager gives another id."""
-    entrance = None
-    if settings.manager:
-        settings = entering.with_link_port(settings)
-        entering_task = asyncio.create_task(entering.enter(settings, state))
-        if not await _first(ended, entering_task):
-            return
-        entrance = entering_task.result()
-        settings = entering.with_handed_out(settings, entrance, read_again)
-    agent = Agent(settings, state, entrance)
-    await agent.start()
-    changed = asyncio.Event() if agent.membership is None else agent.membership.must_restart
-    await _first(ended, asyncio.create_task(_wait(changed)))
-    await agent.stop()
-
-
-async def _wait(event: asyncio.Event) -> None:
-    await event.wait()
-
-
-async def _first(ended: asyncio.Event, task: "asyncio.Task[Any]") -> bool:
-    """Wait for the end or the task, whichever comes first; whether it was the task."""
-    waiting = asyncio.create_task(_wait(ended))
-    await asyncio.wait({waiting, task}, return_when=asyncio.FIRST_COMPLETED)
-    for one in (waiting, task):
-        if not one.done():
-            one.cancel()
-    await asyncio.gather(waiting, *([] if task.done() else [task]), return_exceptions=True)
-    return task.done() and not task.cancelled()

@@ -6,10 +6,12 @@ token comes again, two processes use one id: the one that was there first is ref
 hears of it.
 """
 
+import secrets
 from collections.abc import Mapping
 
 # The word of the handshake.
 PROCESS = "process"
+THIS_PROCESS = secrets.token_hex(8)
 # Processes remembered as replaced; beyond, the oldest are forgotten.
 REPLACED_MAX = 1_000
 

@@ -99,14 +99,21 @@ def _decrease(counts: dict[int, int], key: int, by: int) -> None:
 class EchoMemory:
     """What crossed this host lately, in either direction."""
 
-    __slots__ = ("_delivered", "_delivered_by_link", "_sent", "_sent_by_link", "echoes", "is_active")
+    __slots__ = ("_delivered", "_delivered_by_link", "_sent", "_sent_by_link", "echoes", "is_active", "joined")
 
     def __init__(self) -> None:
         self.is_active = False
-        # How many echoes one publication has.
+        # The federators whose brokers hang together with this one, and how many echoes one publication has.
+        self.joined: frozenset[int] = frozenset()
         self.echoes = 1
         self._delivered, self._delivered_by_link = ContentMemory(DELIVERED_S), ContentMemory(DELIVERED_S)
         self._sent, self._sent_by_link = ContentMemory(SENT_S), ContentMemory(SENT_S)
+
+    def expect_from(self, joined: frozenset[int], *, is_bridged: bool) -> None:
+        """Who is joined with this host by bridges, and whether it has a bridge at all: else nothing is remembered."""
+        self.is_active = is_bridged
+        self.joined = joined
+        self.echoes = max(1, len(joined))
 
     def remember(self, now: float, run: bytes) -> None:
         """These packets were delivered to the host."""

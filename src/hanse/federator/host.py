@@ -21,13 +21,34 @@ from hanse.federator.journal import DeliveryJournal, MessageId
 from hanse.federator.obligations import DeliveryBook, Obligation
 from hanse.federator.older_host import OlderHost
 from hanse.federator.ring import DeliveredRing
+from hanse.federator.settings import FederatorSettings
+from hanse.federator.sources import CLIENT_PREFIX
 from hanse.mqtt.client import Client, ClientHandler, ClientSettings
-from hanse.mqtt.publication import Publication
+from hanse.mqtt.publication import Publication, encode
 from hanse.mqtt.subscriptions import Subscription
 from hanse.mqtt.v311 import Written
 from hanse.protocol.messages import Run
 
 INTERNAL_IDENTIFIER = 1
+# Below these the federator tries its own host; as all probes, they never cross.
+_HOST_PROBE_TOPIC = "hanse/probe/host"
+_SELF_PROBE_TOPIC = "hanse/probe/self"
+_SESSION_EXPIRY_S = 3600
+
+
+def client_settings(settings: FederatorSettings, identity: int) -> ClientSettings:
+    """Of the session: it outlives the process, for so long."""
+    return ClientSettings(
+        settings.broker,
+        f"{CLIENT_PREFIX}{identity}",
+        username=settings.username,
+        password=settings.password,
+        tls=settings.host_tls(),
+        clean_start=False,
+        session_expiry_s=_SESSION_EXPIRY_S,
+        version=settings.mqtt_version(),
+        probe_topic=_HOST_PROBE_TOPIC,
+    )
 
 
 class HostSession(ClientHandler):
@@ -134,6 +155,12 @@ class HostSession(ClientHandler):
                 del self._exact[number]
             raise
         self._reserved.difference_update(former)
+
+    def measure(self, identity: int, taken: Callable[[], None]) -> None:
+        """Publish a probe at QoS 1, and call `taken` when the host has acknowledged it."""
+        obligation = Obligation(taken)
+        self.deliver(encode(f"{_SELF_PROBE_TOPIC}/{identity}", b"", qos=1), 1, 1, obligation)
+        obligation.settle()
 
     def _former_id(self, message: MessageId) -> int:
         """The packet identifier under which the host may know a message from a former process; 0 where it does not."""

@@ -13,16 +13,16 @@ Rules:
 """
 
 import asyncio
+import dataclasses
 import json
 import ssl
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-from hanse import __version__
+from hanse import __version__, http_address
 from hanse.errors import LocalError, RemoteError, Unavailable
+from hanse.http_address import HttpAddress
 from hanse.mqtt.tls import TlsSettings, client_context
 
 # A manager's whole topology has about 250 bytes a federator; 10,000 are the most that one takes.
@@ -40,39 +40,14 @@ class ManagerRefused(RemoteError):  # noqa: N818 - what happened, as in "the man
         self.detail = detail
 
 
-@dataclass(frozen=True, slots=True)
-class ManagerAddress:
-    """Where one manager is."""
-
-    host: str
-    port: int
-    is_tls: bool
-    path: str = ""
-
-    def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'https' if self.is_tls else 'http'}://{host}:{self.port}{self.path}"
-
-
-def parse_manager(url: str) -> ManagerAddress:
+def parse_manager(url: str) -> HttpAddress:
     """The address in `http://HOST:PORT` or `https://HOST:PORT`.
 
     Raises:
         LocalError: It is none; what may be a password is not shown.
     """
-    shown = url.rsplit("@", 1)[-1][:200]
-    expected = "write http://HOST:PORT or https://HOST:PORT"
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
-    except ValueError as error:
-        raise LocalError(f"the manager's address {shown!r} cannot be read: {error}; {expected}.") from None
-    if parts.scheme not in {"http", "https"} or not host or not host.isprintable() or " " in host:
-        raise LocalError(f"the manager's address {shown!r} has no http:// or https:// and host; {expected}.")
-    if parts.username is not None or parts.query or parts.fragment:
-        raise LocalError(f"the manager's address {shown!r} has more than a host, a port and a path; {expected}.")
-    is_tls = parts.scheme == "https"
-    return ManagerAddress(host, port or (443 if is_tls else 80), is_tls, parts.path.rstrip("/"))
+    address = http_address.parse(url, "the manager's address", "write http://HOST:PORT or https://HOST:PORT")
+    return dataclasses.replace(address, path=address.path.rstrip("/"))
 
 
 class ManagerClient:
@@ -112,7 +87,7 @@ class ManagerClient:
             LocalError: The files for TLS cannot be used.
         """
         waiting = [self._first, *(one for one in self._addresses if one != self._first)]
-        asked: set[ManagerAddress] = set()
+        asked: set[HttpAddress] = set()
         failures: list[str] = []
         while waiting:
             address = waiting.pop(0)
@@ -137,7 +112,7 @@ class ManagerClient:
                 waiting.insert(0, leader)
         raise Unavailable(" ".join(failures))
 
-    def _leader_of(self, document: Mapping[str, object], named_by: ManagerAddress) -> ManagerAddress | None:
+    def _leader_of(self, document: Mapping[str, object], named_by: HttpAddress) -> HttpAddress | None:
         """Rule 4."""
         url = document.get("leader")
         if not isinstance(url, str):
@@ -150,7 +125,7 @@ class ManagerClient:
 
     async def _ask_one(
         self,
-        address: ManagerAddress,
+        address: HttpAddress,
         method: str,
         path: str,
         body: Mapping[str, object] | None,
@@ -238,7 +213,7 @@ def _refuse_size(size: int) -> None:
         raise ValueError(f"a body of more than {BODY_BYTES_MAX} bytes")
 
 
-def _read_json(address: ManagerAddress, status: int, answer: bytes) -> dict[str, Any]:
+def _read_json(address: HttpAddress, status: int, answer: bytes) -> dict[str, Any]:
     try:
         document = json.loads(answer) if answer else {}
     except (ValueError, RecursionError):

@@ -8,6 +8,7 @@ Rules:
 - Rows wait in bounded lists for the next report; what does not fit is dropped and counted.
 """
 
+import asyncio
 import os
 import platform
 import time
@@ -135,6 +136,12 @@ class FederatorReporter:
         return [seq for seq in range(run.first, run.first + run.length) if is_sampled(origin, run.epoch, seq, rate)]
 
     # --- counts at the report -------------------------------------------------------------------------------------
+
+    async def report_again(self) -> None:
+        """Report until the end."""
+        while True:
+            await asyncio.sleep(REPORT_EVERY_S)
+            self.report()
 
     def report(self) -> None:
         """Publish what there is, if anybody wants it; events wait for a collector, within their limit."""

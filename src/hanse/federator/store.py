@@ -19,9 +19,11 @@ Rules:
 Calls block for as long as the disk takes; only `write_epoch` belongs on the event loop, as what follows it must wait.
 """
 
+import asyncio
 import fcntl
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -33,6 +35,10 @@ from hanse.protocol.settings import EPOCH_MAX
 
 # What `boot_epoch` takes for "nothing is stored".
 NO_EPOCH = -1
+
+SAVE_EVERY_S = 0.2
+# What writing may take of the time; with many clients it takes its own.
+_SAVING_SHARE = 1 / 20
 
 _EPOCH_BYTES_MAX = 32
 _OWNER_BYTES_MAX = 64
@@ -161,3 +167,15 @@ class StateDirectory:
             os.fsync(directory)
         finally:
             os.close(directory)
+
+
+async def save_again(*save: Callable[[], None]) -> None:
+    """Let all who have something to keep do so, soon after it changed, until the end."""
+    loop = asyncio.get_running_loop()
+    pause_s = SAVE_EVERY_S
+    while True:
+        await asyncio.sleep(pause_s)
+        begun = loop.time()
+        for one in save:
+            one()
+        pause_s = max(SAVE_EVERY_S, (loop.time() - begun) / _SAVING_SHARE)

@@ -14,9 +14,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
+from hanse import http_address
 from hanse.errors import LocalError, RemoteError, Unavailable
+from hanse.http_address import HttpAddress
 from hanse.interest.listing import Listing, Row
 
 # All pages together. RabbitMQ takes some 250 bytes a subscription: 100,000 of them are 25 MB.
@@ -27,21 +28,12 @@ LIST_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class ListAddress:
+class ListAddress(HttpAddress):
     """Where the list is, and the login for it."""
 
-    host: str
-    port: int
-    is_tls: bool
-    path: str
-    query: str = ""
     username: str | None = None
     password: str | None = field(default=None, repr=False)
     ca_file: Path | None = None
-
-    def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'https' if self.is_tls else 'http'}://{host}:{self.port}{self.path}"
 
 
 def parse_list_url(url: str) -> ListAddress:
@@ -50,20 +42,12 @@ def parse_list_url(url: str) -> ListAddress:
     Raises:
         LocalError: it is none; what may be a password is not shown.
     """
-    shown = url.rsplit("@", 1)[-1][:200]
-    expected = "write http://HOST:PORT or https://HOST:PORT, with a path where the list is not at its usual place"
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
-    except ValueError as error:
-        raise LocalError(f"the list's address {shown!r} cannot be read: {error}; {expected}.") from None
-    if parts.scheme not in {"http", "https"} or not host or not url.isprintable() or " " in url:
-        raise LocalError(f"the list's address {shown!r} has no http:// or https:// and host; {expected}.")
-    if parts.username is not None:
-        raise LocalError(f"the list's address {shown!r} holds a user name; give poll_username and poll_password.")
-    is_tls = parts.scheme == "https"
-    path = parts.path if parts.path != "/" else ""
-    return ListAddress(host, port or (443 if is_tls else 80), is_tls, path, parts.query)
+    expected = (
+        "write http://HOST:PORT or https://HOST:PORT, with a path where the list is not at its usual place, and a "
+        "login as poll_username and poll_password"
+    )
+    found = http_address.parse(url, "the list's address", expected, takes_query=True)
+    return ListAddress(found.host, found.port, found.is_tls, found.path, found.query)
 
 
 def fetch(address: ListAddress, listing: Listing, counters: Counter[str]) -> list[Row]:

@@ -1,4 +1,4 @@
-"""Brokers of other makes on this machine, for as long as a `with` block lasts: what RabbitMQ and NATS have in common.
+"""Brokers of any make on this machine, for as long as a `with` block lasts: what RabbitMQ and NATS have in common.
 
 Rules:
 1. Everything is private: a directory of its own, removed at the end if we made it; free ports on the loopback.
@@ -54,9 +54,11 @@ class ForeignBroker:
     Attributes:
         port: of MQTT.
         list_url: where its subscriptions are listed.
+        ready_s: how long it may take to come up.
     """
 
     name = "broker"
+    ready_s = READY_S
     port: int
     list_url: str
 
@@ -69,6 +71,10 @@ class ForeignBroker:
     def commands(self) -> list[tuple[Sequence[str], Mapping[str, str]]]:
         """What to start, in order, the broker last; each with what its environment has besides ours."""
         raise NotImplementedError
+
+    def is_ready(self) -> bool:
+        """Whether it answers as it should."""
+        return answers(self.port)
 
     @property
     def url(self) -> str:
@@ -109,15 +115,15 @@ class ForeignBroker:
                         preexec_fn=lambda: die_with_parent(parent_pid),  # noqa: PLW1509 - little more than a system call
                     )
                 )
-        until = time.monotonic() + READY_S
-        while not answers(self.port):
+        until = time.monotonic() + self.ready_s
+        while not self.is_ready():
             ended = self._processes[-1].poll()
             if ended is not None or time.monotonic() > until:
                 said = self.log_path.read_bytes()[-_TAIL_BYTES:].decode(errors="replace")
                 self.kill()
                 why = "was not ready in time" if ended is None else f"ended with code {ended}"
                 raise Unavailable(f"{self.name} {why}. It said last:\n{said}")
-            time.sleep(0.05)
+            time.sleep(0.02)
 
     def stop(self) -> None:
         """End it as an operator would."""

@@ -1,0 +1,182 @@
+"""Deliveries to the host broker: what the federation brings for its clients, and who hears that it is there.
+
+Rules:
+
+1. A batch is handed over as a whole: its runs of QoS 0 leave as one piece, the others run by run, and the protocol
+   hears of its *token* when the host has acknowledged all of them (R33).
+2. What was acknowledged at QoS 1 goes into the ring of delivered ids before the protocol hears of it: whatever happens
+   to this process then, it is delivered (R34). For QoS 2 the session does so at PUBREC.
+3. While the host has no room for QoS 1 and 2, they wait here, in order, and nobody overtakes; the protocol's window
+   bounds how many. QoS 0 is dropped and counted by the client.
+4. The host gets what passes the gate (`gate`), what may enter (`crossing`) and what is no echo (`echoes`), under the
+   names that its clients know. What is kept out is counted by reason.
+5. Runs of the federators' own groups go to no broker: they are handed to `take_internal`.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+
+from hanse.errors import Unavailable
+from hanse.federator.crossing import Crossing
+from hanse.federator.echoes import EchoMemory
+from hanse.federator.gate import Gate
+from hanse.federator.host import HostSession
+from hanse.federator.naming import imported
+from hanse.federator.obligations import Obligation
+from hanse.federator.pieces import joined, singles
+from hanse.federator.ring import DeliveredRing
+from hanse.protocol.balance import INTERNAL_PREFIX
+from hanse.protocol.machine import Machine
+from hanse.protocol.messages import HOST, Run
+from hanse.protocol.topics import TELEMETRY_PREFIX
+
+
+class Delivery:
+    """What goes to one host broker.
+
+    Args:
+        machine: told what was delivered and what was kept out.
+        host: the session there.
+        gate, crossing, echoes: what may enter.
+        ring: the ids that the host has taken.
+        counters: to count into: `delivered`, `echoes_cancelled`.
+        clock: seconds, for the memory of echoes.
+        on_taken: told that the way `HOST` has taken what bears a token.
+        take_internal: takes a run for the federators themselves.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        host: HostSession,
+        *,
+        gate: Gate,
+        crossing: Crossing,
+        echoes: EchoMemory,
+        ring: DeliveredRing,
+        counters: Counter[str],
+        clock: Callable[[], float],
+        on_taken: Callable[[int, Sequence[int]], None],
+        take_internal: Callable[[Run], None],
+    ) -> None:
+        self._machine = machine
+        self._host = host
+        self._gate = gate
+        self._crossing = crossing
+        self._echoes = echoes
+        self._ring = ring
+        self._counters = counters
+        self._clock = clock
+        self._on_taken = on_taken
+        self._take_internal = take_internal
+        # Rule 3.
+        self._waiting: deque[tuple[Run, Obligation]] = deque()
+
+    def deliver(self, runs: list[Run], token: int) -> None:
+        """Publish a batch of the federation's at the host; a token of 0 is one that nobody waits for."""
+        obligation = Obligation(lambda: self._host_took(runs, token) if token else None)
+        loose: list[Run] = []
+        for run in runs:
+            if run[6][0].startswith(INTERNAL_PREFIX) and not run[6][0].startswith(TELEMETRY_PREFIX):
+                self._take_internal(run)
+                continue
+            for piece in self._for_host(run):
+                if piece[4]:
+                    self._deliver_owed(piece, obligation)
+                else:
+                    loose.append(piece)
+        if loose:
+            drops = self._host.client.counters.drops
+            dropped = sum(drops.values())
+            self._deliver_loose(b"".join([run[7] for run in loose]), sum([run[3] for run in loose]))
+            # Such a batch leaves whole, or not at all.
+            measure = "delivered" if sum(drops.values()) == dropped else "dropped:host"
+            for run in loose:
+                self._machine.count_here(measure, run)
+        obligation.settle()
+
+    def deliver_own(self, packet: bytes, qos: int) -> None:
+        """Publish one packet that no neighbour and no client is owed an acknowledgement for."""
+        if not qos:
+            self._deliver_loose(packet, 1)
+            return
+        obligation = Obligation(_nothing)
+        run = Run(self._machine.identity, self._machine.epoch, 0, 1, qos, 0, (), packet)
+        self._deliver_owed(run, obligation)
+        obligation.settle()
+
+    def on_credit(self) -> None:
+        """The host has room again."""
+        while self._waiting:
+            run, obligation = self._waiting[0]
+            try:
+                self._deliver_exactly(run, obligation)
+            except Unavailable:
+                return
+            self._waiting.popleft()
+            obligation.settle()
+
+    def _host_took(self, runs: list[Run], token: int) -> None:
+        """Rule 2."""
+        for run in runs:
+            if run[4] == 1:
+                self._ring.add(run[0], run[1], run[2], run[3])
+        self._on_taken(HOST, (token,))
+
+    # --- what the host gets -------------------------------------------------------------------------------------------
+
+    def _for_host(self, run: Run) -> list[Run]:
+        """What of a run this host broker is to be given, as it may see it.
+
+        In pieces where publications of QoS 2 are left out: the journal and the ring go by their ids (R34).
+        """
+        if run[4] == 2 and run[3] > 1:
+            return joined([piece for single in singles(run) for piece in self._for_host(single)])
+        run = self._gate.admit_run(run)
+        if run[3] and not self._crossing.is_trivial:
+            body, length = imported(self._crossing, run.body)
+            self._count_kept_out("dropped:import", run, length)
+            run = run._replace(body=body, length=length)
+        if run[3] and run[0] in self._echoes.joined:
+            body, length = self._echoes.without_echoes(self._clock(), run.body)
+            self._counters["echoes_cancelled"] += run.length - length
+            self._count_kept_out("dropped:echo", run, length)
+            run = run._replace(body=body, length=length)
+        return [run] if run[3] else []
+
+    def _count_kept_out(self, measure: str, run: Run, length: int) -> None:
+        if length < run.length:
+            self._machine.count_here(measure, run._replace(length=run.length - length, body=b""))
+
+    def _deliver_loose(self, body: bytes, count: int) -> None:
+        self._host.deliver(body, 0, count, None)
+        if self._echoes.is_active:
+            self._echoes.remember(self._clock(), body)
+        self._counters["delivered"] += count
+
+    def _deliver_owed(self, run: Run, obligation: Obligation) -> None:
+        obligation.owe()
+        if self._waiting:
+            self._waiting.append((run, obligation))
+            return
+        try:
+            self._deliver_exactly(run, obligation)
+        except Unavailable:
+            self._waiting.append((run, obligation))
+            return
+        obligation.settle()
+
+    def _deliver_exactly(self, run: Run, obligation: Obligation) -> None:
+        if run.groups:
+            self._host.deliver_run(run, obligation)
+        else:
+            self._host.deliver(run.body, run.qos, run.length, obligation)
+        if self._echoes.is_active:
+            self._echoes.remember(self._clock(), run.body)
+        self._counters["delivered"] += run.length
+        if run.groups:
+            self._machine.count_delivered(run)
+
+
+def _nothing() -> None:
+    """An obligation to nobody: the publication is our own."""

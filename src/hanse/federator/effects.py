@@ -1,0 +1,125 @@
+"""What the protocol wants done (`hanse.protocol.effects`), done: each effect by the room that it is for.
+
+Rules: effects are carried out in order, when `carry_out` returns they are done or under way; what can only be done
+later (a disk, a link without room) is that room's, which tells the protocol itself.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+
+from hanse.federator.custodian import Custodian
+from hanse.federator.linking import Links
+from hanse.federator.links_by_broker import BrokerLinkBook
+from hanse.federator.metrics import AgentMetrics
+from hanse.federator.store import StateDirectory
+from hanse.federator.wanted import Wanted
+from hanse.protocol import codec
+from hanse.protocol.effects import (
+    Acknowledge,
+    CloseLink,
+    Deliver,
+    Discard,
+    Effect,
+    Emit,
+    Fetch,
+    Send,
+    SendRuns,
+    SendSummaries,
+    Store,
+    StoreEpoch,
+    SubscribeHost,
+    UnsubscribeHost,
+)
+from hanse.protocol.messages import HOST, Run
+
+_log = logging.getLogger(__name__)
+
+
+class Effects:
+    """Those of one federator.
+
+    Args:
+        links: to the neighbours.
+        custodian: the disk behind custody.
+        wanted: the subscriptions at the host broker.
+        state: where the epoch is kept.
+        metrics: where control frames are counted.
+        send_runs: sends a neighbour runs, with a token.
+        deliver: hands runs to the host broker, with a token.
+        finish_batch: lets the host broker forget a batch that it handed in.
+        tell: hands a notice to those who watch.
+    """
+
+    def __init__(
+        self,
+        *,
+        links: Links,
+        custodian: Custodian,
+        wanted: Wanted,
+        state: StateDirectory,
+        metrics: AgentMetrics,
+        send_runs: Callable[[int, Sequence[Run], int], None],
+        deliver: Callable[[list[Run], int], None],
+        finish_batch: Callable[[int], None],
+        tell: Callable[[Emit], None],
+    ) -> None:
+        self._links = links
+        self._custodian = custodian
+        self._wanted = wanted
+        self._state = state
+        self._metrics = metrics
+        self._send_runs = send_runs
+        self._deliver = deliver
+        self._finish_batch = finish_batch
+        self._tell = tell
+
+    def carry_out(self, effects: Sequence[Effect]) -> None:
+        """Do them."""
+        for effect in effects:
+            match effect:
+                case Send(neighbour, frame):
+                    traffic = self._metrics.link(neighbour, "out")
+                    traffic.control_frames += 1
+                    traffic.control_bytes += self._links.send_control(neighbour, frame)
+                case SendRuns(neighbour, runs, token):
+                    self._send_runs(neighbour, runs, token)
+                case SendSummaries() | Deliver() | Acknowledge() | Store() | Fetch() | Discard():
+                    self._carry_out_custody(effect)
+                case SubscribeHost(group):
+                    self._wanted.begin(group)
+                case UnsubscribeHost(group):
+                    self._wanted.end(group)
+                case StoreEpoch(epoch):
+                    self._state.write_epoch(epoch)
+                case CloseLink(neighbour, reason):
+                    _log.warning("link to federator %d closed: %s", neighbour, reason)
+                    self._links.close(neighbour, reason)
+                case Emit():
+                    self._emit(effect)
+
+    def _carry_out_custody(self, effect: SendSummaries | Deliver | Acknowledge | Store | Fetch | Discard) -> None:
+        match effect:
+            case Acknowledge(giver, receipts):
+                for receipt in receipts:
+                    if giver == HOST:
+                        self._finish_batch(receipt)
+                    else:
+                        self._links.ack(giver, receipt)
+            case SendSummaries(neighbour, summaries, token):
+                self._links.send_data(neighbour, codec.encode_summaries(summaries), 0, token)
+            case Deliver(runs, token):
+                self._deliver(list(runs), token)
+            case Store():
+                self._custodian.store(effect)
+            case Fetch():
+                self._custodian.fetch(effect)
+            case Discard():
+                self._custodian.discard(effect)
+
+    def _emit(self, event: Emit) -> None:
+        self._tell(event)
+        if isinstance(self._links, BrokerLinkBook):
+            if event.name == "neighbour_lost":
+                self._links.forgive(event.neighbour)
+            elif event.name == "neighbour_left":
+                self._links.note_left(event.neighbour)

@@ -1,0 +1,221 @@
+"""What this broker's clients want: from the adapters' reports to the protocol, to the disk and to those who ask.
+
+Rules:
+
+1. Adapters report, the registry merges (`hanse.interest`), and the protocol hears of a filter when the first wants it
+   and when the last no longer does, under the name that the federation knows (`crossing`).
+2. What is wanted for the first time is fetched from the retained messages elsewhere. Not so what was known before a
+   restart: this broker has had them.
+3. Interest is on disk soon after it changed: a client that stays subscribed does not say so again (R22).
+4. Each source is read in its own way until the federator ends: messages of the host (`hear`), log files and lists
+   (`watch`). A list that cannot be had is counted, told once, and asked for again.
+"""
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from hanse.errors import HanseError, LocalError
+from hanse.federator.crossing import Crossing, FilterCounts
+from hanse.federator.sources import InterestSources
+from hanse.federator.store import StateDirectory
+from hanse.interest import Change, InterestRegistry, MosquittoFileAdapter, PollAdapter, Report
+from hanse.interest.fetch import ListAddress, fetch
+from hanse.interest.follow import LogFollower
+from hanse.interest.follow import reports as reports_of
+from hanse.mqtt.publication import Publication
+from hanse.protocol.events import Subscribed, Unsubscribed
+from hanse.protocol.machine import Machine
+
+FOLLOW_EVERY_S = 0.1
+_log = logging.getLogger(__name__)
+
+
+class LocalInterest:
+    """The interest of one broker's clients.
+
+    Args:
+        machine: asked which groups are of interest here.
+        sources: the adapters.
+        state: where interest is kept.
+        registry: merges their reports; others may read it.
+        crossing: which filters may go out, and under which names.
+        poll_interval_s: between two lists.
+        step: gives the protocol an event.
+        note: told of a group, and whether local interest in it began (or ended).
+        want_retained: told of filters that are new here, by their names in the federation and at this broker.
+        on_bridges: given reports, takes note of the host's bridges among them.
+        on_shares: called when a share name is new here.
+        counters: to count into: `lists_failed`.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        sources: InterestSources,
+        state: StateDirectory,
+        *,
+        registry: InterestRegistry,
+        crossing: Crossing,
+        poll_interval_s: float,
+        step: Callable[[Subscribed | Unsubscribed], None],
+        note: Callable[[str, bool], None],
+        want_retained: Callable[[list[str], list[str]], None],
+        on_bridges: Callable[[Sequence[Report]], None],
+        on_shares: Callable[[], None],
+        counters: Counter[str],
+    ) -> None:
+        self._machine = machine
+        self._sources = sources
+        self._state = state
+        self._registry = registry
+        self._outward = FilterCounts(crossing.outward_filter)
+        self._poll_interval_s = poll_interval_s
+        self._step = step
+        self._note = note
+        self._want_retained = want_retained
+        self._on_bridges = on_bridges
+        self._on_shares = on_shares
+        self._counters = counters
+        self._loop = asyncio.get_running_loop()
+        # As the federation has them, and as the protocol was told.
+        self._known: set[str] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_dirty = False
+        self._is_restored = False
+        self._is_stopped = False
+
+    def __len__(self) -> int:
+        """How many filters the protocol was told of."""
+        return len(self._known)
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    def restore(self) -> None:
+        """Take up what the process before this one knew."""
+        document = self._state.read_interest()
+        if document is not None:
+            try:
+                self._change(self._registry.load(self._loop.time(), time.time(), document))
+            except LocalError as error:  # JSON, and not ours: it never stops a start
+                self._state.drop_interest(str(error))
+        self._is_restored = True
+
+    def topics(self) -> list[str]:
+        """What the host session has to hear."""
+        return self._sources.topics()
+
+    def start(self) -> None:
+        """Take what is known without hearing anything."""
+        self._take(self._sources.start())
+
+    def watch(self) -> list[Coroutine[Any, Any, None]]:
+        """What reads files and asks for lists, to be run until the end."""
+        followers = [self._follow(*source) for source in self._sources.files]
+        return [*followers, *(self._poll(*source) for source in self._sources.polls)]
+
+    def stop(self) -> None:
+        """Nothing runs out any more."""
+        self._is_stopped = True
+        self._arm_expiry()
+
+    def save_if_changed(self) -> None:
+        """Keep it, if there is anything new to keep."""
+        if self._is_dirty:
+            self.save()
+
+    def save(self) -> None:
+        """Keep it (rule 3)."""
+        self._is_dirty = False
+        self._state.write_interest(self._registry.dump(self._loop.time(), time.time()))
+
+    # --- sources ------------------------------------------------------------------------------------------------------
+
+    def hear(self, publication: Publication) -> None:
+        """A message of the host's for the adapters."""
+        self._take(self._sources.hear(publication))
+
+    def lose_host(self) -> None:
+        """The host was away: adapters may have missed something."""
+        self._take(self._sources.lost())
+
+    def _take(self, reported: Iterable[tuple[str, list[Report]]]) -> None:
+        for source, reports in reported:
+            self._report(source, reports)
+
+    def _report(self, source: str, reports: list[Report]) -> None:
+        if reports:
+            self._change(self._registry.apply(self._loop.time(), source, reports))
+            self._on_bridges(reports)
+
+    async def _follow(self, adapter: MosquittoFileAdapter, path: Path) -> None:
+        """Read a broker's log file as it grows."""
+        with closing(LogFollower(path)) as follower:
+            while True:
+                found = follower.poll()
+                if found is None:
+                    await asyncio.sleep(FOLLOW_EVERY_S)
+                else:
+                    self._report(adapter.source, reports_of(adapter, found))
+
+    async def _poll(self, adapter: PollAdapter, address: ListAddress) -> None:
+        """Ask the broker for its subscriptions, again and again."""
+        adapter.restore(self._registry.held_of(adapter.source))
+        is_told = False
+        while True:
+            try:
+                rows = await asyncio.to_thread(fetch, address, adapter.listing, adapter.counters)
+                self._report(adapter.source, adapter.listed(rows))
+                is_told = False
+            except HanseError as error:
+                self._report(adapter.source, adapter.failed())
+                self._counters["lists_failed"] += 1
+                if not is_told:
+                    _log.warning("subscriptions are not to be had: %s", error)
+                is_told = True
+            await asyncio.sleep(self._poll_interval_s)
+
+    # --- changes ------------------------------------------------------------------------------------------------------
+
+    def _change(self, change: Change) -> None:
+        if change.is_empty:
+            return
+        self._is_dirty = True
+        wanted, ended = self._outward.apply([*change.added, *change.changed], change.removed)
+        for filter_ in ended:
+            self._known.discard(filter_)
+            self._tell(Unsubscribed(filter_))
+        added = [filter_ for filter_, _ in wanted if filter_ not in self._known]
+        for filter_ in added:
+            self._known.add(filter_)
+            self._tell(Subscribed(filter_))
+        if self._is_restored and added:
+            self._want_retained(added, [filter_ for filter_, _ in change.added])
+        if change.shares_added:
+            self._on_shares()
+        self._arm_expiry()
+
+    def _tell(self, event: Subscribed | Unsubscribed) -> None:
+        """Tell the protocol, and who notes it where this broker's interest in the group began or ended with it."""
+        group = self._machine.settings.grouping.group_of(event.filter)
+        was_local = self._machine.is_local(group)
+        self._step(event)
+        if self._machine.is_local(group) != was_local:
+            self._note(group, not was_local)
+
+    def _arm_expiry(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due = self._registry.next_expiry_s()
+        if due is not None and not self._is_stopped:
+            self._timer = self._loop.call_at(due, self._expire)
+
+    def _expire(self) -> None:
+        self._change(self._registry.expire(self._loop.time()))
+        self._arm_expiry()

@@ -1,0 +1,164 @@
+"""What federators tell each other: over the management group, which all take part in, and by each one's private group.
+
+    {"kind": "retained", "to", "filters"}   who asks for retained messages (`retained`)
+    {"kind": "trace", "id", "topic"}        who follows a topic, and asks for remarks (`tracing`)
+    {"kind": "shares", "names"}             the names of shared subscriptions in use at the sender's broker
+    {"kind": "bridges", "names"}            the static bridges at the sender's broker (`bridges`)
+
+By the private group come reports of our own traces, and the retained messages that were asked for.
+
+Rules:
+
+1. Bridges and share names are told when they change, and again every `TELL_EVERY_S`: who joins later has to know of
+   them.
+2. A message is somebody else's word: one that is malformed is counted and dropped, one of an unknown kind is a newer
+   federator's, and is passed over.
+3. A share name that is in use at two brokers is the operators' to know, as each share group gets its own copy: one
+   warning a name and federator, up to `SHARE_NAMES_MAX`.
+"""
+
+import asyncio
+import json
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+from hanse.errors import RemoteError
+from hanse.federator.bridges import BridgeBook
+from hanse.federator.echoes import EchoMemory
+from hanse.federator.gate import Gate
+from hanse.federator.retained import RetainedFetcher
+from hanse.federator.tracing import Tracing
+from hanse.interest import Report
+from hanse.mqtt.publication import encode, payload_of
+from hanse.protocol.identity import private_group
+from hanse.protocol.messages import Run
+from hanse.protocol.packets import split, topic_of
+from hanse.protocol.settings import MANAGEMENT_GROUP
+
+TELL_EVERY_S = 3.0
+# Share names in one message, and warnings given once; more are left out.
+SHARE_NAMES_MAX = 1_000
+_log = logging.getLogger(__name__)
+
+# What reading somebody's words can raise: they are no JSON, nest too deep, or hold something else than expected.
+_NOT_ONE_OF_OURS = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    RemoteError,
+    TypeError,
+    ValueError,
+)
+
+
+class Management:
+    """One federator's part in it.
+
+    Args:
+        publish: send packets to a group over the federation.
+        retained, tracing: whom questions and answers are for.
+        gate: what may be given to a broker, which answers with retained messages have to pass too.
+        echoes: told which brokers hang together by bridges.
+        shares: the share names in use at this broker.
+        counters: to count into: `management_refused`, `share_names_at_two_brokers`.
+    """
+
+    def __init__(
+        self,
+        identity: int,
+        *,
+        publish: Callable[[str, list[bytes]], None],
+        retained: RetainedFetcher,
+        tracing: Tracing,
+        gate: Gate,
+        echoes: EchoMemory,
+        shares: Callable[[], Mapping[str, object]],
+        counters: Counter[str],
+    ) -> None:
+        self._private_group = private_group(identity)
+        self._publish = publish
+        self._retained = retained
+        self._tracing = tracing
+        self._gate = gate
+        self._echoes = echoes
+        self._shares = shares
+        self._counters = counters
+        self._bridges = BridgeBook()
+        self._warned: set[tuple[str, int]] = set()
+
+    # --- out ----------------------------------------------------------------------------------------------------------
+
+    def tell_all(self, message: Mapping[str, object]) -> None:
+        """Something for all federators."""
+        self._publish(MANAGEMENT_GROUP, [encode(MANAGEMENT_GROUP, json.dumps(message).encode(), qos=1)])
+
+    def take_reports(self, reports: Sequence[Report]) -> None:
+        """What an adapter reported: of it, the bridges at this broker."""
+        if self._bridges.take(reports):
+            self._tell_bridges()
+            self._expect_echoes()
+
+    def tell_shares(self) -> None:
+        """The share names in use here."""
+        self.tell_all({"kind": "shares", "names": sorted(self._shares())[:SHARE_NAMES_MAX]})
+
+    async def tell_again(self) -> None:
+        """Rule 1, until the end."""
+        while True:
+            await asyncio.sleep(TELL_EVERY_S)
+            if self._bridges.names:
+                self._tell_bridges()
+            if self._shares():
+                self.tell_shares()
+
+    def _tell_bridges(self) -> None:
+        self.tell_all({"kind": "bridges", "names": self._bridges.names})
+
+    # --- in -----------------------------------------------------------------------------------------------------------
+
+    def take(self, run: Run) -> None:
+        """A run for federators, not for clients."""
+        if run.groups[0] == self._private_group:
+            if self._tracing.take_report(run):
+                return
+            answer = self._gate.admit_run(run)
+            if answer.length:
+                self._retained.on_answer(answer)
+            return
+        for start, end in split(run.body):
+            try:
+                self._read(run.origin, run.body[start:end])
+            except _NOT_ONE_OF_OURS:
+                self._counters["management_refused"] += 1
+
+    def _read(self, origin: int, packet: bytes) -> None:
+        if topic_of(packet) != MANAGEMENT_GROUP:
+            return
+        message = json.loads(payload_of(packet))
+        match message.get("kind"):
+            case "retained":
+                self._retained.on_request([str(wanted) for wanted in message["filters"]], int(message["to"]))
+            case "trace":
+                self._tracing.on_question(origin, message)
+            case "shares":
+                self._compare_shares(origin, [str(name) for name in message["names"]])
+            case "bridges":
+                self._bridges.hear(origin, [str(name) for name in message["names"]])
+                self._expect_echoes()
+
+    def _compare_shares(self, origin: int, names: list[str]) -> None:
+        """Rule 3."""
+        both = {(name, origin) for name in set(names) & set(self._shares())} - self._warned
+        for name, _ in sorted(both):
+            if len(self._warned) >= SHARE_NAMES_MAX:
+                return
+            self._warned.add((name, origin))
+            self._counters["share_names_at_two_brokers"] += 1
+            _log.warning(
+                "share name %r is in use at federator %d too: each broker's share group gets its own copy", name, origin
+            )
+
+    def _expect_echoes(self) -> None:
+        self._echoes.expect_from(self._bridges.joined(), is_bridged=bool(self._bridges.names))

@@ -1,0 +1,111 @@
+"""What a federator says when somebody asks it: the answers behind its HTTP routes.
+
+    /metrics    for Prometheus
+    /healthz    how it is, in one object; 503 while the host broker does not let it in
+    /groups     each group's core, and this federator's place in its mesh
+    /accounts   what became of publications (`accounting`)
+
+Rules: a page is read from the machine and the counters when it is asked for, and changes nothing; it is made on the
+event loop, so its size is bounded by what the protocol holds.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+from hanse.federator.http import JSON, Reply
+from hanse.protocol.machine import Machine
+from hanse.protocol.settings import MANAGEMENT_GROUP
+from hanse.telemetry import prometheus
+
+# What of a group's row the manager is told.
+_REPORTED = ("group", "core", "parents", "mesh", "interest")
+
+
+class Pages:
+    """The pages of one federator.
+
+    Args:
+        machine: whose state they show.
+        is_host_up: whether the host broker lets us in.
+        joined: the federators whose brokers hang together with this one by bridges.
+        counters: the agent's own, beside the machine's.
+        membership: the manager's part of `/healthz`; None without a manager.
+        metrics: the whole page `/metrics`.
+        accounts: the whole page `/accounts`.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        *,
+        is_host_up: Callable[[], bool],
+        joined: Callable[[], frozenset[int]],
+        counters: Counter[str],
+        membership: Callable[[], Mapping[str, object] | None],
+        metrics: Callable[[], str],
+        accounts: Callable[[], str],
+    ) -> None:
+        self._machine = machine
+        self._is_host_up = is_host_up
+        self._joined = joined
+        self._counters = counters
+        self._membership = membership
+        self._metrics = metrics
+        self._accounts = accounts
+
+    def routes(self) -> dict[str, Callable[[], Reply]]:
+        """Path to what answers it."""
+        return {
+            "/metrics": lambda: (200, prometheus.MEDIA_TYPE, self._metrics()),
+            "/healthz": self.health,
+            "/groups": self.groups,
+            "/accounts": lambda: (200, JSON, self._accounts()),
+        }
+
+    def health(self) -> Reply:
+        """How this federator is."""
+        machine = self._machine
+        is_healthy = self._is_host_up()
+        body = {
+            "id": machine.identity,
+            "epoch": machine.epoch,
+            "broker": "connected" if is_healthy else "away",
+            "neighbours": list(machine.neighbours()),
+            "management_core": machine.core_of(MANAGEMENT_GROUP),
+            "joined_by_bridges": sorted(self._joined()),
+            "counters": dict(machine.counters + self._counters),
+            "membership": self._membership(),
+        }
+        return 200 if is_healthy else 503, JSON, json.dumps(body)
+
+    def groups(self) -> Reply:
+        """All groups, a row each."""
+        return 200, JSON, json.dumps({"id": self._machine.identity, "groups": self._rows()})
+
+    def reported_groups(self, count_max: int) -> list[dict[str, object]]:
+        """The same for the manager: fewer rows, and only what it decides by."""
+        return [{name: row[name] for name in _REPORTED} for row in self._rows(count_max)]
+
+    def _rows(self, count_max: int | None = None) -> list[dict[str, object]]:
+        machine = self._machine
+        rows: list[dict[str, object]] = []
+        for group in machine.groups()[:count_max]:
+            core = machine.core_of(group)
+            rows.append(
+                {
+                    "group": group,
+                    "role": self._role(group, core),
+                    "core": core,
+                    "distance": None if core is None else machine.distance_to(core),
+                    "parents": [] if core is None else list(machine.parents_of(core)),
+                    "mesh": list(machine.mesh_neighbours(group)),
+                    "interest": machine.is_local(group),
+                }
+            )
+        return rows
+
+    def _role(self, group: str, core: int | None) -> str:
+        if core == self._machine.identity:
+            return "core"
+        return "member" if self._machine.is_member(group) else "outsider"

@@ -1,0 +1,76 @@
+"""A federator from its command to its end: one life after another, each under one id.
+
+Rules:
+
+1. SIGTERM and SIGINT end it well, at whatever point it is: the meshes are left first.
+2. With a manager, each life begins at its door; one that gives another id begins a new life in the same process, with
+   the settings read anew.
+3. The state directory is held over all lives.
+"""
+
+import asyncio
+import logging
+import signal
+from typing import Any
+
+from hanse.federator import entering, logs
+from hanse.federator.agent import Agent
+from hanse.federator.entering import ReadAgain
+from hanse.federator.settings import FederatorSettings
+from hanse.federator.store import StateDirectory
+
+_log = logging.getLogger(__name__)
+
+
+async def run(settings: FederatorSettings, read_again: ReadAgain | None = None) -> int:
+    """Run a federator until SIGTERM or SIGINT; the exit code.
+
+    Args:
+        settings: as read before anybody was asked.
+        read_again: the settings anew, with what the manager handed out below all other sources.
+    """
+    logs.configure(settings.log_format, settings.log_level)
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ended.set)
+    with StateDirectory(settings.state_dir) as state:
+        for warning in settings.warnings():
+            _log.warning("%s", warning)
+        while not ended.is_set():
+            await _live(settings, state, ended, read_again)
+    return 0
+
+
+async def _live(
+    settings: FederatorSettings, state: StateDirectory, ended: asyncio.Event, read_again: ReadAgain | None
+) -> None:
+    """One life under one id: until the end, or until the manager gives another id."""
+    entrance = None
+    if settings.manager:
+        settings = entering.with_link_port(settings)
+        entering_task = asyncio.create_task(entering.enter(settings, state))
+        if not await first(ended, entering_task):
+            return
+        entrance = entering_task.result()
+        settings = entering.with_handed_out(settings, entrance, read_again)
+    agent = Agent(settings, state, entrance)
+    await agent.start()
+    changed = asyncio.Event() if agent.membership is None else agent.membership.must_restart
+    await first(ended, asyncio.create_task(_wait(changed)))
+    await agent.stop()
+
+
+async def first(ended: asyncio.Event, task: "asyncio.Task[Any]") -> bool:
+    """Wait for the end or the task, whichever comes first; whether it was the task."""
+    waiting = asyncio.create_task(_wait(ended))
+    await asyncio.wait({waiting, task}, return_when=asyncio.FIRST_COMPLETED)
+    for one in (waiting, task):
+        if not one.done():
+            one.cancel()
+    await asyncio.gather(waiting, *([] if task.done() else [task]), return_exceptions=True)
+    return task.done() and not task.cancelled()
+
+
+async def _wait(event: asyncio.Event) -> None:
+    await event.wait()

@@ -1,0 +1,50 @@
+"""Addresses of HTTP services as operators write them: http://HOST:PORT and https://HOST:PORT, with a path at most."""
+
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from hanse.errors import LocalError
+
+_SHOWN_CHARACTERS_MAX = 200
+_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class HttpAddress:
+    """Where a service is. Its text is what may be shown: it has no query, which may hold a key."""
+
+    host: str
+    port: int
+    is_tls: bool
+    path: str = ""
+    query: str = ""
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'https' if self.is_tls else 'http'}://{host}:{self.port}{self.path}"
+
+
+def parse(url: str, whose: str, expected: str, *, takes_query: bool = False) -> HttpAddress:
+    """An address from its text.
+
+    Args:
+        url: the text.
+        whose: how an error names it, as in "the manager's address".
+        expected: what an error asks for, as in "write http://HOST:PORT".
+        takes_query: whether it may have a query.
+
+    Raises:
+        LocalError: it is none, or holds a login; what may be a password is not shown.
+    """
+    shown = f"{whose} {url.rsplit('@', 1)[-1][:_SHOWN_CHARACTERS_MAX]!r}"
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise LocalError(f"{shown} cannot be read: {error}; {expected}.") from None
+    if parts.scheme not in _PORTS or not host or not url.isprintable() or " " in url:
+        raise LocalError(f"{shown} has no http:// or https:// and host; {expected}.")
+    if parts.username is not None or (not takes_query and (parts.query or parts.fragment)):
+        raise LocalError(f"{shown} has more than a host, a port and a path; {expected}.")
+    path = parts.path if parts.path != "/" else ""
+    return HttpAddress(host, port or _PORTS[parts.scheme], parts.scheme == "https", path, parts.query)

@@ -1,0 +1,60 @@
+"""What gauges read, at the moment of the scrape."""
+
+import asyncio
+from pathlib import Path
+
+from tests.protocol.net import Network
+
+from hanse.federator.gauges import gauges
+from hanse.federator.host import HostSession
+from hanse.federator.journal import DeliveryJournal
+from hanse.federator.outbox import Outbox
+from hanse.federator.ring import DeliveredRing
+from hanse.mqtt.client import ClientSettings
+
+
+def _nothing(*words: object) -> None:
+    del words
+
+
+def test_gauges_follow_what_they_tell_of(tmp_path: Path) -> None:
+    async def steps() -> None:
+        net = Network(2, [(0, 1)])
+        net.run(3.0)
+        host = HostSession(
+            ClientSettings("mqtt://127.0.0.1:1", "f"),
+            on_publications=_nothing,
+            on_internal=_nothing,
+            on_state=_nothing,
+            on_credit=_nothing,
+            journal=DeliveryJournal(tmp_path / "journal"),
+            ring=DeliveredRing(tmp_path / "delivered"),
+        )
+        outbox = Outbox(tmp_path / "outbox", bytes_max=1 << 20)
+        wanted = ["a"]
+        found = gauges(net.machines[0], host, outbox, filters=lambda: len(wanted), membership=lambda: None)
+
+        def read() -> dict[str, float]:
+            return {name: value() for name, (_, value) in found.items()}
+
+        before = read()
+        assert before["neighbours"] == 1
+        assert before["filters"] == 1
+        assert before["host_connected"] == 0
+        assert before["outbox_records"] == 0
+        assert before["manager_away"] == before["own_links"] == 0
+        assert before["epoch"] == net.machines[0].epoch
+        wanted.append("b")
+        outbox.append(1, [b"record"])
+        host.refused_subscriptions += 1
+        net.subscribe(0, "a")
+        net.run(3.0)
+        after = read()
+        assert after["groups"] == before["groups"] + 1
+        changed = {"filters": 2, "host_subscriptions_refused": 1, "outbox_records": 1}
+        assert {name: after[name] for name in changed} == changed
+        assert after["outbox_bytes"] > before["outbox_bytes"]
+        assert all(words.endswith(".") for words, _ in found.values())
+        outbox.close()
+
+    asyncio.run(steps())

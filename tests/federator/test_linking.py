@@ -1,0 +1,101 @@
+"""Which links a federator has, and whom it lets in."""
+
+import asyncio
+from collections.abc import Callable
+
+from hanse.federator.linking import Links, link_up, make_links, properties, refusal
+from hanse.federator.links import LinkBook
+from hanse.federator.links_by_broker import BrokerLinkBook
+from hanse.federator.settings import FederatorSettings
+from hanse.mqtt.client import ClientSettings
+
+
+def links_of(
+    settings: FederatorSettings,
+    admit: Callable[[int], str | None] = lambda _: None,
+    on_link: Callable[[int, bool], None] = lambda *_: None,
+) -> Links:
+    return make_links(
+        1,
+        settings,
+        ClientSettings("mqtt://127.0.0.1:1", "hanse-federator-1"),
+        epoch=lambda: 5,
+        admit=admit,
+        on_link=on_link,
+        on_frames=lambda *_: None,
+        on_taken=lambda *_: None,
+        on_double=lambda *_: None,
+    )
+
+
+def test_a_federator_of_another_protocol_is_refused_with_both_versions() -> None:
+    assert refusal(7, properties()) is None
+    assert refusal(7, {"protocol": "0"}) == f"federator 7 speaks protocol '0', this one {properties()['protocol']}"
+    assert "None" in str(refusal(7, {}))
+
+
+def test_a_neighbour_is_let_in_by_its_version_and_by_the_manager() -> None:
+    def admit(identity: int) -> str | None:
+        return None if identity == 2 else f"federator {identity} is unknown"
+
+    links = links_of(FederatorSettings(id=1), admit)
+    assert isinstance(links, LinkBook)
+    assert links._admit(2, properties()) is None
+    assert links._admit(3, properties()) == "federator 3 is unknown"
+    assert "speaks protocol" in str(links._admit(2, {}))
+
+
+def test_by_brokers_the_own_broker_is_heard_and_the_named_neighbours_are_linked_to() -> None:
+    async def steps() -> None:
+        settings = FederatorSettings(id=1, link="broker", neighbour=("2=mqtt://127.0.0.1:1",))
+        links = links_of(settings)
+        assert isinstance(links, BrokerLinkBook)
+        heard: list[str] = []
+        await link_up(links, settings, heard.extend)
+        assert heard == links.filters()
+        assert heard
+        assert list(links._neighbours) == [2]
+        await links.stop()
+
+    asyncio.run(steps())
+
+
+def test_two_federators_link_where_one_listens_and_the_other_dials() -> None:
+    """Over the loopback, on a port that the kernel gives."""
+
+    async def steps() -> None:
+        changes: list[tuple[int, bool]] = []
+        came = asyncio.Event()
+
+        def note(neighbour: int, is_up: bool) -> None:
+            changes.append((neighbour, is_up))
+            came.set()
+
+        listening = FederatorSettings(id=1, link_listen="mqtt://127.0.0.1:0")
+        one = links_of(listening, on_link=note)
+        assert isinstance(one, LinkBook)
+        await link_up(one, listening, lambda _: None)
+        assert one._listener is not None
+        dialling = FederatorSettings(id=2, neighbour=(f"mqtt://127.0.0.1:{one._listener.port}",))
+        other = make_links(
+            2,
+            dialling,
+            ClientSettings("mqtt://127.0.0.1:1", "hanse-federator-2"),
+            epoch=lambda: 5,
+            admit=lambda _: None,
+            on_link=lambda *_: None,
+            on_frames=lambda *_: None,
+            on_taken=lambda *_: None,
+            on_double=lambda *_: None,
+        )
+        await link_up(other, dialling, lambda _: None)
+        async with asyncio.timeout(10):
+            await came.wait()
+            assert changes == [(2, True)]
+            came.clear()
+            await other.stop()
+            await came.wait()
+        assert changes == [(2, True), (2, False)]
+        await one.stop()
+
+    asyncio.run(steps())
