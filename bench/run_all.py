@@ -22,6 +22,7 @@ BENCHMARKS: dict[str, tuple[str, list[str]]] = {
     "bridge": ("Hanse beside Mosquitto's bridges", [*HANSE, "bench", "bridge", "--json"]),
     "idle": ("A federator at rest and under load", ["bench/bench_idle.py"]),
     "route": ("The data path of the protocol on one core", ["bench/bench_route.py"]),
+    "hop": ("One message through one federator, by its position", ["bench/bench_hop.py", "--json"]),
     "match": ("Matching topics against 100,000 filters", ["bench/bench_match.py"]),
     "groups": ("100,000 groups at one federator", ["bench/bench_groups.py"]),
     "topics": ("100,000 topics and 10,000 subscriptions at one broker", ["bench/bench_topics.py"]),
