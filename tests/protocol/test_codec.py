@@ -545,3 +545,43 @@ def test_attack_a_length_without_end_is_refused_and_not_worked_out() -> None:
     start = usual.index(b"g") + 4  # behind the number of runs, flags and hops
     with pytest.raises(RemoteError, match="longer than nine bytes"):
         codec.decode_data(usual[:start] + b"\xff" * 4_000_000)
+
+
+USUAL = Run(1, 1_800_000_000, 70_000, 1, 0, 1, ("g",), b"\x30\x04\x00\x01t\x00")
+
+
+@pytest.mark.parametrize(
+    ("number", "size"),
+    [
+        (b"\xff" * 12, b"\x06"),  # without an end
+        (b"\xf0\xa2\x84\x00", b"\x06"),  # not in its shortest form
+        (b"\xf0\xa2\x04", b"\x86" + b"\x80" * 12),
+        (b"\xf0\xa2\x04", b"\x86\x00"),
+    ],
+)
+def test_numbers_behind_a_front_that_is_known_are_judged_as_ever(number: bytes, size: bytes) -> None:
+    whole = codec.encode_data([USUAL])
+    for _ in range(3):
+        assert codec.decode_data(whole) == [USUAL]
+    front = whole[: whole.index(b"\xf0\xa2\x04\x01")]
+    assert front + b"\xf0\xa2\x04" + b"\x01\x01\x00" + b"\x06" + USUAL.body == whole
+    damaged = front + number + b"\x01\x01\x00" + size + USUAL.body
+    assert isinstance(outcome(codec.decode_data, damaged), str)
+    assert outcome(codec.decode_data, damaged) == outcome(codec._decode_any, damaged)
+
+
+@pytest.mark.parametrize("remembered", [5, 4_096])
+def test_frames_of_many_streams_in_turn_are_read_as_if_each_came_alone(
+    remembered: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where not all of them can be remembered."""
+    monkeypatch.setattr(codec, "_REMEMBERED_MAX", remembered)
+    streams = [
+        USUAL._replace(origin=origin, epoch=epoch, groups=groups)
+        for origin in (1, 200, 70_000)
+        for epoch in (3, 1_800_000_000)
+        for groups in (("g",), ("g", "other/#"))
+    ]
+    for first in (1, 100, 20_000, 3_000_000, 2**40):
+        for run in [one._replace(first=first) for one in streams]:
+            assert codec.decode_data(codec.encode_data([run])) == [run]

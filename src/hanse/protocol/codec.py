@@ -54,6 +54,11 @@ _Item = TypeVar("_Item")
 _REMEMBERED_MAX = 4_096
 _REMEMBERED_GROUPS_MAX = 8
 _tables: dict[bytes, tuple[str, ...]] = {}
+# What a frame with one run begins with, up to the epoch: its length, the groups, the references to all of them in
+# order, QoS, hops, origin and epoch. And the length of the one that was read last.
+_Front = tuple[int, tuple[str, ...], bytes, int, int, int, int]
+_fronts: dict[bytes, _Front] = {}
+_front_bytes = 0
 _heads: dict[tuple[str, ...], tuple[bytes, bytes]] = {}
 # Origin and epoch, which are the same for hours, to their bytes.
 _origins: dict[tuple[int, int], bytes] = {}
@@ -63,6 +68,10 @@ _new_tuple = tuple.__new__
 def _varint(value: int) -> bytes:
     if value < 0x80:
         return bytes((value,))
+    if value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
+    if value < 0x200000:
+        return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14))
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)
@@ -422,41 +431,33 @@ def _remember_origin(origin: int, epoch: int) -> bytes:
 
 
 def _decode_usual(data: bytes) -> list[Run] | None:
-    """A frame with one run whose groups are known from an earlier frame: 2.6 µs against 10.5 µs.
+    """A frame with one run that begins as an earlier one of its stream: 1.6 µs against 10.5 µs.
 
     None for any other, and for any that breaks a rule: the long way says which.
     """
-    if data[0] != VERSION or data[1] != DATA or data[2] > _REMEMBERED_GROUPS_MAX:
+    # Fronts are of one length as long as one stream comes, and no front begins with another.
+    front = _fronts.get(data[:_front_bytes]) or _read_front(data)
+    if front is None:
         return None
-    at = 3
-    for _ in range(data[2]):
-        at += 1 + data[at]
-    table = _tables.get(data[2:at])
-    qos = data[at + 1]
-    if table is None or data[at] != 1 or qos > 2:
-        return None
-    hops = data[at + 2]
-    at += 3
-    numbers = []
-    for _ in range(4):
-        value = data[at]
-        at += 1
-        if value > 127:
-            value &= 127
-            shift = 7
-            while (byte := data[at]) > 127:
-                value |= (byte & 127) << shift
-                shift += 7
-                at += 1
-                if shift > 56:
-                    return None
-            if not byte:
-                return None
-            value |= byte << shift
+    at, groups, references, qos, hops, origin, epoch = front
+    first = data[at]
+    at += 1
+    if first > 127:
+        first &= 127
+        shift = 7
+        while (byte := data[at]) > 127:
+            first |= (byte & 127) << shift
+            shift += 7
             at += 1
-        numbers.append(value)
-    origin, epoch, first, count = numbers
-    references = data[at + 1 : at + 1 + data[at]]
+            if shift > 56:
+                return None
+        if not byte:
+            return None
+        first |= byte << shift
+        at += 1
+    count = data[at]
+    if not data.startswith(references, at + 1):
+        return None
     at += 1 + len(references)
     size = data[at]
     shift = 7
@@ -468,22 +469,47 @@ def _decode_usual(data: bytes) -> list[Run] | None:
             return None
     at += 1
     if (
-        references != _IN_ORDER[len(table)]
-        or origin > FEDERATOR_ID_MAX
-        or epoch > EPOCH_MAX
+        count > 127  # it has two bytes or more
         or first + count - 1 > SEQUENCE_MAX
         or not 0 < count <= size
         or len(data) - at != size
-        or (not data[at - 1] and size > 127)
+        or not data[at - 1]  # the size is not in its shortest form
     ):
         return None
     body = data[at:]
     check_body(body, count, qos)
-    return [_new_tuple(Run, (origin, epoch, first, count, qos, hops, table, body, False))]
+    return [_new_tuple(Run, (origin, epoch, first, count, qos, hops, groups, body, False))]
 
 
-# The references of a run that is for all groups of its frame, by their number.
-_IN_ORDER = [bytes(range(count)) for count in range(_REMEMBERED_GROUPS_MAX + 1)]
+def _read_front(data: bytes) -> _Front | None:
+    """What a frame with one run begins with, up to the epoch, where its groups are known from an earlier frame."""
+    global _front_bytes  # noqa: PLW0603 - a memory of this module's
+    if data[0] != VERSION or data[1] != DATA or data[2] > _REMEMBERED_GROUPS_MAX:
+        return None
+    at = 3
+    for _ in range(data[2]):
+        at += 1 + data[at]
+    run_at = at
+    at += 3
+    for _ in range(2):  # origin and epoch
+        while data[at] > 127:
+            at += 1
+        at += 1
+    _front_bytes = at
+    front = _fronts.get(data[:at])
+    if front is None:
+        groups = _tables.get(data[2:run_at])
+        qos, hops = data[run_at + 1], data[run_at + 2]
+        if groups is None or data[run_at] != 1 or qos > 2:
+            return None
+        reader = _Reader(data)
+        reader.raw(run_at + 3, "front")
+        references = bytes((len(groups), *range(len(groups))))
+        front = (at, groups, references, qos, hops, reader.federator(), reader.epoch())
+        if len(_fronts) >= _REMEMBERED_MAX:
+            _fronts.clear()
+        _fronts[data[:at]] = front
+    return front
 
 
 def decode_data(data: bytes, *, is_record: bool = False) -> list[Run]:

@@ -86,16 +86,14 @@ class Way:
         "front",
         "identity",
         "is_fetching",
-        "is_open",
         "resent_at",
         "sent",
         "sent_bytes",
         "stale_fetches",
     )
 
-    def __init__(self, identity: int, *, is_open: bool) -> None:
+    def __init__(self, identity: int) -> None:
         self.identity = identity
-        self.is_open = is_open
         # Token to what is under way, in the order in which it was sent.
         self.sent: dict[int, Duty] = {}
         self.sent_bytes = 0
@@ -134,7 +132,9 @@ class Custody:
         self._settings = settings
         self._accounts = accounts
         self._counters = counters
-        self._ways: dict[int, Way] = {HOST: Way(HOST, is_open=True), BLOCKED: Way(BLOCKED, is_open=False)}
+        self._ways: dict[int, Way] = {HOST: Way(HOST), BLOCKED: Way(BLOCKED)}
+        # The ways that can take something now, or after what waits before it; others only read it.
+        self.open_ways: set[int] = {HOST}
         # The position that the next record of a way will have; it outlives the way.
         self._ends: dict[int, int] = {}
         self._next_token = 1
@@ -182,11 +182,6 @@ class Custody:
         if way is None:
             return 0
         return len(way.sent) + len(way.front) + len(way.backlog) + sum(end - start for start, end in way.disk)
-
-    def is_open(self, identity: int) -> bool:
-        """Whether a neighbour can take something now, or after what waits before it."""
-        way = self._ways.get(identity)
-        return way is not None and way.is_open
 
     def take_effects(self) -> list[Effect]:
         """What is to be done since the last call."""
@@ -243,11 +238,12 @@ class Custody:
         """Have a way take runs: the token that its acknowledgement will name, or 0 where they wait for their turn."""
         way = self._ways.get(identity)
         if way is None:
-            way = self._ways[identity] = Way(identity, is_open=False)
+            way = self._ways[identity] = Way(identity)
         duty = Duty(entry, runs, now, source)
         entry.owed += 1
         self.check_at = min(self.check_at, now + CHECK_EVERY_S)
-        if not way.is_open or way.backlog or way.disk or way.front or way.sent_bytes >= self._settings.window_bytes:
+        is_busy = way.backlog or way.disk or way.front or way.sent_bytes >= self._settings.window_bytes
+        if is_busy or identity not in self.open_ways:
             way.backlog.append(duty)
             self._count("queued", way, runs)
             return 0
@@ -263,9 +259,9 @@ class Custody:
 
     def summarise(self, now: float, identity: int, summaries: tuple[Summary, ...]) -> None:
         """Tell a neighbour what we have of some groups; it is told again until it answers (R37)."""
-        way = self._ways.get(identity)
-        if way is None or not way.is_open:
+        if identity not in self.open_ways:
             return  # a new link asks anew
+        way = self._ways[identity]
         duty = Duty(Entry(NOBODY), (), now, NOBODY)
         duty.summaries = summaries
         token = self._put_under_way(now, way, duty)
@@ -301,7 +297,7 @@ class Custody:
     def _pump(self, now: float, way: Way) -> None:
         """Send what waits, in order, as far as the window lets."""
         window = self._settings.window_bytes
-        while way.is_open and way.sent_bytes < window:
+        while way.identity in self.open_ways and way.sent_bytes < window:
             if way.front:
                 duty = way.front.popleft()
             elif way.disk:
@@ -333,9 +329,9 @@ class Custody:
 
     def open_way(self, now: float, identity: int) -> None:
         """A neighbour can take what is for it."""
-        way = self._ways.setdefault(identity, Way(identity, is_open=False))
-        if not way.is_open:
-            way.is_open = True
+        way = self._ways.setdefault(identity, Way(identity))
+        if identity not in self.open_ways:
+            self.open_ways.add(identity)
             way.resent_at = now
             self._pump(now, way)
 
@@ -347,7 +343,7 @@ class Custody:
         way = self._ways.get(identity)
         if way is None:
             return []
-        way.is_open = False
+        self.open_ways.discard(identity)
         way.stale_fetches += way.is_fetching
         way.is_fetching = False
         back: list[int] = []
@@ -385,6 +381,7 @@ class Custody:
     def forget_way(self, now: float, identity: int) -> int:
         """A neighbour is gone for good: what is on disk for it goes by other ways; how many records."""
         way = self._ways.pop(identity, None)
+        self.open_ways.discard(identity)
         if way is None:
             return 0
         self.check_at = min(self.check_at, now + CHECK_EVERY_S)
@@ -428,13 +425,13 @@ class Custody:
     def restore(self, ranges: dict[int, tuple[int, int]]) -> None:
         """What an earlier process left in the outbox: way to the first and the end of its positions."""
         for identity, (first, end) in ranges.items():
-            way = self._ways.setdefault(identity, Way(identity, is_open=identity == HOST))
+            way = self._ways.setdefault(identity, Way(identity))
             self._ends[identity] = end
             if first < end and identity == BLOCKED:
                 self._unsorted_on_disk.append([first, end])
             elif first < end:
                 way.disk.append([first, end])
-                if way.is_open:
+                if identity in self.open_ways:
                     self._pump(0.0, way)
 
     def check(self, now: float) -> None:
@@ -444,7 +441,7 @@ class Custody:
         for way in list(self._ways.values()):
             stuck, late = self._overdue(now, way)
             self._store(way, [*stuck, *late])
-            if way.is_open and way.identity != HOST:
+            if way.identity in self.open_ways and way.identity != HOST:
                 self._send_again(now, way)
             is_busy = is_busy or bool(way.sent or way.backlog)
         blocked = [
@@ -474,7 +471,7 @@ class Custody:
             if duty.position < 0 and duty.runs and duty.entry.giver != NOBODY:
                 stuck.append(duty)
         waiting = [duty for duty in way.backlog if duty.position < 0]
-        if not way.is_open or now - way.answered_at > settings.stuck_after_s:
+        if way.identity not in self.open_ways or now - way.answered_at > settings.stuck_after_s:
             return stuck, [duty for duty in waiting if now - duty.since > settings.outbox_after_s]
         excess = sum([duty.size for duty in waiting]) - BACKLOG_BYTES
         late = []

@@ -14,8 +14,9 @@ The rules (docs/protocol.md R25 to R38):
 Plain tuples, dictionaries and local variables throughout: bench/bench_route.py measures it.
 """
 
-from collections import Counter, defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from hanse.errors import RemoteError
@@ -35,6 +36,7 @@ _new_tuple = tuple.__new__
 # In the place of an entry, for what is of QoS 0 alone.
 _UNOWED = Entry(NOBODY)
 _NO_USE: Use = [0, 0]
+_NO_TOKENS: dict[int, int] = {}
 
 
 class Table(Protocol):
@@ -88,12 +90,13 @@ class Routed(NamedTuple):
 
     frames: dict[int, list[Run]]
     deliveries: list[Run]
-    tokens: dict[int, int] = {}  # noqa: RUF012 - nobody writes to the default
+    tokens: dict[int, int] = _NO_TOKENS  # nobody writes to it
     effects: Sequence[Effect] = ()
 
 
-class Plan(NamedTuple):
-    """Where the publications of some groups go from here."""
+@dataclass(slots=True)
+class Plan:
+    """Where the publications of some groups go from here. Not a tuple: a field of a slot is read in half the time."""
 
     groups: tuple[str, ...]
     hops: tuple[tuple[int, tuple[str, ...]], ...]
@@ -101,8 +104,6 @@ class Plan(NamedTuple):
     blocked: tuple[str, ...]
     done: Done
     has_unknown: bool
-    # The neighbours of `hops` where each gets all groups and nothing waits: the common case.
-    uniform: tuple[int, ...]
     # The accounts: what all this means, its uses by stream, and the use by our own publications.
     way: Way
     uses: dict[Stream, Use]
@@ -209,7 +210,7 @@ class Forwarding:
         what a former process has numbered, `again` as `(epoch, number)` and on (R34). With a receipt the host broker
         is to hear, by `Acknowledge`, when all of it has arrived (R33).
         """
-        frames: defaultdict[int, list[Run]] = defaultdict(list)
+        frames: dict[int, list[Run]] = {}
         self.accounts.now = now
         if again is None:
             epoch, first = self.epoch, self.next_id
@@ -242,7 +243,7 @@ class Forwarding:
 
     def publish_to(self, now: float, group: str, qos: int, packets: list[bytes]) -> Routed:
         """Send packets to one group whatever their topics: for what one federator tells others."""
-        frames: defaultdict[int, list[Run]] = defaultdict(list)
+        frames: dict[int, list[Run]] = {}
         first = self.next_id
         self.next_id = first + len(packets)
         self._number(now, self._plan((group,), HOST), qos, self.epoch, first, packets, frames)
@@ -256,7 +257,7 @@ class Forwarding:
         epoch: int,
         first: int,
         packets: list[bytes],
-        frames: defaultdict[int, list[Run]],
+        frames: dict[int, list[Run]],
     ) -> None:
         count = len(packets)
         is_waiting = plan.is_unsure and qos > 0
@@ -292,12 +293,7 @@ class Forwarding:
             use[1] += len(body)
         else:
             self.accounts.use(plan.way, run)  # of a former process
-        if plan.uniform:
-            for neighbour in plan.uniform:
-                frames[neighbour].append(run)
-            return
-        for neighbour, groups in plan.hops:
-            frames[neighbour].append(run if groups is plan.groups else run._replace(groups=groups))
+        self._spread(plan, run, frames)
         if plan.blocked:
             self._wait(now, HOST, run._replace(groups=plan.blocked))
 
@@ -306,7 +302,7 @@ class Forwarding:
         crosses = may_cross(topic)
         plan = self._plan(self._table.match(topic) if crosses else (), HOST)
         if crosses and not self._table.is_synchronised:
-            plan = plan._replace(is_unsure=True)
+            plan.is_unsure = True
         if len(self._topic_plans) >= PLANS_MAX:
             self._topic_plans.clear()
         self._topic_plans[topic] = plan
@@ -321,9 +317,7 @@ class Forwarding:
 
         With a receipt the neighbour is to hear, by `Acknowledge`, when all of it has arrived (R33).
         """
-        entry = _UNOWED
-        if receipt or any([run[4] for run in runs]):  # noqa: C419 - a list is the faster
-            entry = self.custody.open(neighbour, receipt)
+        entry = self.custody.open(neighbour, receipt) if receipt else _UNOWED
         frames: dict[int, list[Run]] = {}
         deliveries: list[Run] = []
         counters = self._counters
@@ -337,6 +331,8 @@ class Forwarding:
         for run in runs:
             origin, epoch, first, count, qos, hops, groups, body, is_returned = run
             counters["received"] += count
+            if qos and entry is _UNOWED:
+                entry = self.custody.open(neighbour, receipt)
             if is_returned:
                 accounts.count("received", run, neighbour=neighbour)
                 self._turn(now, entry, neighbour, run)
@@ -369,7 +365,8 @@ class Forwarding:
                     use = accounts.begin(plan.uses, plan.way, (origin, epoch))
                 use[0] += count
                 use[1] += len(body)
-                self._pass_on(now, neighbour, plan, run, frames)
+                if qos or plan.hops or plan.blocked:
+                    self._pass_on(now, neighbour, plan, run, frames)
                 if plan.is_local:
                     deliveries.append(run)
             else:
@@ -498,17 +495,24 @@ class Forwarding:
             window.record(now, first, count, (served | plan.done[0], was_delivered or plan.is_local))
 
     def _pass_on(self, now: float, neighbour: int, plan: Plan, run: Run, frames: dict[int, list[Run]]) -> None:
-        onward = run._replace(hops=run.hops + 1)
-        if run.qos:
+        """The run, one hop further, for all that the plan names."""
+        origin, epoch, first, count, qos, hops, groups, body, is_returned = run
+        # As `_replace`, in 0.8 µs against 3.1 µs.
+        onward = _new_tuple(Run, (origin, epoch, first, count, qos, hops + 1, groups, body, is_returned))
+        if qos:
             self.retention.add(now, onward)
-        if plan.hops:
-            self._spread(plan, onward, frames)
+        self._spread(plan, onward, frames)
         if plan.blocked:
             self._wait(now, neighbour, onward._replace(groups=plan.blocked))
 
     def _spread(self, plan: Plan, run: Run, frames: dict[int, list[Run]]) -> None:
+        """Give a run of the plan's groups to each neighbour of the plan."""
         for neighbour, groups in plan.hops:
-            frames.setdefault(neighbour, []).append(run if groups == run.groups else run._replace(groups=groups))
+            piece = run if groups is plan.groups else run._replace(groups=groups)
+            if neighbour in frames:
+                frames[neighbour].append(piece)
+            else:
+                frames[neighbour] = [piece]
 
     # --- custody ----------------------------------------------------------------------------------------------------
 
@@ -523,7 +527,7 @@ class Forwarding:
             token = custody.send(now, entry, neighbour, owed, source) if owed else 0
             if token:
                 tokens[neighbour] = token
-            elif len(owed) == len(runs) or not custody.is_open(neighbour):
+            elif len(owed) == len(runs) or neighbour not in custody.open_ways:
                 # They wait; and QoS 0 is not kept for a neighbour that is away.
                 del frames[neighbour]
                 for run in runs:
@@ -547,11 +551,20 @@ class Forwarding:
 
     def _hand_out_loose(self, frames: dict[int, list[Run]], deliveries: list[Run]) -> Routed:
         """QoS 0 alone: nobody keeps it, also not for a neighbour that is away."""
-        is_open = self.custody.is_open
-        for neighbour in [one for one in frames if not is_open(one)]:
-            for run in frames.pop(neighbour):
-                self._drop_loose(neighbour, run)
-        return Routed(frames, deliveries)
+        open_ways = self.custody.open_ways
+        for neighbour in frames:
+            if neighbour not in open_ways:
+                frames = self._without_closed(frames)
+                break
+        return _new_tuple(Routed, (frames, deliveries, _NO_TOKENS, ()))
+
+    def _without_closed(self, frames: dict[int, list[Run]]) -> dict[int, list[Run]]:
+        open_ways = self.custody.open_ways
+        for neighbour, runs in frames.items():
+            if neighbour not in open_ways:
+                for run in runs:
+                    self._drop_loose(neighbour, run)
+        return {neighbour: runs for neighbour, runs in frames.items() if neighbour in open_ways}
 
     def _drop_loose(self, neighbour: int, run: Run) -> None:
         self._counters["dropped_link_down"] += run.length
@@ -751,8 +764,6 @@ class Forwarding:
         for neighbour in sorted(by_neighbour):
             served = tuple(by_neighbour[neighbour])
             hops.append((neighbour, groups if served == groups else served))
-        is_uniform = not blocked and all(served is groups for _, served in hops)
-        uniform = tuple(neighbour for neighbour, _ in hops) if is_uniform else ()
         is_local = any(map(table.is_local, groups))
         has_unknown = not all(map(table.is_known, groups))
         way = Way(
@@ -764,7 +775,7 @@ class Forwarding:
             stream = self.identity, self.epoch
             own = uses.get(stream) or self.accounts.begin(uses, way, stream)
         marks = frozenset([group if table.is_member(group) else OUTSIDER + group for group in groups])
-        return Plan(groups, way.hops, is_local, way.blocked, (marks, is_local), has_unknown, uniform, way, uses, own)
+        return Plan(groups, way.hops, is_local, way.blocked, (marks, is_local), has_unknown, way, uses, own)
 
     def _wait(self, now: float, source: int, run: Run) -> None:
         """A run has no way now: QoS 1 and 2 stay in custody, QoS 0 is parked (R30, R36)."""

@@ -176,7 +176,8 @@ class Machine:
             again: the (epoch, number) of the first, where a former process has numbered them (R34).
         """
         routed = self._forwarding.publish(now, publications, receipt, again)
-        self.deadline = min(self.deadline, self._custody.check_at)
+        if self._custody.check_at < self.deadline:  # noqa: PLR1730 - two lookups, and no call a message
+            self.deadline = self._custody.check_at
         return routed
 
     def publish_to(self, now: float, group: str, qos: int, packets: list[bytes]) -> Routed:
@@ -194,7 +195,8 @@ class Machine:
         if self.is_stopped:
             return Routed({}, [])  # unacknowledged: the neighbour hands it to others (R22, R35)
         routed = self._forwarding.forward(now, neighbour, runs, receipt, known.epoch)
-        self.deadline = min(self.deadline, self._custody.check_at)
+        if self._custody.check_at < self.deadline:  # noqa: PLR1730 - two lookups, and no call a message
+            self.deadline = self._custody.check_at
         return routed
 
     def acknowledged(self, now: float, way: int, tokens: Sequence[int]) -> list[Effect]:
@@ -310,7 +312,10 @@ class Machine:
     def count_here(self, measure: str, run: Run) -> None:
         """What else became of a run that was for the host broker, for the groups that are of interest here."""
         interest = self._host.interest
-        self.accounts.count(measure, run, tuple([group for group in run.groups if group in interest]))
+        groups = run[6]
+        if len(groups) > 1 or groups[0] not in interest:
+            groups = tuple([group for group in groups if group in interest])
+        self.accounts.add(measure, (run[0], run[1]), groups, run[3], len(run[7]))
 
     @property
     def parked_bytes(self) -> int:

@@ -69,12 +69,15 @@ class SeenWindow:
 
     def record_if_new(self, now: float, first: int, count: int, done: Done) -> bool:
         """Record a run whose ids are all new, and say so; else record nothing. The hot path."""
-        number, slot = divmod(first, CHUNK)
-        chunk = self._chunks.get(number)
+        slot = first % CHUNK
         if first < self._floor or slot + count > CHUNK:
             return False
+        chunk = self._chunks.get(first // CHUNK)
         if chunk is None:
-            chunk = self._chunks[number] = _Chunk(now)
+            chunk = self._chunks[first // CHUNK] = _Chunk(now)
+        elif count == 1:
+            if chunk.codes[slot]:
+                return False
         elif chunk.codes[slot : slot + count] != _ZEROS[:count]:
             return False
         chunk.touched_at = now
