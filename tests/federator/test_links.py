@@ -412,7 +412,6 @@ def test_who_dialled_is_known_of_each_link() -> None:
             assert (one.book.is_up(2), one.book.is_dialled(2)) == (True, False)
             assert (two.book.is_up(1), two.book.is_dialled(1)) == (True, True)
             assert (one.book.is_up(9), one.book.is_dialled(9), one.book.owed(9)) == (False, False, 0)
-            one.book.flush(9)  # nobody is there
 
     asyncio.run(steps())
 

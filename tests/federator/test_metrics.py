@@ -16,8 +16,8 @@ def test_the_page_has_what_was_counted_by_the_time_of_the_scrape() -> None:
         drops=lambda: drops,
         gauges={"groups": ("Groups known.", lambda: groups[0])},
     )
-    metrics.link(7, "out").messages[1] += 9
-    metrics.link(7, "out").bytes += 100
+    metrics.sent[7].messages[1] += 9
+    metrics.sent[7].bytes += 100
     metrics.hop.observe(0.002)
     first = metrics.render()
     protocol["duplicates"] += 1
@@ -38,7 +38,9 @@ def test_the_page_has_what_was_counted_by_the_time_of_the_scrape() -> None:
     assert "hanse_federator_hop_seconds_count 1" in second
 
 
-def test_one_link_and_direction_is_one_traffic() -> None:
+def test_each_link_is_one_pair_of_what_went_out_and_what_came_in() -> None:
     metrics = AgentMetrics(protocol={}, agent={}, emitted={}, drops=dict, gauges={})
-    assert metrics.link(1, "in") is metrics.link(1, "in")
-    assert metrics.link(1, "in") is not metrics.link(1, "out")
+    assert metrics.received[1] is metrics.received[1]
+    assert metrics.received[1] is not metrics.sent[2]
+    pairs = metrics.links()
+    assert pairs == {1: (metrics.sent[1], metrics.received[1]), 2: (metrics.sent[2], metrics.received[2])}

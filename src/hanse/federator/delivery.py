@@ -74,26 +74,30 @@ class Delivery:
 
     def deliver(self, runs: list[Run], token: int) -> None:
         """Publish a batch of the federation's at the host; a token of 0 is one that nobody waits for."""
-        obligation = Obligation(lambda: self._host_took(runs, token) if token else None)
+        obligation = self._owe(runs, token) if token else None
         loose: list[Run] = []
         for run in runs:
             if run[6][0].startswith(INTERNAL_PREFIX) and not run[6][0].startswith(TELEMETRY_PREFIX):
                 self._take_internal(run)
-                continue
-            for piece in self._for_host(run):
-                if piece[4]:
+            elif not run[4]:
+                loose += self._for_host(run)
+            else:
+                assert obligation is not None, "what is of QoS 1 or 2 bears a token"
+                for piece in self._for_host(run):
                     self._deliver_owed(piece, obligation)
-                else:
-                    loose.append(piece)
         if loose:
             drops = self._host.client.counters.drops
             dropped = sum(drops.values())
-            self._deliver_loose(b"".join([run[7] for run in loose]), sum([run[3] for run in loose]))
+            body, count = loose[0][7], loose[0][3]
+            if len(loose) > 1:
+                body, count = b"".join([run[7] for run in loose]), sum([run[3] for run in loose])
+            self._deliver_loose(body, count)
             # Such a batch leaves whole, or not at all.
             measure = "delivered" if sum(drops.values()) == dropped else "dropped:host"
             for run in loose:
                 self._machine.count_here(measure, run)
-        obligation.settle()
+        if obligation is not None:
+            obligation.settle()
 
     def deliver_own(self, packet: bytes, qos: int) -> None:
         """Publish one packet that no neighbour and no client is owed an acknowledgement for."""
@@ -115,6 +119,9 @@ class Delivery:
                 return
             self._waiting.popleft()
             obligation.settle()
+
+    def _owe(self, runs: list[Run], token: int) -> Obligation:
+        return Obligation(lambda: self._host_took(runs, token))
 
     def _host_took(self, runs: list[Run], token: int) -> None:
         """Rule 2."""

@@ -78,7 +78,7 @@ class Effects:
         for effect in effects:
             match effect:
                 case Send(neighbour, frame):
-                    traffic = self._metrics.link(neighbour, "out")
+                    traffic = self._metrics.sent[neighbour]
                     traffic.control_frames += 1
                     traffic.control_bytes += self._links.send_control(neighbour, frame)
                 case SendRuns(neighbour, runs, token):

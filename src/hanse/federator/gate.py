@@ -50,11 +50,13 @@ class Gate:
             count: how many.
         """
         size = len(body)
-        at, stride = packet_end(body, 0)
+        at, stride = (2, body[1] + 2) if body[1] < 128 else packet_end(body, 0)
         # Packets of one size, each beginning as the first does: one look for all of them.
         if stride * count == size and at + 3 <= stride:
             stop = at + (body[at] << 8 | body[at + 1]) + (5 if body[0] & 0x06 else 3)
-            if body[at:stop] in self._good and all(map(body.startswith, repeat(body[:stop]), range(0, size, stride))):
+            if body[at:stop] in self._good and (
+                count == 1 or all(map(body.startswith, repeat(body[:stop]), range(0, size, stride)))
+            ):
                 return body, count
         spans = split(body)
         bad = [span for span in spans if not self._is_good(body, *span)]

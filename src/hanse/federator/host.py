@@ -207,14 +207,19 @@ class HostSession(ClientHandler):
         if self._older is not None:
             self._sift(self._older, publications)
             return
+        identifiers = publications[0][6]
+        if len(publications) > 1 or (identifiers and identifiers[0] == INTERNAL_IDENTIFIER):
+            publications = self._without_own(publications)
+        if publications:
+            self._take_publications(publications)
+
+    def _without_own(self, publications: list[Publication]) -> list[Publication]:
         own = [p for p in publications if p[6] and p[6][0] == INTERNAL_IDENTIFIER]
-        if own:
-            self._take_internal(own)
-            self.client.ack([p[5] for p in own if p[5]])
-            if len(own) == len(publications):
-                return
-            publications = [p for p in publications if not p[6] or p[6][0] != INTERNAL_IDENTIFIER]
-        self._take_publications(publications)
+        if not own:
+            return publications
+        self._take_internal(own)
+        self.client.ack([p[5] for p in own if p[5]])
+        return [p for p in publications if not p[6] or p[6][0] != INTERNAL_IDENTIFIER]
 
     def _sift(self, older: OlderHost, publications: list[Publication]) -> None:
         own, fresh, rest = older.sift(asyncio.get_running_loop().time(), publications)

@@ -186,12 +186,6 @@ class LinkBook(LinkListenerHandler):
             return False
         return True
 
-    def flush(self, identity: int) -> None:
-        """Write now what was sent to a neighbour in this turn."""
-        peer = self._peers.get(identity)
-        if peer is not None:
-            peer.link.flush()
-
     def ack(self, identity: int, receipt: int) -> None:
         """Acknowledge a frame of a neighbour's, if its link still stands."""
         peer = self._peers.get(identity)

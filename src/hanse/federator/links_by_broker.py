@@ -155,12 +155,6 @@ class BrokerLinkBook:
         """Publish a probe at the neighbour's broker."""
         return self._publish(identity, Kind.PROBE, payload, qos=0)
 
-    def flush(self, identity: int) -> None:
-        """Write now what was published for a neighbour in this turn."""
-        neighbour = self._neighbours.get(identity)
-        if neighbour is not None:
-            neighbour.client.flush()
-
     def ack(self, identity: int, receipt: int) -> None:
         """Tell a neighbour that its frame was taken over."""
         found = self._receipts.pop(receipt, None)

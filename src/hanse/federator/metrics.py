@@ -3,6 +3,7 @@
 One naming scheme for all of Hanse: `hanse_<service>_<what>`; labels are bounded by `telemetry.prometheus`.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 
 from hanse.telemetry.prometheus import Registry
@@ -43,7 +44,9 @@ class AgentMetrics:
         self._agent = agent
         self._emitted = emitted
         self._drops = drops
-        self.traffic: dict[tuple[int, str], LinkTraffic] = {}
+        # By neighbour, to be added to.
+        self.sent: defaultdict[int, LinkTraffic] = defaultdict(LinkTraffic)
+        self.received: defaultdict[int, LinkTraffic] = defaultdict(LinkTraffic)
         registry = self._registry = Registry("federator")
         links = ("link", "direction")
         self._messages = registry.counters("link_messages_total", "Publications on links.", labels=(*links, "qos"))
@@ -57,27 +60,21 @@ class AgentMetrics:
         self._gauges = [(registry.gauge(name, words), read) for name, (words, read) in gauges.items()]
         registry.at_scrape(self._fetch)
 
-    def link(self, neighbour: int, direction: str) -> LinkTraffic:
-        """The traffic of one link, to be added to."""
-        traffic = self.traffic.get((neighbour, direction))
-        if traffic is None:
-            traffic = self.traffic[neighbour, direction] = LinkTraffic()
-        return traffic
-
     def links(self) -> dict[int, tuple[LinkTraffic, LinkTraffic]]:
         """Neighbour to what went out and what came in."""
-        return {n: (self.link(n, "out"), self.link(n, "in")) for n in {neighbour for neighbour, _ in self.traffic}}
+        return {n: (self.sent[n], self.received[n]) for n in self.sent.keys() | self.received.keys()}
 
     def render(self) -> str:
         """The page."""
         return self._registry.render()
 
     def _fetch(self) -> None:
-        for (neighbour, direction), traffic in self.traffic.items():
-            for qos, count in enumerate(traffic.messages):
-                self._messages.labels(neighbour, direction, qos).set(count)
-            self._bytes.labels(neighbour, direction).set(traffic.bytes)
-            self._control.labels(neighbour, direction).set(traffic.control_bytes)
+        for direction, links in (("out", self.sent), ("in", self.received)):
+            for neighbour, traffic in links.items():
+                for qos, count in enumerate(traffic.messages):
+                    self._messages.labels(neighbour, direction, qos).set(count)
+                self._bytes.labels(neighbour, direction).set(traffic.bytes)
+                self._control.labels(neighbour, direction).set(traffic.control_bytes)
         for family, counts in (
             (self._counted, self._protocol),
             (self._own, self._agent),
