@@ -216,6 +216,8 @@ class Client:
             on_credit=handler.on_credit,
             on_outcomes=self._settle_soon,
         )
+        # Sends a run of canonical packets: see there what is returned and raised.
+        self.publish_run = self._sending.publish_run
         self._exchange = Exchange(
             self.counters,
             self._sending,
@@ -274,10 +276,6 @@ class Client:
         """Publications of QoS 1 and 2 that the broker has not acknowledged."""
         return self._sending.held
 
-    def publish_run(self, run: bytes, *, qos: int | None = None, count: int | None = None) -> int:
-        """Send a run of canonical packets; see `Sending.publish_run`, which says what is returned and raised."""
-        return self._sending.publish_run(run, qos=qos, count=count)
-
     def publish(self, topic: str, payload: bytes, *, qos: int = 0, retain: bool = False) -> int:
         """Send one publication: for those who have only one."""
         return self.publish_run(encode(topic, payload, qos=qos, retain=retain), qos=qos, count=1)
@@ -322,11 +320,6 @@ class Client:
     def is_subscribed(self) -> bool:
         """Whether the broker has answered for every filter wanted."""
         return self._subscriptions.is_settled
-
-    def flush(self) -> None:
-        """Write now what was published in this turn: for who has handled a whole read, and has no more to add."""
-        if self._attempt is not None and self._attempt.connection is not None:
-            self._attempt.connection.flush()
 
     def abort(self) -> None:
         """Cut the connection as a network would; the client reconnects. For tests and for suspicion."""
@@ -530,7 +523,7 @@ class Client:
         connection.keep_alive(self.settings.keep_alive_s if keep_alive_s is None else keep_alive_s, pings=True)
         self.handler.on_connected(connack.session_present)
         self._exchange.attach(
-            attempt.write,
+            connection.write if attempt.older is None else attempt.write,
             connection.waiting_bytes,
             session_present=connack.session_present,
             receive_max=connack.receive_max if attempt.older is None else V311_WINDOW,
@@ -584,6 +577,7 @@ class _Attempt:
         self.closed = asyncio.Event()
         self.failure: HanseError | None = None
         self._is_accepted = False
+        self.on_packets = self._on_first
         self._told: HanseError | None = None
 
     def make(self) -> Connection:
@@ -633,26 +627,25 @@ class _Attempt:
         connection.write(self._client._connect_packet(self.version))  # noqa: SLF001 - two halves of one thing
         connection.flush()
 
-    def on_packets(self, data: bytes, offsets: Sequence[tuple[int, int]]) -> None:
-        """CONNACK first, then the session's traffic."""
-        if not self._is_accepted:
-            start, end = offsets[0]
-            packet = data[start:end]
-            # What refuses MQTT 5 may know no other form of CONNACK than its own.
-            is_short = v311.is_connack(packet) and packet[3] != 0
-            connack = v311.connack(packet) if self.older is not None or is_short else codec.decode(packet)
-            assert isinstance(connack, ConnAckPacket), "the splitter lets nothing else come first"
-            if int(connack.reason_code):
-                self._refused(connack)
-                return
-            self._is_accepted = True
-            assert self.connection is not None
-            self.connection.says_disconnect = self.older is None
-            self._client._on_connack(self, connack)  # noqa: SLF001
-            self.answered.set()
-            offsets = offsets[1:]
-        if offsets:
-            self._client._exchange.receive(data, offsets)  # noqa: SLF001
+    def _on_first(self, data: bytes, offsets: Sequence[tuple[int, int]]) -> None:
+        """CONNACK; from then on packets are the session's traffic, and go there without a call of ours."""
+        start, end = offsets[0]
+        packet = data[start:end]
+        # What refuses MQTT 5 may know no other form of CONNACK than its own.
+        is_short = v311.is_connack(packet) and packet[3] != 0
+        connack = v311.connack(packet) if self.older is not None or is_short else codec.decode(packet)
+        assert isinstance(connack, ConnAckPacket), "the splitter lets nothing else come first"
+        if int(connack.reason_code):
+            self._refused(connack)
+            return
+        self._is_accepted = True
+        self.on_packets = self._client._exchange.receive  # noqa: SLF001
+        assert self.connection is not None
+        self.connection.says_disconnect = self.older is None
+        self._client._on_connack(self, connack)  # noqa: SLF001
+        self.answered.set()
+        if len(offsets) > 1:
+            self.on_packets(data, offsets[1:])
 
     def _refused(self, connack: ConnAckPacket) -> None:
         code = int(connack.reason_code)

@@ -98,6 +98,8 @@ class Connection(asyncio.Protocol):
         self.splitter = splitter
         self.says_disconnect = says_disconnect
         self.is_writable = True
+        # Whether a write can still reach the peer.
+        self.is_open = False
         self.received_at = 0.0
         self.sent_at = 0.0
         self._transport_bytes = transport_bytes
@@ -118,6 +120,7 @@ class Connection(asyncio.Protocol):
         """Keep small messages quick, and bound what waits unsent."""
         # uvloop's transports are no subclasses of asyncio's, only the same shape.
         self._transport = cast("asyncio.Transport", transport)
+        self.is_open = not self._is_ending
         self.received_at = self.sent_at = self._loop.time()
         wire = transport.get_extra_info("socket")
         if wire is not None and wire.family != socket.AF_UNIX:
@@ -175,6 +178,7 @@ class Connection(asyncio.Protocol):
         for timer in self._timers:
             timer.cancel()
         self._transport = None
+        self.is_open = False
         self._out.clear()
         if not self._is_ending:
             self._is_ending = True
@@ -203,11 +207,6 @@ class Connection(asyncio.Protocol):
         """Host and port of the other side, for logs."""
         name = self._transport.get_extra_info("peername") if self._transport else None
         return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "an unnamed peer"
-
-    @property
-    def is_open(self) -> bool:
-        """Whether a write can still reach the peer."""
-        return self._transport is not None and not self._is_ending
 
     def waiting_bytes(self) -> int:
         """Bytes written that have not reached the kernel."""
@@ -293,6 +292,7 @@ class Connection(asyncio.Protocol):
         self.write(last)
         self._flush()
         self._is_ending = True
+        self.is_open = False
         self._end = error
         if self._transport is not None:
             self._transport.close()
@@ -302,6 +302,7 @@ class Connection(asyncio.Protocol):
         """Cut it off, as a crash would."""
         if not self._is_ending:
             self._is_ending = True
+            self.is_open = False
             self._end = error
         if self._transport is not None:
             self._transport.abort()

@@ -287,6 +287,7 @@ class _Call:
         self._dialler = dialler
         self._connection: Connection | None = None
         self.link: Link | None = None
+        self.on_packets = self._on_first
         self.answered = asyncio.Event()
         self.closed = asyncio.Event()
         self.failure: HanseError | None = None
@@ -310,10 +311,8 @@ class _Call:
         connection.write(self._dialler.connect_packet())
         connection.flush()
 
-    def on_packets(self, data: bytes, offsets: Sequence[tuple[int, int]]) -> None:
-        if self.link is not None:
-            self.link.on_packets(data, offsets)
-            return
+    def _on_first(self, data: bytes, offsets: Sequence[tuple[int, int]]) -> None:
+        """CONNACK; from then on packets are the link's."""
         start, end = offsets[0]
         connack = codec.decode(data[start:end])
         assert isinstance(connack, ConnAckPacket), "the splitter lets nothing else come first"
@@ -338,6 +337,7 @@ class _Call:
             receive_max=connack.receive_max,
             packet_bytes_max=connack.max_packet_size,
         )
+        self.on_packets = self.link.on_packets
         self.answered.set()
         self.link.on_open(self._connection)
         if len(offsets) > 1:

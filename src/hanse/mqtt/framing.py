@@ -71,7 +71,16 @@ class Splitter:
         first_bytes_max: that packet has a limit of its own, as nobody is known yet.
     """
 
-    __slots__ = ("_first_bytes_max", "_first_kind", "_have", "_need", "_pieces", "packet_bytes_max", "refusal")
+    __slots__ = (
+        "_first_bytes_max",
+        "_first_kind",
+        "_have",
+        "_is_between",
+        "_need",
+        "_pieces",
+        "packet_bytes_max",
+        "refusal",
+    )
 
     def __init__(
         self, packet_bytes_max: int, *, first_kind: int | None = None, first_bytes_max: int = CONNECT_BYTES_MAX
@@ -84,6 +93,8 @@ class Splitter:
         self._pieces: list[bytes] = []
         self._have = 0
         self._need = 0
+        # Whether the next byte begins a packet, and any packet may come.
+        self._is_between = False
 
     @property
     def waiting_bytes(self) -> int:
@@ -92,17 +103,24 @@ class Splitter:
 
     def feed(self, data: bytes) -> tuple[bytes, Sequence[tuple[int, int]]]:
         """All complete packets: a buffer, and where in it each starts and ends."""
+        size = len(data)
+        # One packet below 16 KiB, as a quiet stream brings them: 0.3 us against 1.6 us.
+        if self._is_between and 1 < size <= self.packet_bytes_max:
+            length = data[1]
+            if length == size - 2 < 128:
+                return data, [(0, size)]
+            if length > 127 and size > 130 and 0 < data[2] < 128 and (length & 0x7F | data[2] << 7) == size - 3:
+                return data, [(0, size)]
+        found = self._feed(data)
+        self._is_between = self._is_at_start()
+        return found
+
+    def _is_at_start(self) -> bool:
+        return not self._pieces and self._first_kind is None and self.refusal is None
+
+    def _feed(self, data: bytes) -> tuple[bytes, Sequence[tuple[int, int]]]:
         if self.refusal is not None or not data:
             return b"", []
-        size = len(data)
-        if (
-            2 <= size < 130
-            and data[1] == size - 2
-            and not self._pieces
-            and self._first_kind is None
-            and size <= self.packet_bytes_max
-        ):
-            return data, [(0, size)]  # one short packet, as a quiet stream brings them
         if self._pieces:
             self._pieces.append(data)
             self._have += len(data)

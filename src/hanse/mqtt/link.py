@@ -14,6 +14,7 @@ Rules:
 """
 
 import asyncio
+import sys
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
@@ -31,8 +32,7 @@ from hanse.mqtt.limits import (
     LINK_WINDOW,
     PUBLISH_ID_MAX,
 )
-from hanse.mqtt.properties import varint
-from hanse.mqtt.publication import check_name
+from hanse.mqtt.publication import HEADS, check_name, long_head
 from hanse.mqtt.refusal import NORMAL, RECEIVE_MAX_EXCEEDED, Refusal, malformed, protocol_error
 
 _AT_LEAST_ONCE: Final = 0x32
@@ -102,7 +102,7 @@ class Link:
         self.goodbye: DisconnectPacket | None = None
         self._handler = handler
         self._keep_alive_s = keep_alive_s
-        self._packet_bytes_max = packet_bytes_max
+        self._packet_bytes_max = sys.maxsize if packet_bytes_max is None else packet_bytes_max
         self._window = min(window, receive_max, PUBLISH_ID_MAX)
         self._data_window = max(1, self._window - LINK_CONTROL_WINDOW)
         self._data_bytes_max = data_bytes_max
@@ -173,7 +173,7 @@ class Link:
         """
         name = self._names_out.get(topic) or self._name(topic)
         size = len(name) + len(payload)
-        if self._packet_bytes_max is not None and size + 8 > self._packet_bytes_max:
+        if size + 8 > self._packet_bytes_max:
             raise LocalError(
                 f"a frame of {size + 8} bytes was to be sent; the peer takes {self._packet_bytes_max}. Split it."
             )
@@ -213,13 +213,6 @@ class Link:
             self._is_pumping = True
             self._loop.call_soon(self._pump)
         return number
-
-    def flush(self) -> None:
-        """Write now what was sent in this turn: for who has handled a whole read, and has no more to add."""
-        if self._is_pumping:
-            self._pump()
-        elif self._connection is not None:
-            self._connection.flush()
 
     def ack(self, receipts: Iterable[int]) -> None:
         """Acknowledge frames, in any order; the peer then forgets them."""
@@ -262,7 +255,7 @@ class Link:
         try:
             for start, end in offsets:
                 head = data[start]
-                if head in (_AT_LEAST_ONCE, _AT_MOST_ONCE):
+                if head in (_AT_MOST_ONCE, _AT_LEAST_ONCE):
                     frames.append(self._read(data, start, end))
                 else:
                     self._answer(data[start:end], done)
@@ -349,9 +342,11 @@ class Link:
                 packet_id = packet_id % PUBLISH_ID_MAX + 1
             self._next_id = packet_id % PUBLISH_ID_MAX + 1
             self._in_flight[packet_id] = number
-            front = b"\x32" + varint(len(name) + 3 + len(payload)) + name + packet_id.to_bytes(2) + b"\0"
+            size = len(name) + 3 + len(payload)
+            front = (HEADS[2][size] if size < 128 else long_head(2, size)) + name + packet_id.to_bytes(2) + b"\0"
         else:
-            front = b"\x30" + varint(len(name) + 1 + len(payload)) + name + b"\0"
+            size = len(name) + 1 + len(payload)
+            front = (HEADS[0][size] if size < 128 else long_head(0, size)) + name + b"\0"
         connection.counters.publications_out += 1
         if len(payload) <= _SMALL_BYTES:
             connection.write(front + payload)

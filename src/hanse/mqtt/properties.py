@@ -77,6 +77,8 @@ def varint(value: int) -> bytes:
     """The shortest variable byte integer for a value that four bytes can hold."""
     if value < 128:
         return bytes((value,))
+    if value < 16_384:
+        return bytes((value & 0x7F | 0x80, value >> 7))
     out = bytearray()
     while value >= 128:
         out.append(value & 0x7F | 0x80)

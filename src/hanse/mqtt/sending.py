@@ -13,6 +13,7 @@ No sockets: bytes leave by `write`. Theory of operation:
   is free again. Reading never pauses: acknowledgements come that way.
 """
 
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
@@ -77,6 +78,8 @@ class Sending:
         self._waiting_bytes: Callable[[], int] = _nothing_waits
         self._receive_max = 0
         self._packet_bytes_max: int | None = None
+        # A run of QoS 0 up to this goes as it is.
+        self._plain_bytes_max = sys.maxsize
         self._qos_max = 2
         self._retain_available = True
         self._in_flight: dict[int, _Batch] = {}  # packet identifier, PUBLISH sent
@@ -134,6 +137,7 @@ class Sending:
         self._packet_bytes_max = packet_bytes_max
         self._qos_max = qos_max
         self._retain_available = retain_available
+        self._plain_bytes_max = (packet_bytes_max or sys.maxsize) if retain_available else -1
         if not session_present:
             self._start_over()
         self._refit()
@@ -243,7 +247,7 @@ class Sending:
         Raises:
             Unavailable: it holds QoS 1 or 2, and there is no credit. Nothing of it was taken; wait for `on_credit`.
         """
-        if qos == 0 and self._is_plain(run, qos):
+        if qos == 0 and len(run) <= self._plain_bytes_max:
             self._publish_at_most_once(run, len(split(run)) if count is None else count)
             return 0
         offsets = split(run)

@@ -37,11 +37,14 @@ class SkippingSplitter(Splitter):
         self._to_skip = 0
         self._front = bytearray()
 
-    def feed(self, data: bytes) -> tuple[bytes, Sequence[tuple[int, int]]]:
+    def _is_at_start(self) -> bool:
+        return not self._to_skip and super()._is_at_start()
+
+    def _feed(self, data: bytes) -> tuple[bytes, Sequence[tuple[int, int]]]:
         """All complete packets, but for those that were left out."""
         if self._to_skip:
             data = self._skip(data)
-        found, offsets = super().feed(data)
+        found, offsets = super()._feed(data)
         if self.refusal is None or self.refusal.reason_code != PACKET_TOO_LARGE or not found:
             return found, offsets
         start = offsets[-1][1] if offsets else 0
@@ -53,7 +56,7 @@ class SkippingSplitter(Splitter):
         rest = self._skip(found[start:])
         if not rest:
             return found, offsets
-        more, more_offsets = self.feed(rest)
+        more, more_offsets = self._feed(rest)
         return found[:start] + more, [*offsets, *[(start + one, start + other) for one, other in more_offsets]]
 
     def _skip(self, data: bytes) -> bytes:
