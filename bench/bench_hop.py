@@ -26,11 +26,14 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import mqtt5
 import uvloop
 
+from hanse.federator import linking
 from hanse.federator.agent import Agent
+from hanse.federator.links import LinkBook
 from hanse.federator.settings import FederatorSettings
 from hanse.federator.store import StateDirectory
 from hanse.mqtt.connection import Connection
@@ -160,8 +163,8 @@ class Line:
             near = Plug(here, there.data_received)
             self.links.append((near, far))
 
-        properties = one._link_properties  # noqa: SLF001
-        dialler = LinkDialler("mqtt://127.0.0.1:1", str(one.identity), one.links, properties=properties, dial=dial)  # type: ignore[arg-type]
+        links = cast("LinkBook", one.links)
+        dialler = LinkDialler("mqtt://127.0.0.1:1", str(one.identity), links, properties=linking.properties, dial=dial)
         dialler.start()
         return dialler
 
