@@ -58,6 +58,16 @@ def test_of_a_contested_group_it_is_kept_for_longer_and_goes_when_the_cores_have
     assert (found.bytes, found.missing(31.0, [Summary("h", 60_000)])) == (0, [])
 
 
+def test_of_what_is_contested_the_newest_are_left_to_others() -> None:
+    found = kept(run_of(0, 1, "g", "h"), run_of(1, 1, "i"), run_of(2, 1, "h"), run_of(3, 1, "h"))
+    found.age(7.0, lambda group: group == "h")
+    size = len(run_of(0, 1).body)
+    left = found.contested(lambda group: group == "h", 3 * size)
+    assert [(run.first, run.groups) for run in left] == [(0, ("h",)), (2, ("h",)), (3, ("h",))]
+    assert [run.first for run in found.contested(lambda group: group == "h", 2 * size)] == [2, 3]
+    assert found.contested(never, size) == []
+
+
 def test_beyond_the_limit_what_is_contested_goes_first() -> None:
     found = kept(run_of(0, 1), run_of(1, 1), bytes_max=2 * len(run_of(0, 1).body))
     found.age(8.0, lambda _: True)

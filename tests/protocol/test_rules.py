@@ -1420,6 +1420,22 @@ def test_r37_while_a_groups_cores_have_not_met_its_publications_are_kept_for_lon
     assert net.machines[1].retained_bytes == 0
 
 
+def test_r37_who_leaves_returns_what_the_other_cores_mesh_may_lack() -> None:
+    net = Network(4, [(0, 1), (1, 2), (2, 3)], interest={0: ["g"], 3: ["g"]})
+    net.run(5)
+    net.cut(2, 3)
+    net.run(5)
+    assert (net.machines[1].core_of("g"), net.machines[3].core_of("g")) == (0, 3)
+    net.publish(1, "g", b"1", qos=1)
+    net.run(1)
+    assert net.got(0) == ["g"]
+    net.leave(0)
+    net.run(2)
+    net.link(2, 3)
+    net.run(3)
+    assert net.got(3) == ["g"]
+
+
 def test_r37_what_is_older_than_the_interest_is_not_asked_for() -> None:
     net = Network(2, [(0, 1)], interest={0: ["g"]})
     net.run(5)

@@ -31,6 +31,8 @@ from hanse.protocol.settings import Settings
 from hanse.protocol.topics import check_name, may_cross
 
 PLANS_MAX = 65_536
+# How much who leaves sends to each neighbour of what it keeps.
+LEFT_BYTES_MAX = 4 << 20
 
 _new_tuple = tuple.__new__
 # In the place of an entry, for what is of QoS 0 alone.
@@ -702,6 +704,14 @@ class Forwarding:
                 self.custody.effects.append(SendRuns(neighbour, (run,), token))
         self.custody.close(entry)
         self.custody.effects.append(Acknowledge(neighbour, (receipt,)))
+
+    def leave_behind(self, now: float, neighbours: Iterable[int]) -> None:
+        """We go, and the meshes of a group's cores have not met: others are to have what only ours had (R22, R37)."""
+        runs = self.retention.contested(self._table.is_contested, LEFT_BYTES_MAX)
+        for neighbour in neighbours:
+            for run in runs:
+                onward = run._replace(hops=run.hops + 1, is_returned=True)
+                self._send_again(now, self.custody.open(NOBODY, 0), neighbour, onward, NOBODY)
 
     def lacks(self, summary: Summary) -> bool:
         """Whether a neighbour names publications of a group that have not been here for it (R37)."""

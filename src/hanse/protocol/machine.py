@@ -145,7 +145,7 @@ class Machine:
             case Summarised() | Stored() | Fetched():
                 self._on_custody(now, event)
             case Leave():
-                self._on_leave()
+                self._on_leave(now)
                 return effects
             case _:
                 assert_never(event)
@@ -681,8 +681,10 @@ class Machine:
             if len(self._lacking) < self.settings.items_per_frame_max and self._forwarding.lacks(summary):
                 self._lacking[identity, summary.group] = summary
 
-    def _on_leave(self) -> None:
+    def _on_leave(self, now: float) -> None:
         """Say goodbye: claims are withdrawn and memberships end with the same frame (R22)."""
+        self._forwarding.leave_behind(now, self.neighbours())
+        self._changes.effects += self._custody.take_effects()
         for group in sorted(self._claims.own.groups):
             self._claims.change_own(group, None, is_wanted=self._mesh.has_members(group))
         self._speaker.say_goodbye()

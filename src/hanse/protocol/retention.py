@@ -59,6 +59,18 @@ class Retention:
             else:
                 self._bytes -= len(run.body)
 
+    def contested(self, is_contested: Callable[[str], bool], bytes_max: int) -> list[Run]:
+        """The newest of what is kept and contested, for its contested groups alone, in order."""
+        found: list[Run] = []
+        for _, run in reversed([*self._contested, *self._runs]):
+            groups = tuple(filter(is_contested, run.groups))
+            bytes_max -= len(run.body) if groups else 0
+            if bytes_max < 0:
+                break
+            if groups:
+                found.append(run._replace(groups=groups))
+        return found[::-1]
+
     def _kept(self) -> Iterator[tuple[float, Run]]:
         return chain(self._contested, self._runs)
 
