@@ -1421,19 +1421,24 @@ def test_r37_while_a_groups_cores_have_not_met_its_publications_are_kept_for_lon
 
 
 def test_r37_who_leaves_returns_what_the_other_cores_mesh_may_lack() -> None:
-    net = Network(4, [(0, 1), (1, 2), (2, 3)], interest={0: ["g"], 3: ["g"]})
-    net.run(5)
-    net.cut(2, 3)
-    net.run(5)
-    assert (net.machines[1].core_of("g"), net.machines[3].core_of("g")) == (0, 3)
-    net.publish(1, "g", b"1", qos=1)
-    net.run(1)
-    assert net.got(0) == ["g"]
-    net.leave(0)
-    net.run(2)
-    net.link(2, 3)
-    net.run(3)
-    assert net.got(3) == ["g"]
+    desk = Desk(5, (1, 2))
+    desk.say(1)
+    desk.say(2)
+    desk.step(Subscribed("g"))
+    desk.step(Subscribed("h"))
+    desk.wait(2.0, talking=[1, 2])
+    runs = [run_of(group, groups=(group,))._replace(qos=1, body=packet(group, qos=1)) for group in ("g", "h")]
+    desk.machine.forward(desk.now, 1, [runs[0], runs[1]._replace(first=1)], 11)
+    # Another core claims one of the groups, and its mesh has not met ours.
+    desk.say(2, claim_deltas=(ClaimDelta(9, 1_000, 0, (ClaimChange("g", 100),)),))
+    effects = desk.step(Leave())
+    left = effects_of(SendRuns, effects)
+    assert [(one.neighbour, one.runs[0].groups, one.runs[0].is_returned) for one in left] == [
+        (1, ("g",), True),
+        (2, ("g",), True),
+    ]
+    goodbyes = [at for at, effect in enumerate(effects) if isinstance(effect, Send) and effect.frame.is_leaving]
+    assert max(effects.index(one) for one in left) < min(goodbyes)
 
 
 def test_r37_what_is_older_than_the_interest_is_not_asked_for() -> None:
