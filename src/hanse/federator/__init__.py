@@ -17,6 +17,7 @@ custodian       the disk behind custody
 
 linking         which links there are, and to whom at the start
 links           the links to the neighbours
+doubles         two processes with one id, found out
 broker_link     links by way of the neighbour's broker, as in the papers
 membership      the manager's word, and `dialling`, which keeps the links to it
 
