@@ -51,7 +51,7 @@ def content_of(publication: Publication) -> int:
     return _hash(publication.topic, bytes(packet.payload), publication.retain, _hashable(_properties_of(packet)))
 
 
-def build(producer: str, first_row: int, rows: list[Row]) -> tuple[pa.RecordBatch, list[tuple[int, int]]]:
+def build(producer: str, rows: list[Row], first_row: int) -> tuple[pa.RecordBatch, list[tuple[int, int]]]:
     """The Arrow batch of these publications, and (packet identifier, content) of each.
 
     Runs in the committing thread: 3 us a row, most of it the codec's and Arrow's.
