@@ -49,6 +49,7 @@ class SpoolKeeper:
         stopping: set when the collector is to end.
         is_busy: whether anything waits to be written.
         state_now: what the collector does when there is room.
+        look: called before the status is written regularly, for what has to be read anew.
     """
 
     def __init__(
@@ -59,12 +60,14 @@ class SpoolKeeper:
         *,
         is_busy: Callable[[], bool],
         state_now: Callable[[], State],
+        look: Callable[[], None] = lambda: None,
     ) -> None:
         self._settings = settings
         self._status = status
         self._stopping = stopping
         self._is_busy = is_busy
         self._state_now = state_now
+        self._look = look
         self._writer: SpoolWriter | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._active_at = time.monotonic()
@@ -192,6 +195,7 @@ class SpoolKeeper:
     async def _keep_status(self) -> None:
         while True:
             await asyncio.sleep(STATUS_INTERVAL_S)
+            self._look()
             self.say(self._status.state, self._status.reason)
 
     async def _keep_swept(self) -> None:
