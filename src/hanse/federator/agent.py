@@ -254,7 +254,7 @@ class Agent:
             counters=self.counters,
             groups=self.pages.reported_groups,
             is_host_up=lambda: self.host.client.is_connected,
-            publish=lambda topic: self.host.client.publish(topic, b""),
+            publish=self.host.client.publish,
             measure=lambda taken: self.host.measure(self.identity, taken),
         )
 
