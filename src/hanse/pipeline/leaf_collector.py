@@ -157,6 +157,7 @@ class LeafCollector:
             received = Received(received.received_us, [run for run in runs if run.qos])
             self._drop(sum(run.length for run in runs if not run.qos))
         if not received.runs:
+            done()  # the batch may owe an acknowledgement for what was not for us
             return
         self._queue.add([_Waiting(received, done)])
         self.status.queue_bytes = self._queue.bytes
