@@ -26,10 +26,12 @@ from tests.pipeline.publishing import publish
 from hanse.errors import LocalError
 from hanse.federator.links import LinkBook
 from hanse.federator.settings import FederatorSettings
-from hanse.pipeline import frame_rows, spool_keeper
+from hanse.mqtt.publication import encode
+from hanse.pipeline import frame_rows, leaf_collector, spool_keeper
 from hanse.pipeline.collector_status import read_status
 from hanse.pipeline.leaf_collector import LeafCollector, LeafSettings
 from hanse.pipeline.spool import SpoolLimits
+from hanse.protocol.messages import Run
 
 pytestmark = pytest.mark.processes
 
@@ -317,6 +319,28 @@ def test_a_grouping_wider_than_the_filters_brings_no_row_that_was_not_asked_for(
                     publisher.publish(topic, topic.encode(), 1)
                 eventually(lambda: len(meant(leaf)) >= 2, "two rows")
                 assert [row["topic"] for row in meant(leaf)] == ["plant/1/temp", "plant/2/temp"]
+
+
+def test_what_finds_memory_full_is_dropped_at_qos_0_and_counted_and_kept_above(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leaf_collector, "QUEUE_BYTES_MAX", 100)
+    federator = FederatorSettings(id=1, neighbour=("mqtt://127.0.0.1:1",))
+    collector = LeafCollector(LeafSettings(topics=("a",), spool=str(tmp_path), federator=federator))
+    told: list[str] = []
+
+    def take(name: str, *qos: int) -> None:
+        runs = [Run(0, 1, n, 1, level, 1, ("a",), encode("a", b"x" * 200, qos=level)) for n, level in enumerate(qos)]
+        collector._take(runs, lambda: told.append(name))
+
+    take("first", 0)
+    take("loose", 0, 0)
+    take("mixed", 0, 1)
+    assert (collector.status.received, collector.status.dropped) == (5, 3)
+    # What nothing is kept of owes nobody an answer; the others wait for the disk.
+    assert told == ["loose"]
+    waiting, _ = collector._queue.take()
+    assert [[run.qos for run in one.received.runs] for one in waiting] == [[0], [1]]
 
 
 @pytest.mark.parametrize(
