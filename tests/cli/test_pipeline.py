@@ -58,6 +58,10 @@ def test_once_ingests_all_and_compact_tidies_up(tmp_path: Path) -> None:
         (("pipeline", "alarms", "--silent", "100ms"), "1 s to a day"),
         (("collect", "--url", "http://h", "--topics", "a"), "no known scheme"),
         (("collect", "--url", "mqtt://h", "--topics", "a/#/b"), "wildcard in the wrong place"),
+        (("collect", "--topics", "a"), "either --url, a broker, or --federation"),
+        (("collect", "--url", "mqtt://h", "--federation", "mqtt://h", "--topics", "a"), "either --url, a broker, or"),
+        (("collect", "--federation", "mqtt://127.0.0.1:1", "--topics", "a"), "give --id N"),
+        (("collect", "--federation", "mqtt://far.example:1", "--id", "9", "--topics", "a"), "its link is in the clear"),
         (("collect", "--url", "mqtt://h", "--topics", "a", "--qos", "7"), "qos is 7"),
     ],
 )

@@ -42,6 +42,10 @@ def pem(tmp_path: Path) -> str:
     return str(file)
 
 
+def test_leaves_are_known_by_their_ids() -> None:
+    assert FederatorSettings(id=1, leaf=("1000", "7")).leaves() == {7, 1000}
+
+
 def test_an_id_is_all_that_must_be_given() -> None:
     settings = FederatorSettings(id=7)
     assert settings.broker_address() == Address("127.0.0.1", 1883)
@@ -144,6 +148,8 @@ def test_what_the_manager_hands_out_is_used_where_nothing_else_is_set() -> None:
         ({"broker": "mqtt://u:hunter2@x:0"}, ["--broker", "port 0"]),
         ({"id": "-1"}, ["--id", "at least 0"]),
         ({"id": "4294967296"}, ["--id", "at most"]),
+        ({"leaf": ["7", "x7"]}, ["--leaf", "a number from 0 to"]),
+        ({"leaf": ["4294967296"]}, ["--leaf", "a number from 0 to"]),
         ({"neighbour": ["127.0.0.1:1"]}, ["--neighbour", "no known scheme"]),
         ({"neighbour": ["x=mqtt://127.0.0.1:1"]}, ["--neighbour", "ID=URL"]),
         ({"neighbour": ["99999999999=mqtt://127.0.0.1:1"]}, ["--neighbour", "ID=URL"]),

@@ -1,13 +1,18 @@
 """A collector in a process of its own, as `hanse collect` and the source run it, to be killed at will."""
 
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.federation import environment
+
 from hanse.pipeline.collector_settings import CollectorSettings
+from hanse.pipeline.collector_status import CollectorStatus, read_status
 from hanse.pipeline.schemas.mqtt import conform
 from hanse.pipeline.spool import SpoolReader, read_slice
 
@@ -56,6 +61,70 @@ class CollectorProcess:
     ) -> None:
         if self.is_running:
             self.kill()
+
+
+class LeafProcess:
+    """`hanse collect --federation` as its users run it, to be killed and started again at will."""
+
+    def __init__(self, identity: int, links: Sequence[str], spool: Path, topics: str, *words: str) -> None:
+        self.spool = spool
+        self.producer = f"hanse-leaf-{identity}"
+        self._words = [sys.executable, "-m", "hanse", "collect", "--id", str(identity), "--topics", topics]
+        self._words += ["--spool", str(spool), *words]
+        for link in links:
+            self._words += ["--federation", link]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        assert self._process is None, "it runs already"
+        self.spool.mkdir(parents=True, exist_ok=True)
+        with (self.spool / "leaf.log").open("ab") as log:
+            self._process = subprocess.Popen(self._words, stdout=log, stderr=log, env=environment())
+
+    def end(self, how: signal.Signals = signal.SIGTERM) -> int:
+        """End it with a signal; its exit code."""
+        if self._process is None:
+            return 0
+        process, self._process = self._process, None
+        process.send_signal(how)
+        try:
+            return process.wait(20)
+        finally:
+            process.kill()
+            process.wait()
+
+    @property
+    def log(self) -> str:
+        """All that it said, over restarts."""
+        return (self.spool / "leaf.log").read_text()
+
+    @property
+    def status(self) -> CollectorStatus | None:
+        return read_status(self.spool, self.producer)
+
+    @property
+    def is_collecting(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, self.log
+        status = self.status
+        return status is not None and status.pid == self._process.pid and status.state == "collecting"
+
+    @property
+    def count(self) -> int:
+        """Rows in the spool."""
+        return SpoolReader(self.spool, self.producer).tail().rows
+
+    def rows(self) -> list[dict[str, Any]]:
+        return spooled(self.spool, self.producer)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end(signal.SIGKILL)
 
 
 def spooled(root: str | Path, producer: str) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ from hanse.mqtt.client import Client
 from hanse.mqtt.publication import encode
 from hanse.mqtt.subscriptions import Subscription
 from hanse.pipeline import collector as module
+from hanse.pipeline import spool_keeper
 from hanse.pipeline.collector import Collector, may_overlap
 from hanse.pipeline.collector_settings import CollectorSettings
 from hanse.pipeline.collector_status import read_status
@@ -135,7 +136,7 @@ def test_many_messages_share_a_commit(tmp_path: Path) -> None:
 def test_a_spool_without_room_stops_acknowledging_says_so_and_goes_on_when_there_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "FULL_RETRY_S", 0.05)
+    monkeypatch.setattr(spool_keeper, "FULL_RETRY_S", 0.05)
 
     async def drive(broker: Mosquitto) -> None:
         async with running(settings(broker, tmp_path, spool_bytes_max=100)) as collector:
@@ -146,8 +147,7 @@ def test_a_spool_without_room_stops_acknowledging_says_so_and_goes_on_when_there
             assert status.state == "full"
             assert "quota of 100" in status.reason
             assert (collector.status.acknowledged, collector.status.spooled) == (0, 0)
-            assert collector._writer is not None
-            collector._writer.limits = SpoolLimits(free_bytes_min=0)
+            collector.keeper.writer.limits = SpoolLimits(free_bytes_min=0)
             await until("50 rows", lambda: collector.status.acknowledged == 50)
             assert collector.status.state == "collecting"
 
@@ -159,7 +159,7 @@ def test_a_spool_without_room_stops_acknowledging_says_so_and_goes_on_when_there
 def test_a_collector_that_cannot_write_leaves_the_broker_before_its_memory_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "FULL_RETRY_S", 0.05)
+    monkeypatch.setattr(spool_keeper, "FULL_RETRY_S", 0.05)
     monkeypatch.setattr(module, "QUEUE_BYTES_MAX", 50_000)
 
     async def drive(broker: Mosquitto) -> None:
@@ -168,8 +168,7 @@ def test_a_collector_that_cannot_write_leaves_the_broker_before_its_memory_is_fu
             await until("full", lambda: collector.status.full_waits > 5)
             # One read beyond the limit, no more: 4000 of them would be 1.2 million bytes.
             assert 50_000 < collector.status.queue_bytes_peak < 1_000_000
-            assert collector._writer is not None
-            collector._writer.limits = SpoolLimits(free_bytes_min=0)
+            collector.keeper.writer.limits = SpoolLimits(free_bytes_min=0)
             await until("all rows", lambda: collector.status.spooled >= 4000)
             await until("collecting", lambda: collector.status.state == "collecting")
 

@@ -44,7 +44,7 @@ def test_a_row_keeps_its_publication_and_the_content_is_the_same_from_either(
         (n, received(encode(f"t/{n}", payload, qos=1, retain=retain, **more), n + 1))  # type: ignore[arg-type]
         for n, (payload, retain, more) in enumerate(messages)
     ]
-    batch, seen = build("p", 100, rows)
+    batch, seen = build("p", rows, 100)
     assert batch.schema.equals(SPOOLED_ROW)
     assert batch.column("payload").to_pylist() == [payload for payload, _, _ in messages]
     assert batch.column("seq").to_pylist() == list(range(100, 100 + len(messages)))
@@ -75,7 +75,7 @@ def test_the_last_rows_of_a_session_are_found_over_segments_and_without_qos_0(tm
     seen: list[tuple[int, int]] = []
     with SpoolWriter(tmp_path, "p", limits=limits) as writer:
         for at in range(0, 50, 10):
-            batch, some = build("p", writer.position.rows, rows[at : at + 10])
+            batch, some = build("p", rows[at : at + 10], writer.position.rows)
             writer.append(batch, received_us_min=at, received_us_max=at)
             seen += [pair for pair in some if pair[0]]
     assert last_rows(str(tmp_path), "p", first_row=0, count=1000) == seen

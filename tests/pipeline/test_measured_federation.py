@@ -88,6 +88,17 @@ def check(result: load.Result, warehouse: Path) -> None:
     assert all(row["latency_ms_p50"] <= result.latency.max_ms + (row["skew_error_ms_max"] or 0) for row in measured)
 
 
+def check_health(warehouse: Path) -> None:
+    """Each federator was checked both ways by the manager; the killed one did not answer."""
+    checks = rows(warehouse, "silver_health")
+    assert {row["target"] for row in checks if row["is_ok"]} == set("01234")
+    assert {row["reporter"].partition("-")[0] for row in checks} == {"manager"}
+    failed = [row for row in checks if not row["is_ok"]]
+    assert {(row["target"], row["reason"]) for row in failed} == {("1", "federator")}
+    # One machine has one clock: there is nothing to correct.
+    assert rows(warehouse, "gold_clock_skew") == []
+
+
 def check_history(warehouse: Path) -> None:
     snapshots = sorted(rows(warehouse, "gold_topology_snapshots"), key=lambda row: row["at"])
     assert max(row["links"] for row in snapshots) == 5
@@ -102,8 +113,9 @@ def intervals(warehouse: Path) -> list[dict[str, Any]]:
 
 
 def test_counts_in_gold_are_those_of_the_load_tool(tmp_path: Path) -> None:
-    result, warehouse = measure(tmp_path, 5, 1_000, silent_s=8)
+    result, warehouse = measure(tmp_path, 5, 1_000, silent_s=12)
     check(result, warehouse)
+    check_health(warehouse)
     check_history(warehouse)
     page = (tmp_path / "report.html").read_text()
     assert "measured/#" in page

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 
 from hanse.topology.api import create_app
-from hanse.topology.health import Observation, Outcome
+from hanse.topology.health import Answer, Exchange, Observation, Outcome
 from hanse.topology.manager import Manager
 from hanse.topology.model import Probe
 from hanse.topology.probes import Target
@@ -25,6 +25,8 @@ class SimulatedBrokers:
         self.silent: set[str] = set()
         self.probed: list[int] = []
         self.published: list[tuple[int, str, bytes]] = []
+        # What federators say of their clocks; None as older ones, which say nothing.
+        self.answer: Answer | None = None
 
     async def probe(self, targets: Sequence[Target], timeout_s: float) -> list[Observation]:
         del timeout_s
@@ -33,10 +35,11 @@ class SimulatedBrokers:
 
     def _observe(self, target: Target) -> Observation:
         if target.key in self.down:
-            return Observation(target.id, Outcome.FAILED)
+            return Observation(target.id, Outcome.FAILED, exchange=Exchange(1))
         if target.key in self.silent and target.probe is Probe.FEDERATOR:
             return Observation(target.id, Outcome.SILENT, 1.0)
-        return Observation(target.id, Outcome.WELL, 1.0 + target.id / 10)
+        exchange = Exchange(1, 2, self.answer)
+        return Observation(target.id, Outcome.WELL, 1.0 + target.id / 10, exchange=exchange)
 
     async def publish(self, target: Target, topic: str, payload: bytes, timeout_s: float) -> bool:
         del timeout_s

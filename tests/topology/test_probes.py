@@ -6,11 +6,12 @@ from collections.abc import Awaitable, Callable
 import pytest
 from tests.brokers import Mosquitto, free_port
 
+from hanse.federator.words import probe_answer
 from hanse.local.nats import Nats
 from hanse.mqtt.client import Client, ClientHandler, ClientSettings
 from hanse.mqtt.publication import Publication
 from hanse.mqtt.subscriptions import Subscription
-from hanse.topology.health import Outcome
+from hanse.topology.health import Answer, Outcome
 from hanse.topology.model import Probe
 from hanse.topology.probes import PROBE_TOPIC, MqttProber, Target
 
@@ -41,6 +42,7 @@ class Answering(ClientHandler):
     def __init__(self, port: int, node: int) -> None:
         self.heard: asyncio.Queue[Publication] = asyncio.Queue()
         self.node = node
+        self.payload = b""
         self.client = Client(
             ClientSettings(url=f"mqtt://127.0.0.1:{port}", client_id=f"federator-{node}", auto_ack=True), self
         )
@@ -58,7 +60,7 @@ class Answering(ClientHandler):
     def on_publications(self, publications: list[Publication]) -> None:
         for publication in publications:
             if publication.topic.startswith(PROBE_TOPIC):
-                self.client.publish(f"{publication.topic}/{self.node}", b"", qos=0)
+                self.client.publish(f"{publication.topic}/{self.node}", self.payload, qos=0)
             else:
                 self.heard.put_nowait(publication)
 
@@ -142,6 +144,33 @@ def test_a_federator_that_answers_is_told_apart_from_one_that_is_silent() -> Non
             assert seen.latency_ms is not None
             (seen,) = await prober.probe([target(7, broker.port)], TIMEOUT_S)
             assert seen.outcome is Outcome.WELL
+
+        with_prober(body)
+
+
+def test_an_answer_that_tells_its_clock_makes_a_two_way_check_and_one_without_is_an_answer_too() -> None:
+    with Mosquitto() as broker:
+
+        async def body(prober: MqttProber, _: list[int]) -> None:
+            federator = Answering(broker.port, 7)
+            await federator.start(f"{PROBE_TOPIC}/+/+")
+            try:
+                (seen,) = await prober.probe([target(7, broker.port, Probe.FEDERATOR)], TIMEOUT_S)
+                assert seen.exchange is not None
+                assert seen.exchange.answer is None
+                federator.payload = probe_answer("far", 5)
+                (seen,) = await prober.probe([target(7, broker.port, Probe.FEDERATOR)], TIMEOUT_S)
+                assert (seen.outcome, seen.exchange and seen.exchange.answer) == (Outcome.WELL, Answer("far", 5, 5))
+                assert seen.exchange is not None
+                assert seen.exchange.returned_us is not None
+                took_us = seen.exchange.returned_us - seen.exchange.sent_us
+                assert seen.latency_ms is not None
+                # The answer comes after the return, unless the clock was set in between.
+                assert took_us / 1000 >= 0.5 * seen.latency_ms
+            finally:
+                await federator.client.stop()
+            (seen,) = await prober.probe([target(8, free_port(), Probe.FEDERATOR)], TIMEOUT_S)
+            assert (seen.outcome, seen.exchange and seen.exchange.returned_us) == (Outcome.FAILED, None)
 
         with_prober(body)
 

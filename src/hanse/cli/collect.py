@@ -1,18 +1,23 @@
-"""`hanse collect`: a collector beside a broker, until it is told to stop."""
+"""`hanse collect`: a collector beside a broker, or as a leaf of a federation, until it is told to stop."""
 
 import asyncio
 import logging
 import signal
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 import uvloop
 
+from hanse.errors import LocalError
+from hanse.federator.settings import FederatorSettings
 from hanse.pipeline.collector import Collector
 from hanse.pipeline.collector_settings import CollectorSettings, default_spool, parse_duration_s, split_filters
 from hanse.pipeline.collector_status import CollectorStatus
+from hanse.pipeline.leaf_collector import LeafCollector, LeafSettings
 
 
 def register(app: typer.Typer) -> None:
@@ -22,55 +27,129 @@ def register(app: typer.Typer) -> None:
 
 def collect(
     *,
-    url: Annotated[str, typer.Option(envvar="HANSE_URL", help="The broker: mqtt://host:port, mqtts://host:port.")],
+    url: Annotated[
+        str | None,
+        typer.Option(envvar="HANSE_URL", help="The broker: mqtt://host:port, mqtts://host:port."),
+    ] = None,
+    federation: Annotated[
+        list[str] | None,
+        typer.Option(
+            envvar="HANSE_FEDERATION",
+            help="Instead of a broker: a federator's link address; may be repeated. Joins as a leaf, and rows have "
+            "message id, origin and hops.",
+        ),
+    ] = None,
     topics: Annotated[str, typer.Option(envvar="HANSE_TOPICS", help="Topic filters, separated by commas.")],
     spool: Annotated[Path | None, typer.Option(envvar="HANSE_SPOOL", help="Directory of the spool.")] = None,
     client_id: Annotated[
         str,
         typer.Option(envvar="HANSE_CLIENT_ID", help="Name of the session and of the producer; derived if left out."),
     ] = "",
-    qos: Annotated[int, typer.Option(envvar="HANSE_QOS", help="0 (best effort), 1 or 2.")] = 1,
-    username: Annotated[str | None, typer.Option(envvar="HANSE_USERNAME")] = None,
+    qos: Annotated[int, typer.Option(envvar="HANSE_QOS", help="0 (best effort), 1 or 2; with --url.")] = 1,
+    username: Annotated[str | None, typer.Option(envvar="HANSE_USERNAME", help="With --url.")] = None,
     password: Annotated[
         str | None, typer.Option(envvar="HANSE_PASSWORD", help="Better given by the environment than here.")
     ] = None,
-    ca_file: Annotated[str | None, typer.Option(envvar="HANSE_CA_FILE")] = None,
-    cert_file: Annotated[str | None, typer.Option(envvar="HANSE_CERT_FILE")] = None,
-    key_file: Annotated[str | None, typer.Option(envvar="HANSE_KEY_FILE")] = None,
+    ca_file: Annotated[
+        str | None, typer.Option(envvar="HANSE_CA_FILE", help="Whom to trust: the broker, or federators on links.")
+    ] = None,
+    cert_file: Annotated[str | None, typer.Option(envvar="HANSE_CERT_FILE", help="Our certificate.")] = None,
+    key_file: Annotated[str | None, typer.Option(envvar="HANSE_KEY_FILE", help="Its key.")] = None,
     retention: Annotated[
         str, typer.Option(envvar="HANSE_RETENTION", help="Keep rows this long at least, read or not.")
     ] = "7d",
     session_expiry: Annotated[
-        str, typer.Option(envvar="HANSE_SESSION_EXPIRY", help="How long the broker keeps for us while we are away.")
+        str,
+        typer.Option(
+            envvar="HANSE_SESSION_EXPIRY", help="How long the broker keeps for us while we are away; with --url."
+        ),
     ] = "7d",
     spool_bytes_max: Annotated[
         int | None, typer.Option(envvar="HANSE_SPOOL_BYTES_MAX", help="A quota for this producer's segments.")
     ] = None,
     report_interval: Annotated[str, typer.Option(help="A line of counters this often.")] = "10s",
+    identity: Annotated[
+        int | None,
+        typer.Option(
+            "--id", envvar="HANSE_ID", help="With --federation: an id that no federator has, the same at every start."
+        ),
+    ] = None,
+    announcement_interval: Annotated[
+        str, typer.Option(envvar="HANSE_ANNOUNCEMENT_INTERVAL", help="With --federation: as its federators have it.")
+    ] = "1s",
+    grouping: Annotated[
+        str, typer.Option(envvar="HANSE_GROUPING", help="With --federation: as its federators have it.")
+    ] = "filter",
+    insecure: Annotated[
+        bool,
+        typer.Option(envvar="HANSE_INSECURE", help="With --federation: let links leave this machine without TLS."),
+    ] = False,
+    leave: Annotated[
+        bool,
+        typer.Option(
+            help="With --federation: leave it at the end. Otherwise it keeps what comes while we are away, for an hour."
+        ),
+    ] = False,
 ) -> None:
-    """Collect what a broker publishes into a spool, acknowledged when it is on disk."""
-    settings = CollectorSettings(
-        url=url,
-        topics=split_filters(topics),
-        spool=str((spool or Path(default_spool())).absolute()),
-        client_id=client_id,
-        qos=qos,
-        username=username,
-        password=password,
-        ca_file=ca_file,
-        cert_file=cert_file,
-        key_file=key_file,
-        session_expiry_s=int(parse_duration_s("--session-expiry", session_expiry)),
-        retention_s=parse_duration_s("--retention", retention),
-        spool_bytes_max=spool_bytes_max,
-    )
+    """Collect what a broker or a federation publishes into a spool, acknowledged when it is on disk."""
+    if (url is None) == (not federation):
+        raise LocalError("Give either --url, a broker, or --federation, a federator's link address.")
+    in_spool = str((spool or Path(default_spool())).absolute())
+    collector: Callable[[], Collector | LeafCollector]
+    settings: CollectorSettings | LeafSettings
+    if url is not None:
+        settings = CollectorSettings(
+            url=url,
+            topics=split_filters(topics),
+            spool=in_spool,
+            client_id=client_id,
+            qos=qos,
+            username=username,
+            password=password,
+            ca_file=ca_file,
+            cert_file=cert_file,
+            key_file=key_file,
+            session_expiry_s=int(parse_duration_s("--session-expiry", session_expiry)),
+            retention_s=parse_duration_s("--retention", retention),
+            spool_bytes_max=spool_bytes_max,
+        )
+        collector = partial(Collector, settings)
+    else:
+        if identity is None:
+            raise LocalError("A collector in a federation has no id; give --id N, one that no federator has.")
+        settings = LeafSettings(
+            topics=split_filters(topics),
+            spool=in_spool,
+            client_id=client_id,
+            retention_s=parse_duration_s("--retention", retention),
+            spool_bytes_max=spool_bytes_max,
+            is_leaving=leave,
+            federator=FederatorSettings(
+                id=identity,
+                neighbour=tuple(federation or ()),
+                link_ca_file=_path(ca_file),
+                link_cert_file=_path(cert_file),
+                link_key_file=_path(key_file),
+                insecure=insecure,
+                announcement_interval_s=parse_duration_s("--announcement-interval", announcement_interval),
+                grouping=grouping,
+            ),
+        )
+        collector = partial(LeafCollector, settings)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    typer.echo(f"collecting {', '.join(settings.topics)} of {url} into {settings.spool}/{settings.client_id}")
-    uvloop.run(_run(settings, parse_duration_s("--report-interval", report_interval)))
+    # Which link is up, and why one is not, is all that tells an operator whether the address and the id are right.
+    logging.getLogger("hanse.federator.links").setLevel(logging.INFO)
+    source = url or f"the federation at {', '.join(federation or ())}"
+    typer.echo(f"collecting {', '.join(settings.topics)} of {source} into {settings.spool}/{settings.client_id}")
+    uvloop.run(_run(collector, parse_duration_s("--report-interval", report_interval)))
 
 
-async def _run(settings: CollectorSettings, report_interval_s: float) -> None:
-    collector = Collector(settings)
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text)
+
+
+async def _run(make: Callable[[], Collector | LeafCollector], report_interval_s: float) -> None:
+    collector = make()
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, collector.stop)
@@ -94,5 +173,7 @@ def describe(status: CollectorStatus) -> str:
     return (
         f"{status.state}: {status.spooled} rows spooled of {status.received} received, {status.acknowledged} "
         f"acknowledged, {status.copies} copies, {status.commits} commits, {status.bytes_spooled} bytes, "
-        f"{status.connects} connects" + (f" ({status.reason})" if status.reason else "")
+        f"{status.connects} connects"
+        + ("" if status.neighbours is None else f", {status.neighbours} links up, {status.dropped} dropped")
+        + (f" ({status.reason})" if status.reason else "")
     )

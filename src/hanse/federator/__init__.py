@@ -3,6 +3,7 @@
 running         from the command to its end, one life after another
 agent           one life: how the rooms hang together, the clock, the two entrances of the data path
 effects         what the protocol wants done, done
+leaf            a federator without a host broker, for who takes what comes instead: a collector
 
 host            the session at the host broker
 batches         what the host handed in and waits to hear of

@@ -133,12 +133,14 @@ class Agent:
             on_taken=self._on_taken,
             take_internal=lambda run: self.management.take(run),  # noqa: PLW0108 - it is made last of all
         )
+        # Collectors: not of the manager's overlay, which so neither names nor ends their links.
+        self._leaves = settings.leaves()
         self.links: Links = make_links(
             identity,
             settings,
             session,
             epoch=lambda: self.machine.epoch,
-            admit=lambda other: None if self.membership is None else self.membership.admit(other),
+            admit=self._admit,
             on_link=self._on_link,
             on_frames=self._on_link_frames,
             on_taken=self._on_taken,
@@ -252,7 +254,7 @@ class Agent:
             counters=self.counters,
             groups=self.pages.reported_groups,
             is_host_up=lambda: self.host.client.is_connected,
-            publish=lambda topic: self.host.client.publish(topic, b""),
+            publish=self.host.client.publish,
             measure=lambda taken: self.host.measure(self.identity, taken),
         )
 
@@ -331,8 +333,13 @@ class Agent:
         self.counters["identity_conflicts"] += 1
         self._tell(Emit("identity_conflict", neighbour=identity, detail=detail))
 
+    def _admit(self, identity: int) -> str | None:
+        if self.membership is None or identity in self._leaves:
+            return None
+        return self.membership.admit(identity)
+
     def _on_link(self, neighbour: int, is_up: bool) -> None:
-        if self.membership is not None:
+        if self.membership is not None and neighbour not in self._leaves:
             (self.membership.link_up if is_up else self.membership.link_down)(neighbour)
         self.reporter.note_link(neighbour, is_up=is_up)
         self._step(events.LinkUp(neighbour) if is_up else events.LinkDown(neighbour))

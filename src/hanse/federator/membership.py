@@ -18,6 +18,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import platform
 import random
 import time
 from collections import Counter
@@ -37,6 +38,7 @@ from hanse.federator.words import (
     PROBE_FILTER,
     OverlayMap,
     Word,
+    probe_answer,
     read_announcement,
     read_map,
     read_word,
@@ -157,7 +159,7 @@ class MembershipShell:
         expiry_s: how long a neighbour may be unreachable before it counts as lost.
         counters: the agent's; what is counted here begins with `manager_`.
         groups: the first so many rows of the agent's page of groups.
-        publish: publishes a topic with an empty payload at the host broker, at QoS 0.
+        publish: publishes at the host broker, at QoS 0.
         measure: publishes at the host broker, and calls back when it has acknowledged that.
     """
 
@@ -172,7 +174,7 @@ class MembershipShell:
         counters: "Counter[str]",
         groups: Callable[[int], list[dict[str, object]]],
         is_host_up: Callable[[], bool],
-        publish: Callable[[str], int],
+        publish: Callable[[str, bytes], int],
         measure: Callable[[Callable[[], None]], None],
     ) -> None:
         word = entry.membership.word
@@ -186,6 +188,7 @@ class MembershipShell:
         self._client = door.client
         self._directory = directory
         self._step_s = min(1.0, max(0.05, announcement_interval_s / 4))
+        self._host = platform.node() or "unknown"
         self._groups = groups
         self._is_host_up = is_host_up
         self._publish = publish
@@ -261,7 +264,7 @@ class MembershipShell:
         if topic.startswith(_PROBE_PREFIX):
             if not is_retained and topic.count("/") == 3:
                 with contextlib.suppress(Unavailable):
-                    self._publish(f"{topic}/{self.identity}")
+                    self._publish(f"{topic}/{self.identity}", probe_answer(self._host, _now_us()))
                     self._counters["manager_probes_answered"] += 1
             return True
         if topic != ANNOUNCEMENT_TOPIC:
@@ -568,6 +571,10 @@ class MembershipShell:
                     self._wants_map.set()
                     await asyncio.sleep(BACK_OFF_S[1])
             await asyncio.sleep(min(300.0, max(0.2, len(self.roster.map.peers) / 10)))
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000
 
 
 def fit_groups(rows: Sequence[dict[str, object]]) -> tuple[list[dict[str, object]], str, int]:

@@ -67,6 +67,17 @@ class AdapterChoice:
     listing: str | None = None
 
 
+def parse_id(text: str) -> int:
+    """A federator's id.
+
+    Raises:
+        LocalError: It is none.
+    """
+    if not (text.isascii() and text.isdigit()) or len(text) > 10 or int(text) > FEDERATOR_ID_MAX:
+        raise LocalError(f"{text[:20]!r} is no id; write a number from 0 to {FEDERATOR_ID_MAX}.")
+    return int(text)
+
+
 def parse_neighbour(text: str) -> Neighbour:
     """A neighbour from `URL` or `ID=URL`.
 
@@ -269,6 +280,12 @@ class FederatorSettings:
     link_advertised: str | None = setting(
         None, "The link listener's URL as other machines reach it.", check=_by(parse_listen)
     )
+    leaf: tuple[str, ...] = setting(
+        (),
+        "The id of a collector (`hanse collect --federation`) that may link here although no manager names it; may be "
+        "repeated.",
+        check=_each(parse_id, _NEIGHBOURS_MAX),
+    )
     link_ca_file: Path | None = setting(  # noqa: RUF009
         None, "Whom to trust as a neighbour.", check=_check_file
     )
@@ -387,6 +404,10 @@ class FederatorSettings:
     def neighbours(self) -> tuple[Neighbour, ...]:
         """The static neighbours, in the operator's order."""
         return tuple(map(parse_neighbour, self.neighbour))
+
+    def leaves(self) -> frozenset[int]:
+        """The collectors that may link here."""
+        return frozenset(map(parse_id, self.leaf))
 
     def listen_address(self) -> Address | None:
         """Where to listen for links; None for nowhere."""

@@ -29,6 +29,7 @@ EPOCH_MAX = 2**53 - 1  # what JSON readers keep exactly
 _TEXT_MAX = 300
 _CREDENTIAL_MAX = 200
 _SETTINGS_MAX = 100
+_HOST_MAX = 253  # the longest name that DNS has
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +122,11 @@ def _is_genuine(body: Mapping[str, object], shown: object, credential: str | Non
         return hmac.compare_digest(shown, announcement_mac(credential, body))
     except RecursionError:  # deeper than what is written can be, though it could be read
         return False
+
+
+def probe_answer(host: str, received_us: int) -> bytes:
+    """What a probe is answered with: when it was received and, in the same turn, answered; by the clock of `host`."""
+    return json.dumps({"host": host[:_HOST_MAX], "received_us": received_us, "answered_us": received_us}).encode()
 
 
 def announcement_mac(credential: str, body: Mapping[str, object]) -> str:

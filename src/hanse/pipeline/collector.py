@@ -1,5 +1,8 @@
 """The collector: holds the session at a broker and makes what arrives durable before it says so. No Spark here.
 
+How rows become durable, and what the collector says of itself, is `spool_keeper`'s; this is the broker's side. The
+collector that is a member of a federation is `leaf_collector`.
+
 Rules:
 
 1. PUBACK (PUBREC at QoS 2) goes out only after the block that holds the message is on disk.
@@ -16,6 +19,7 @@ Rules:
 
 import asyncio
 import contextlib
+import functools
 import json
 import logging
 import os
@@ -36,16 +40,10 @@ from hanse.mqtt.subscriptions import Subscription
 from hanse.mqtt.tls import TlsSettings
 from hanse.pipeline.collector_rows import Row, build, content_of, last_rows
 from hanse.pipeline.collector_settings import CollectorSettings, covers
-from hanse.pipeline.collector_status import CollectorStatus, State, write_status
+from hanse.pipeline.collector_status import CollectorStatus, State
+from hanse.pipeline.commit_queue import CommitQueue
 from hanse.pipeline.redelivery import Redelivery
-from hanse.pipeline.spool import (
-    SpoolBrokenError,
-    SpoolFullError,
-    SpoolLimits,
-    SpoolLockedError,
-    SpoolWriter,
-    sweep,
-)
+from hanse.pipeline.spool_keeper import SpoolKeeper
 
 _log = logging.getLogger("hanse.collect")
 
@@ -60,10 +58,6 @@ _PACKET_OVERHEAD_BYTES = 200
 # How many rows a restart looks back for: the broker can hold no more than its window unacknowledged.
 _WINDOW = 65_534
 
-FULL_RETRY_S = 1.0
-STATUS_INTERVAL_S = 0.25
-SWEEP_INTERVAL_S = 60.0
-LOCK_RETRY_S = 0.2
 # A broker redelivers at once on connecting; one that is silent for so long within a run has nothing more to send.
 REDELIVERY_QUIET_S = 5.0
 
@@ -119,21 +113,27 @@ class Collector:
         self.status = CollectorStatus(pid=os.getpid())
         self._waits_for_lock = waits_for_lock
         self._redelivery: Redelivery[Row] = Redelivery()
-        self._queue: list[Row] = []
-        self._queue_bytes = 0
-        self._wake = asyncio.Event()
-        self._urgent = asyncio.Event()
+        self._queue: CommitQueue[Row] = CommitQueue(
+            lambda row: len(row[1].packet) + _PACKET_OVERHEAD_BYTES,
+            interval_s=settings.commit_interval_s,
+            bytes_max=settings.commit_bytes_max,
+        )
         self._stopping = asyncio.Event()
+        self.keeper = SpoolKeeper(
+            settings,
+            self.status,
+            self._stopping,
+            is_busy=lambda: bool(self._queue.bytes or self._redelivery.held),
+            state_now=self._state_now,
+        )
         self._held_since = 0.0
         self._held_bytes = 0
-        self._active_at = time.monotonic()
         # Rows that wait, received in a session that the broker has lost since.
         self._old_rows = 0
         # A connection that had ended came back to a broker that had lost the session.
         self.has_lost_session = False
         self._fatal: LocalError | None = None
         self._client: Client | None = None
-        self._writer: SpoolWriter | None = None
         # One that collects it as data gets it as data alone.
         self._watches_drops = not any(covers(one, _DROPPED_TOPIC) for one in settings.topics)
         _warn_of_overlaps(settings.topics)
@@ -166,28 +166,28 @@ class Collector:
             LocalError: the spool cannot be written, or the broker refuses what it was told.
         """
         try:
-            self._writer = await self._open_spool()
-            if self._writer is None:
+            if not await self.keeper.open(waits_for_lock=self._waits_for_lock):
                 return
             self._recover()
             await self._collect()
         finally:
-            self._say("stopped", self.status.reason)
-            if self._writer is not None:
-                self._writer.close()
+            self.keeper.say("stopped", self.status.reason)
+            self.keeper.close()
 
     def stop(self) -> None:
         """Finish what has come, acknowledge it, end."""
         self._stopping.set()
-        self._wake.set()
-        self._urgent.set()
+        self._queue.wake()
+
+    def _state_now(self) -> State:
+        return "collecting" if self._client is not None and self._client.is_subscribed else "connecting"
 
     async def _collect(self) -> None:
-        keepers = [asyncio.create_task(self._keep_status()), asyncio.create_task(self._keep_spool_swept())]
+        self.keeper.begin()
         backoff = Backoff(BackoffSettings(), random.random)
         try:
             while not self._stopping.is_set():
-                self._say("connecting", self.status.reason)
+                self.keeper.say("connecting", self.status.reason)
                 began = time.monotonic()
                 if await self._connect():
                     backoff.held(time.monotonic() - began)
@@ -195,9 +195,7 @@ class Collector:
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(self._stopping.wait(), backoff.next_s())
         finally:
-            for task in keepers:
-                task.cancel()
-            await asyncio.gather(*keepers, return_exceptions=True)
+            await self.keeper.end()
         if self._fatal is not None:
             raise self._fatal
 
@@ -245,28 +243,8 @@ class Collector:
         return True
 
     def _complain(self, error: HanseError) -> None:
-        self._say("connecting", str(error))
+        self.keeper.say("connecting", str(error))
         _log.warning("%s Trying again.", error)
-
-    async def _open_spool(self) -> SpoolWriter | None:
-        limits = SpoolLimits(free_bytes_min=self.settings.free_bytes_min, spool_bytes_max=self.settings.spool_bytes_max)
-        while not self._stopping.is_set():
-            try:
-                writer = SpoolWriter(self.settings.spool, self.settings.client_id, limits=limits)
-            except SpoolLockedError:
-                if not self._waits_for_lock:
-                    raise
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._stopping.wait(), LOCK_RETRY_S)
-                continue
-            if writer.recovery.bytes_cut or writer.recovery.blocks_indexed:
-                _log.warning(
-                    "The spool's last run ended in the midst of a write: %d blocks kept, %d torn bytes cut.",
-                    writer.recovery.blocks_indexed,
-                    writer.recovery.bytes_cut,
-                )
-            return writer
-        return None
 
     # What a connection tells.
 
@@ -280,7 +258,7 @@ class Collector:
         else:
             self.has_lost_session = False
             # Received in a session that is gone: nobody will send it again.
-            self._enqueue(self._redelivery.give_up())
+            self._queue.add(self._redelivery.give_up())
             self._old_rows = len(self._queue)
             self._redelivery.forget()
             self._remember_session()
@@ -289,8 +267,7 @@ class Collector:
         """The connection is lost."""
         if error is not None:
             self._complain(error)
-        self._wake.set()
-        self._urgent.set()
+        self._queue.wake()
 
     def subscribed(self, answers: list[tuple[Subscription, int]]) -> None:
         """Filters that the broker refuses are the operator's to settle."""
@@ -303,17 +280,17 @@ class Collector:
         for one, code in answers:
             if code < one.qos:
                 _log.warning("%r was granted QoS %d instead of %d.", one.filter, code, one.qos)
-        self._active_at = time.monotonic()
+        self.keeper.note_activity()
         if self.status.state != "full":
-            self._say("collecting")
+            self.keeper.say("collecting")
 
     def take(self, publications: list[Publication]) -> bool:
         """One read; whether it was taken. No row is built here: that is the committing thread's work."""
         if self._stopping.is_set():
             return False
-        if self._queue_bytes > QUEUE_BYTES_MAX:
-            _log.warning("%d bytes wait for the disk: leaving the broker until they are written.", self._queue_bytes)
-            self._wake.set()
+        if self._queue.bytes > QUEUE_BYTES_MAX:
+            _log.warning("%d bytes wait for the disk: leaving the broker until they are written.", self._queue.bytes)
+            self._queue.wake()
             return False
         if self._watches_drops and any(one.topic == _DROPPED_TOPIC for one in publications):
             publications = self._note_drops(publications)
@@ -322,7 +299,7 @@ class Collector:
         if self._redelivery.is_open:
             self._sort_redelivered(now_us, publications)
         else:
-            self._enqueue([(now_us, one) for one in publications])
+            self._queue.add([(now_us, one) for one in publications])
         self._note_queue()
         return True
 
@@ -355,18 +332,11 @@ class Collector:
             self._held_bytes = 0
         self.status.copies += len(found.copies)
         self._acknowledge([one.receipt for _, one in found.copies])
-        self._enqueue(found.new)
-
-    def _enqueue(self, rows: list[Row]) -> None:
-        self._queue += rows
-        self._queue_bytes += sum(len(one.packet) + _PACKET_OVERHEAD_BYTES for _, one in rows)
+        self._queue.add(found.new)
 
     def _note_queue(self) -> None:
-        self.status.queue_bytes = self._queue_bytes
-        self.status.queue_bytes_peak = max(self.status.queue_bytes_peak, self._queue_bytes)
-        self._wake.set()
-        if self._queue_bytes >= self.settings.commit_bytes_max:
-            self._urgent.set()
+        self.status.queue_bytes = self._queue.bytes
+        self.status.queue_bytes_peak = max(self.status.queue_bytes_peak, self._queue.bytes)
 
     # Commits.
 
@@ -375,27 +345,25 @@ class Collector:
             if self._stopping.is_set() and not self._queue:
                 return
             if not self._queue:
-                self._wake.clear()
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), 1.0)
+                await self._queue.wait_for_some()
                 self._decide_silent_run()
-            if self._queue and self._queue_bytes < self.settings.commit_bytes_max and not self._stopping.is_set():
-                self._urgent.clear()
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._urgent.wait(), self.settings.commit_interval_s)
+            if not self._stopping.is_set():
+                await self._queue.gather()
             await self._commit()
 
     def _decide_silent_run(self) -> None:
         if self._redelivery.held and time.monotonic() - self._held_since > REDELIVERY_QUIET_S:
-            self._enqueue(self._redelivery.give_up())
+            self._queue.add(self._redelivery.give_up())
             self._held_bytes = 0
 
     async def _commit(self) -> None:
         """Write what has come, in blocks of the commit's size, and acknowledge each."""
         while self._queue:
-            rows, size = self._take()
+            rows, size = self._queue.take()
             client = self._client
-            seen = await self._write(rows)
+            seen = await self.keeper.write(
+                functools.partial(build, self.settings.client_id, rows), [received_us for received_us, _ in rows]
+            )
             if seen is None:
                 return
             # Acknowledged on the connection that brought them, or not at all: on another one they are copies.
@@ -403,82 +371,23 @@ class Collector:
                 self._acknowledge([one.receipt for _, one in rows if one.receipt])
             old, self._old_rows = min(self._old_rows, len(rows)), max(0, self._old_rows - len(rows))
             self._redelivery.spooled(seen[old:])
-            self._queue_bytes -= size
-            self._active_at = time.monotonic()
-            self.status.queue_bytes = self._queue_bytes
-            self.status.spooled += len(rows)
-            self.status.commits += 1
-            if self._queue_bytes < self.settings.commit_bytes_max:
+            self._queue.done(size)
+            self.status.queue_bytes = self._queue.bytes
+            if not self._queue.is_urgent:
                 return
-
-    def _take(self) -> tuple[list[Row], int]:
-        size = 0
-        for n, (_, one) in enumerate(self._queue):
-            if size >= self.settings.commit_bytes_max:
-                rows, self._queue = self._queue[:n], self._queue[n:]
-                return rows, size
-            size += len(one.packet) + _PACKET_OVERHEAD_BYTES
-        rows, self._queue = self._queue, []
-        return rows, size
 
     def _acknowledge(self, receipts: list[int]) -> None:
         if receipts and self._client is not None:
             self._client.ack(receipts)
             self.status.acknowledged += len(receipts)
 
-    async def _write(self, rows: list[Row]) -> list[tuple[int, int]] | None:
-        """Make rows durable, however long it takes; None if told to stop while there is no room."""
-        assert self._writer is not None
-        first = self._writer.position.rows
-        batch, seen = await asyncio.to_thread(build, self.settings.client_id, first, rows)
-        # Not the first and the last: a clock may be set back in between.
-        times_us = [received_us for received_us, _ in rows]
-        earliest_us, latest_us = min(times_us), max(times_us)
-        while True:
-            try:
-                # A writer that was opened anew may have found the block whole on the disk.
-                if self._writer.position.rows == first:
-                    await asyncio.to_thread(
-                        self._writer.append, batch, received_us_min=earliest_us, received_us_max=latest_us
-                    )
-                break
-            except SpoolFullError as error:
-                self._say_full(error)
-            except SpoolBrokenError as error:
-                self._say_full(error)
-                self._reopen()
-            if self._stopping.is_set():
-                return None
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), FULL_RETRY_S)
-        self.status.bytes_spooled += batch.nbytes
-        if self.status.state == "full":
-            is_subscribed = self._client is not None and self._client.is_subscribed
-            self._say("collecting" if is_subscribed else "connecting")
-            _log.warning("There is room again: acknowledging.")
-        return seen
-
-    def _say_full(self, error: HanseError) -> None:
-        self.status.full_waits += 1
-        if self.status.state != "full":
-            _log.error("%s Nothing is acknowledged until then.", error)
-        self._say("full", str(error))
-
-    def _reopen(self) -> None:
-        assert self._writer is not None
-        limits = self._writer.limits
-        self._writer.close()
-        with contextlib.suppress(SpoolFullError, SpoolBrokenError):
-            self._writer = SpoolWriter(self.settings.spool, self.settings.client_id, limits=limits)
-
     # The session, over restarts.
 
     def _remember_session(self) -> None:
         """Rows before this one belong to sessions whose packet identifiers mean nothing any more."""
-        assert self._writer is not None
-        path = self._writer.directory / _SESSION_FILE
+        path = self.keeper.writer.directory / _SESSION_FILE
         beside = path.with_suffix(".tmp")
-        first = self._writer.position.rows + self._old_rows
+        first = self.keeper.writer.position.rows + self._old_rows
         with beside.open("w", encoding="utf-8") as file:
             json.dump({"url": self.settings.url, "first_row": first}, file)
             file.flush()
@@ -487,47 +396,14 @@ class Collector:
 
     def _recover(self) -> None:
         """Learn from the spool what was spooled last in this session."""
-        assert self._writer is not None
         try:
-            session = json.loads((self._writer.directory / _SESSION_FILE).read_text(encoding="utf-8"))
+            session = json.loads((self.keeper.writer.directory / _SESSION_FILE).read_text(encoding="utf-8"))
             first, url = int(session["first_row"]), session["url"]
         except (OSError, ValueError, KeyError, TypeError):
             return
         if url == self.settings.url:
             seen = last_rows(self.settings.spool, self.settings.client_id, first_row=first, count=_WINDOW)
             self._redelivery.spooled(seen)
-
-    # Beside the data.
-
-    def _say(self, state: State, reason: str = "") -> None:
-        self.status.state, self.status.reason = state, reason
-        is_busy = bool(self._queue_bytes or self._redelivery.held)
-        self.status.idle_s = 0.0 if is_busy else round(time.monotonic() - self._active_at, 3)
-        if self._writer is not None:
-            with contextlib.suppress(OSError):
-                write_status(self.settings.spool, self.settings.client_id, self.status)
-
-    async def _keep_status(self) -> None:
-        while True:
-            await asyncio.sleep(STATUS_INTERVAL_S)
-            self._say(self.status.state, self.status.reason)
-
-    async def _keep_spool_swept(self) -> None:
-        while True:
-            try:
-                report = await asyncio.to_thread(
-                    sweep,
-                    self.settings.spool,
-                    now_us=time.time_ns() // 1000,
-                    age_s_min=self.settings.retention_s,
-                    producers=[self.settings.client_id],
-                )
-                self.status.segments_swept += report.segments_deleted
-                if report.held_back_by:
-                    _log.warning("Old segments wait for the consumers %s.", ", ".join(report.held_back_by))
-            except (HanseError, OSError) as error:
-                _log.warning("The janitor could not sweep: %s", error)
-            await asyncio.sleep(SWEEP_INTERVAL_S)
 
 
 def _warn_of_overlaps(topics: Iterable[str]) -> None:

@@ -23,7 +23,7 @@ def _hash(topic: str, payload: bytes, retain: bool, properties: object) -> int:
     return hash((topic, payload, retain, properties))
 
 
-def _properties_of(packet: PublishPacket) -> tuple[object, ...] | None:
+def properties_of(packet: PublishPacket) -> tuple[object, ...] | None:
     """The properties in the contract's order, or None where there are none (the common case)."""
     user = packet.user_properties
     found = (
@@ -48,10 +48,10 @@ def _hashable(properties: tuple[object, ...] | None) -> object:
 def content_of(publication: Publication) -> int:
     """What a redelivery of this publication would have to equal."""
     packet = decode(publication.packet)
-    return _hash(publication.topic, bytes(packet.payload), publication.retain, _hashable(_properties_of(packet)))
+    return _hash(publication.topic, bytes(packet.payload), publication.retain, _hashable(properties_of(packet)))
 
 
-def build(producer: str, first_row: int, rows: list[Row]) -> tuple[pa.RecordBatch, list[tuple[int, int]]]:
+def build(producer: str, rows: list[Row], first_row: int) -> tuple[pa.RecordBatch, list[tuple[int, int]]]:
     """The Arrow batch of these publications, and (packet identifier, content) of each.
 
     Runs in the committing thread: 3 us a row, most of it the codec's and Arrow's.
@@ -59,7 +59,7 @@ def build(producer: str, first_row: int, rows: list[Row]) -> tuple[pa.RecordBatc
     count = len(rows)
     packets = [decode(one.packet) for _, one in rows]
     payloads = [bytes(packet.payload) for packet in packets]
-    properties = [_properties_of(packet) for packet in packets]
+    properties = [properties_of(packet) for packet in packets]
     columns = [
         pa.array([producer] * count, pa.string()),
         pa.array(range(first_row, first_row + count), pa.int64()),
@@ -69,7 +69,7 @@ def build(producer: str, first_row: int, rows: list[Row]) -> tuple[pa.RecordBatc
         pa.array([one.qos for _, one in rows], pa.int32()),
         pa.array([one.retain for _, one in rows], pa.bool_()),
         pa.array([one.dup for _, one in rows], pa.bool_()),
-        _properties_column(properties),
+        properties_column(properties),
         pa.nulls(count, pa.string()),
         pa.nulls(count, pa.string()),
         pa.nulls(count, pa.int32()),
@@ -82,7 +82,8 @@ def build(producer: str, first_row: int, rows: list[Row]) -> tuple[pa.RecordBatc
     return pa.RecordBatch.from_arrays(columns, schema=SPOOLED_ROW), seen
 
 
-def _properties_column(properties: list[tuple[object, ...] | None]) -> pa.Array:
+def properties_column(properties: list[tuple[object, ...] | None]) -> pa.Array:
+    """The column of what `properties_of` found."""
     if not any(properties):
         return pa.nulls(len(properties), PROPERTIES)
     names = [PROPERTIES.field(n).name for n in range(PROPERTIES.num_fields)]

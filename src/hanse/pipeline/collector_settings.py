@@ -85,23 +85,14 @@ def covers(wide: str, narrow: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CollectorSettings:
-    """One collector: where from, where to, how."""
+class SpoolSettings:
+    """What every collector is told: which topics, and where and how their rows are kept."""
 
-    url: str
     topics: tuple[str, ...]
     spool: str = field(default_factory=default_spool)
     client_id: str = ""
     """The session's name at the broker and the producer's name in the spool; stable over restarts. Derived if "
     "empty."""
-    qos: int = 1
-    username: str | None = None
-    password: str | None = field(default=None, repr=False)
-    ca_file: str | None = None
-    cert_file: str | None = None
-    key_file: str | None = None
-    session_expiry_s: int = 7 * 86400
-    """How long the broker keeps the session, and what it queues for it, while no collector is connected."""
     commit_interval_s: float = 0.015
     """A group commit at least this often while messages arrive: larger, fewer syncs; smaller, earlier PUBACKs."""
     commit_bytes_max: int = 1024 * 1024
@@ -110,11 +101,36 @@ class CollectorSettings:
     free_bytes_min: int = 64 * 1024 * 1024
 
     def __post_init__(self) -> None:
-        check_url(self.url)
         for one in self.topics:
             check_filter(one)
         if not self.topics:
             raise LocalError("There are no topics to collect; give at least one filter, such as sensors/#.")
+        if not 0.001 <= self.commit_interval_s <= 1.0:
+            raise LocalError(f"The commit interval is {self.commit_interval_s} s; expected 0.001 to 1 s.")
+        object.__setattr__(self, "client_id", check_name("producer", self.client_id or self._derived_client_id()))
+
+    def _derived_client_id(self) -> str:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectorSettings(SpoolSettings):
+    """The client of a broker: where from, where to, how."""
+
+    url: str
+    qos: int = 1
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+    session_expiry_s: int = 7 * 86400
+    """How long the broker keeps the session, and what it queues for it, while no collector is connected."""
+
+    def __post_init__(self) -> None:
+        check_url(self.url)
+        # By name: the class that `slots` makes is not the one that `super()` would look from.
+        SpoolSettings.__post_init__(self)
         if self.qos not in (0, 1, 2):
             raise LocalError(f"qos is {self.qos}; expected 0 (best effort), 1 or 2.")
         if self.password is not None and self.username is None:
@@ -125,9 +141,6 @@ class CollectorSettings:
             path = getattr(self, name)
             if path is not None and not Path(path).is_file():
                 raise LocalError(f"{name} is {path!r}, which is no file here.")
-        if not 0.001 <= self.commit_interval_s <= 1.0:
-            raise LocalError(f"The commit interval is {self.commit_interval_s} s; expected 0.001 to 1 s.")
-        object.__setattr__(self, "client_id", check_name("producer", self.client_id or self._derived_client_id()))
 
     def _derived_client_id(self) -> str:
         # Two machines, or two spools, must not take one another's session over; a restart must find its own again.

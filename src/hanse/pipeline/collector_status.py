@@ -44,6 +44,10 @@ class CollectorStatus:
     segments_swept: int = 0
     broker_dropped: int | None = None
     """What the broker says it has dropped of all its clients' messages since its start; None if it does not say."""
+    neighbours: int | None = None
+    """Federators whose link is up; None for the client of a broker."""
+    dropped: int = 0
+    """In a federation: publications of QoS 0 for which memory had no room."""
 
 
 def write_status(spool: str | Path, producer: str, status: CollectorStatus) -> None:

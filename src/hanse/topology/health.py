@@ -29,6 +29,24 @@ CAUSES = {Outcome.SILENT: "federator", Outcome.FAILED: "broker"}
 
 
 @dataclass(frozen=True, slots=True)
+class Answer:
+    """What a federator says of a probe: when it had it and answered it, by the clock of its host."""
+
+    host: str
+    received_us: int
+    answered_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """When a probe was sent and its answer came, by the manager's clock; and the answer, where it says something."""
+
+    sent_us: int
+    returned_us: int | None = None
+    answer: Answer | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Observation:
     """One probe of one federator. Whether a silent one is well depends on its `model.Probe`; the prober says."""
 
@@ -36,6 +54,7 @@ class Observation:
     outcome: Outcome
     latency_ms: float | None = None
     is_definite: bool = False  # a failure that no lateness of ours explains: the connection was refused or broken
+    exchange: Exchange | None = None  # for telemetry; no verdict depends on it
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,8 @@ class Counters:
     health_rounds: int = 0
     doubts: int = 0
     probe_failures: int = 0
+    checks_told: int = 0
+    checks_not_told: int = 0
     announcements: int = 0
     announcements_failed: int = 0
     reports: int = 0
@@ -97,6 +99,8 @@ def families(manager: "Manager") -> list[tuple[str, str, str, list[Sample]]]:
         ("health_rounds", "Health rounds."),
         ("doubts", "Rounds whose failures were not counted."),
         ("probe_failures", "Probes that failed."),
+        ("checks_told", "Batches of health checks that a host broker took as telemetry."),
+        ("checks_not_told", "Batches of health checks that it did not take."),
         ("announcements", "Announcements that a host broker took."),
         ("announcements_failed", "Announcements that no broker took; the federator's poll tells it."),
         ("reports", "Reports of federators."),

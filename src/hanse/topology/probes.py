@@ -5,7 +5,7 @@ Rules:
 1. One connection to a broker, kept, under a client id of its own: with one id for all, a broker that two federators
    share (or a relay in front of several) would throw out one connection for the next.
 2. `hanse/probe/<manager>/<nonce>` is published and comes back by the manager's own subscription: the broker is
-   well. Its federator answers on `hanse/probe/<manager>/<nonce>/<id>`: it is well too.
+   well. Its federator answers on `hanse/probe/<manager>/<nonce>/<id>`: it is well too, and says by its own clock when.
 3. All probes of a round run at once; only dialling is bounded, because it costs most. Each has the same deadline,
    and each ends in an observation, whatever happens.
 4. A connection that is lost is told at once, and not kept up: the next probe dials again.
@@ -13,6 +13,7 @@ Rules:
 
 import asyncio
 import contextlib
+import functools
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -25,7 +26,8 @@ from hanse.mqtt.client import Client, ClientHandler, ClientSettings
 from hanse.mqtt.publication import Publication
 from hanse.mqtt.subscriptions import Subscription
 from hanse.mqtt.tls import TlsSettings
-from hanse.topology.health import Observation, Outcome
+from hanse.topology.checks import read_answer
+from hanse.topology.health import Answer, Exchange, Observation, Outcome
 from hanse.topology.model import Probe
 
 PROBE_TOPIC = "hanse/probe"
@@ -84,24 +86,24 @@ class MqttProber:
         return list(await asyncio.gather(*(self._probe(target, timeout_s) for target in targets)))
 
     async def _probe(self, target: Target, timeout_s: float) -> Observation:
-        returned: list[float] = []
+        asked = _Asked()
         begin_s = time.monotonic()
         try:
             # The deadline stands around all of it, the wait for a turn to dial included.
             async with asyncio.timeout(timeout_s):
                 line = await self._line(target, timeout_s)
-                await line.ask(returned, must_answer=target.probe is Probe.FEDERATOR)
+                await line.ask(asked, must_answer=target.probe is Probe.FEDERATOR)
         except TimeoutError:
-            if returned:
-                return Observation(target.id, Outcome.SILENT, returned[0])
+            if asked.latency_ms is not None:
+                return Observation(target.id, Outcome.SILENT, asked.latency_ms, exchange=asked.exchange)
             self._drop(target.id)
-            return Observation(target.id, Outcome.FAILED)
+            return Observation(target.id, Outcome.FAILED, exchange=asked.exchange)
         except (HanseError, OSError):
             self._drop(target.id)
             # What ends well before the deadline was refused or broken, not slow.
             is_definite = time.monotonic() - begin_s < timeout_s * 0.8
-            return Observation(target.id, Outcome.FAILED, is_definite=is_definite)
-        return Observation(target.id, Outcome.WELL, returned[0])
+            return Observation(target.id, Outcome.FAILED, is_definite=is_definite, exchange=asked.exchange)
+        return Observation(target.id, Outcome.WELL, asked.latency_ms, exchange=asked.exchange)
 
     async def publish(self, target: Target, topic: str, payload: bytes, timeout_s: float) -> bool:
         """At QoS 1, so that "it took it" is the broker's word."""
@@ -173,6 +175,33 @@ class MqttProber:
             await asyncio.gather(*self._farewells, return_exceptions=True)
 
 
+class _Asked:
+    """One probe under way, and what has come of it."""
+
+    __slots__ = ("_answer", "_returned_us", "_sent_us", "latency_ms")
+
+    def __init__(self) -> None:
+        self._sent_us = _now_us()
+        self._returned_us: int | None = None
+        self._answer: Answer | None = None
+        self.latency_ms: float | None = None
+
+    def sent(self) -> None:
+        self._sent_us = _now_us()
+
+    def answered(self, payload: bytes) -> None:
+        self._returned_us = _now_us()
+        self._answer = read_answer(payload)
+
+    @property
+    def exchange(self) -> Exchange:
+        return Exchange(self._sent_us, self._returned_us, self._answer)
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000
+
+
 class _Line(ClientHandler):
     """One connection to one broker."""
 
@@ -186,7 +215,7 @@ class _Line(ClientHandler):
         self._client = Client(settings, self)
         self._is_closing = False
         self._subscribed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting: dict[str, Callable[[], None]] = {}
+        self._waiting: dict[str, Callable[[bytes], None]] = {}
         self._published: dict[int, asyncio.Future[None]] = {}
 
     @property
@@ -200,8 +229,8 @@ class _Line(ClientHandler):
         self._client.subscribe([own])
         await self._subscribed
 
-    async def ask(self, returned: list[float], *, must_answer: bool) -> None:
-        """Publishes a probe, returns when all that is asked for came back; `returned` gets the time, in ms."""
+    async def ask(self, asked: _Asked, *, must_answer: bool) -> None:
+        """Publishes a probe, returns when all that is asked for came back; `asked` gets the times."""
         nonce = secrets.token_hex(6)
         topics = [self._prefix + nonce]
         if must_answer:
@@ -210,16 +239,19 @@ class _Line(ClientHandler):
         missing = set(topics)
         begin_s = time.perf_counter()
 
-        def note(topic: str) -> None:
+        def note(topic: str, payload: bytes) -> None:
             if topic == topics[0]:
-                returned.append((time.perf_counter() - begin_s) * 1000)
+                asked.latency_ms = (time.perf_counter() - begin_s) * 1000
+            else:
+                asked.answered(payload)
             missing.discard(topic)
             if not missing:
                 came.set()
 
         for topic in topics:
-            self._waiting[topic] = lambda topic=topic: note(topic)  # type: ignore[misc]
+            self._waiting[topic] = functools.partial(note, topic)
         try:
+            asked.sent()
             self._client.publish(topics[0], b"", qos=0)
             await came.wait()
         finally:
@@ -246,7 +278,7 @@ class _Line(ClientHandler):
         for publication in publications:
             note = self._waiting.pop(publication.topic, None)
             if note is not None:
-                note()
+                note(publication.payload)
 
     def on_acknowledged(self, numbers: list[int]) -> None:
         for number in numbers:

@@ -5,7 +5,8 @@ Rules:
 1. A round comes every interval, and at once for one that is suspected: its connection broke, a neighbour cannot
    reach it, or it speaks although it is gone.
 2. Only the leader probes, and begins with a round.
-3. The overlay is mended after a round, where something asks for it; while federators still report themselves to a
+3. What the probes measured is told as telemetry, once a round, at a broker that was well: whoever collects it gets it.
+4. The overlay is mended after a round, where something asks for it; while federators still report themselves to a
    manager that lost its store, it waits for the rest.
 """
 
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from hanse.errors import HanseError
 from hanse.topology import changes
+from hanse.topology.checks import CheckReporter
 from hanse.topology.health import Health, Observation, Outcome, Verdict
 from hanse.topology.model import Link, Probe, State, link_of
 from hanse.topology.probes import Prober, Target
@@ -53,6 +55,9 @@ class Rounds:
         self._broken: dict[Link, float] = {}
         self._wants_mend = False
         self._adopted_s = float("-inf")
+        self._checks = CheckReporter(manager.id)
+        # Where the checks of this round can be told.
+        self._well: Target | None = None
 
     def begin(self) -> None:
         """This manager is about to lead."""
@@ -116,6 +121,7 @@ class Rounds:
         """One round: probe, look again at the suspects, judge, and change the topology accordingly."""
         begin_s = time.monotonic()
         self._manager.counters.loop_lag_s = 0.0
+        self._well = None
         federators = self._manager.topology.federators.values()
         up = {one.id: one.latency_ms for one in federators if one.state is State.UP}
         gone = [one.id for one in federators if one.state is State.GONE]
@@ -129,6 +135,7 @@ class Rounds:
         await self._act_on(verdict, second_look=True)
         if is_whole:
             await self.prober.keep([*up, *gone])
+            await self._tell_checks()
             self._manager.counters.health_rounds += 1
             self._manager.counters.round_s = time.monotonic() - begin_s
             await self._tidy()
@@ -142,11 +149,30 @@ class Rounds:
         timeout_s = self._settings.probe_timeout_s
         seen = await self.prober.probe([one for one in targets if one.probe is not Probe.SELF], timeout_s)
         seen += [self._self_observation(one.id) for one in targets if one.probe is Probe.SELF]
+        self._note_checks(targets, seen)
         is_late = self._manager.counters.loop_lag_s > timeout_s / 2
         verdict = self._health.judge(seen, is_late=is_late)
         self._manager.counters.probe_failures += sum(one.outcome is not Outcome.WELL for one in seen)
         await self._manager.measure(verdict.latency_ms, [one.id for one in seen])
         return verdict
+
+    def _note_checks(self, targets: list[Target], seen: list[Observation]) -> None:
+        """Rule 3."""
+        by_id = {one.id: one for one in targets}
+        well = [by_id[one.id] for one in seen if one.outcome is Outcome.WELL and by_id[one.id].probe is not Probe.SELF]
+        if well:
+            self._well = well[0]
+        self._checks.note(seen, {one.id: one.key for one in targets})
+
+    async def _tell_checks(self) -> None:
+        if self._well is None:
+            return  # they wait, within their limit
+        self._checks.forget(self._manager.topology.federators)
+        for topic, payload in self._checks.flush():
+            if await self.prober.publish(self._well, topic, payload, self._settings.probe_timeout_s):
+                self._manager.counters.checks_told += 1
+            else:
+                self._manager.counters.checks_not_told += 1
 
     def _note_doubt(self, doubt: str | None) -> None:
         self._manager.counters.doubts += doubt is not None

@@ -130,10 +130,12 @@ def test_the_error_of_a_skew_allows_for_drift_and_the_nearer_check_wins(make: An
 def test_a_federator_is_where_it_was_last_heard_of(make: Any, check: Any) -> None:
     health = make(
         silver.TABLES["health"],
-        "reporter target host target_host sent_at",
-        ("1", "2", "h1", "h2", 10),
-        ("manager", "3", "h0", "h3", 10),
-        ("manager", "3", "h0", "h4", 20),
+        "reporter target host target_host sent_at received_at is_ok",
+        ("1", "2", "h1", "h2", 10, 10, True),
+        ("manager", "3", "h0", "h3", 10, 10, True),
+        ("manager", "3", "h0", "h4", 20, 20, True),
+        ("manager", "3", "h0", "10.0.0.3", 30, None, False),  # its address: it has never said where it is
+        ("manager", "4", "h0", "10.0.0.4", 30, None, False),
     )
     resources = make(
         silver.TABLES["resource"],

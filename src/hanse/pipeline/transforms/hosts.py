@@ -5,13 +5,14 @@ from pyspark.sql import functions as F  # noqa: N812
 
 
 def hosts(health: DataFrame, resources: DataFrame) -> DataFrame:
-    """One row a federator: `federator`, `host`, the one last heard of."""
+    """One row a federator: `federator`, `host`, the one last heard of. Of a check that failed nothing was heard."""
+    answered = health.where("received_at is not null")
     said = (
         resources.where("role = 'federator'")
         .select(F.col("reporter").alias("federator"), "host", "at")
         .unionByName(health.select(F.col("reporter").alias("federator"), "host", F.col("sent_at").alias("at")))
         .unionByName(
-            health.select(
+            answered.select(
                 F.col("target").alias("federator"), F.col("target_host").alias("host"), F.col("sent_at").alias("at")
             )
         )

@@ -1,0 +1,216 @@
+"""The one writer of a collector's spool, kept through full disks and failed syncs; and what a collector says of itself.
+
+Both kinds of collectors have one: the client of a broker (`collector`) and the leaf of a federation (`leaf_collector`).
+
+Rules:
+
+1. `write` returns when the rows would survive a power cut, however long that takes, or says that it was told to stop.
+2. A spool without room, or a sync that failed, is said in the status and in the log once, and tried again.
+3. The janitor sweeps this producer's segments every minute; the status is replaced a few times a second.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import pyarrow as pa
+
+from hanse.errors import HanseError
+from hanse.pipeline.collector_settings import SpoolSettings
+from hanse.pipeline.collector_status import CollectorStatus, State, write_status
+from hanse.pipeline.spool import (
+    SpoolBrokenError,
+    SpoolFullError,
+    SpoolLimits,
+    SpoolLockedError,
+    SpoolWriter,
+    sweep,
+)
+
+_log = logging.getLogger("hanse.collect")
+
+FULL_RETRY_S = 1.0
+STATUS_INTERVAL_S = 0.25
+SWEEP_INTERVAL_S = 60.0
+LOCK_RETRY_S = 0.2
+
+Told = TypeVar("Told")
+
+
+class SpoolKeeper:
+    """One producer's spool, from `open` to `close`.
+
+    Args:
+        settings: where it is, and what bounds it.
+        status: the collector's, which is written beside the segments.
+        stopping: set when the collector is to end.
+        is_busy: whether anything waits to be written.
+        state_now: what the collector does when there is room.
+        look: called before the status is written regularly, for what has to be read anew.
+    """
+
+    def __init__(
+        self,
+        settings: SpoolSettings,
+        status: CollectorStatus,
+        stopping: asyncio.Event,
+        *,
+        is_busy: Callable[[], bool],
+        state_now: Callable[[], State],
+        look: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._settings = settings
+        self._status = status
+        self._stopping = stopping
+        self._is_busy = is_busy
+        self._state_now = state_now
+        self._look = look
+        self._writer: SpoolWriter | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._active_at = time.monotonic()
+
+    @property
+    def writer(self) -> SpoolWriter:
+        """The writer, once it is open."""
+        assert self._writer is not None, "open() comes first"
+        return self._writer
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    async def open(self, *, waits_for_lock: bool = False) -> bool:
+        """Open the spool; False where the collector was told to stop before it could.
+
+        Raises:
+            SpoolLockedError: another collector writes to it, and this one is not to wait.
+            LocalError: it cannot be used.
+        """
+        given = self._settings
+        limits = SpoolLimits(free_bytes_min=given.free_bytes_min, spool_bytes_max=given.spool_bytes_max)
+        while not self._stopping.is_set():
+            try:
+                writer = SpoolWriter(given.spool, given.client_id, limits=limits)
+            except SpoolLockedError:
+                if not waits_for_lock:
+                    raise
+                await self._pause(LOCK_RETRY_S)
+                continue
+            if writer.recovery.bytes_cut or writer.recovery.blocks_indexed:
+                _log.warning(
+                    "The spool's last run ended in the midst of a write: %d blocks kept, %d torn bytes cut.",
+                    writer.recovery.blocks_indexed,
+                    writer.recovery.bytes_cut,
+                )
+            self._writer = writer
+            return True
+        return False
+
+    def begin(self) -> None:
+        """Keep the status up to date and the spool swept, from now on."""
+        self._tasks = [asyncio.create_task(self._keep_status()), asyncio.create_task(self._keep_swept())]
+
+    async def end(self) -> None:
+        """No longer."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+
+    def close(self) -> None:
+        """Let go of the files; harmless where they never were open."""
+        if self._writer is not None:
+            self._writer.close()
+
+    # --- writing ----------------------------------------------------------------------------------------------------
+
+    async def write(self, build: Callable[[int], tuple[pa.RecordBatch, Told]], times_us: Sequence[int]) -> Told | None:
+        """Make rows durable; what `build` told beside them, or None if told to stop while there is no room.
+
+        Args:
+            build: given the number of the first row, the rows and something not None; runs in a thread.
+            times_us: when each was received, in any order: a clock may be set back in between.
+        """
+        writer = self.writer
+        first = writer.position.rows
+        batch, told = await asyncio.to_thread(build, first)
+        earliest_us, latest_us = min(times_us), max(times_us)
+        while True:
+            try:
+                # A writer that was opened anew may have found the block whole on the disk.
+                if self.writer.position.rows == first:
+                    await asyncio.to_thread(
+                        self.writer.append, batch, received_us_min=earliest_us, received_us_max=latest_us
+                    )
+                break
+            except SpoolFullError as error:
+                self._say_full(error)
+            except SpoolBrokenError as error:
+                self._say_full(error)
+                self._reopen()
+            if self._stopping.is_set():
+                return None
+            await self._pause(FULL_RETRY_S)
+        self._status.bytes_spooled += batch.nbytes
+        self._status.spooled += batch.num_rows
+        self._status.commits += 1
+        self.note_activity()
+        if self._status.state == "full":
+            self.say(self._state_now())
+            _log.warning("There is room again: acknowledging.")
+        return told
+
+    def _say_full(self, error: HanseError) -> None:
+        self._status.full_waits += 1
+        if self._status.state != "full":
+            _log.error("%s Nothing is acknowledged until then.", error)
+        self.say("full", str(error))
+
+    def _reopen(self) -> None:
+        limits = self.writer.limits
+        self.writer.close()
+        with contextlib.suppress(SpoolFullError, SpoolBrokenError):
+            self._writer = SpoolWriter(self._settings.spool, self._settings.client_id, limits=limits)
+
+    async def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stopping.wait(), seconds)
+
+    # --- beside the data --------------------------------------------------------------------------------------------
+
+    def note_activity(self) -> None:
+        """Something came, or was written: idle time begins anew."""
+        self._active_at = time.monotonic()
+
+    def say(self, state: State, reason: str = "") -> None:
+        """What the collector does now, for whoever looks."""
+        status = self._status
+        status.state, status.reason = state, reason
+        status.idle_s = 0.0 if self._is_busy() else round(time.monotonic() - self._active_at, 3)
+        if self._writer is not None:
+            with contextlib.suppress(OSError):
+                write_status(self._settings.spool, self._settings.client_id, status)
+
+    async def _keep_status(self) -> None:
+        while True:
+            await asyncio.sleep(STATUS_INTERVAL_S)
+            self._look()
+            self.say(self._status.state, self._status.reason)
+
+    async def _keep_swept(self) -> None:
+        while True:
+            try:
+                report = await asyncio.to_thread(
+                    sweep,
+                    self._settings.spool,
+                    now_us=time.time_ns() // 1000,
+                    age_s_min=self._settings.retention_s,
+                    producers=[self._settings.client_id],
+                )
+                self._status.segments_swept += report.segments_deleted
+                if report.held_back_by:
+                    _log.warning("Old segments wait for the consumers %s.", ", ".join(report.held_back_by))
+            except (HanseError, OSError) as error:
+                _log.warning("The janitor could not sweep: %s", error)
+            await asyncio.sleep(SWEEP_INTERVAL_S)
