@@ -59,6 +59,8 @@ from hanse.protocol.ways import Ways
 
 # What others wanted before a restart holds for this many times K·A, unless it is told anew.
 REMEMBERED_FACTOR = 10
+# Since when groups that are gone were wanted is forgotten every so many rounds.
+TIDIED_ROUNDS = 10
 # A neighbour that has wanted a group for longer than we by less than this tells us nothing new (R37).
 SINCE_SLACK_S = 0.05
 
@@ -106,8 +108,8 @@ class Machine:
         self._absent: dict[int, set[str]] = {}
         # Neighbours whose way was lost in this step.
         self._lost_ways: set[int] = set()
-        # Since when a group has been wanted here or behind us; what is older is not asked for (R37).
-        self._since: dict[str, float] = {}
+        # Since when a group has been wanted here (our id), and behind each neighbour: nobody is asked for older (R37).
+        self._since: dict[str, dict[int, float]] = {}
         # Neighbour and group to publications that it named and we lack: where we still do in a round, we ask (R37).
         self._lacking: dict[tuple[int, str], Summary] = {}
         self._had_link = False
@@ -454,6 +456,8 @@ class Machine:
     def _forget_neighbour(self, neighbour: Neighbour) -> None:
         """The neighbour is gone for good: it left, was removed, or stayed away too long (R22)."""
         self._mesh.forget_neighbour(neighbour)
+        for wanted in self._since.values():
+            wanted.pop(neighbour.identity, None)
         self._absent.pop(neighbour.identity, None)
         self._lost_ways.add(neighbour.identity)
         del self._neighbours[neighbour.identity]
@@ -615,11 +619,12 @@ class Machine:
                 group = self._host.on_subscribed(filter_)
                 if group is not None:
                     # What is told before the first link was wanted by the process before this one (R37).
-                    self._since.setdefault(group, now if self._had_link else -math.inf)
+                    since = now if self._had_link else -math.inf
+                    self._since.setdefault(group, {}).setdefault(self.identity, since)
             case Unsubscribed(filter_):
                 unwanted = self._host.on_unsubscribed(filter_)
                 if unwanted is not None:
-                    self._since.pop(unwanted, None)
+                    self._since.get(unwanted, {}).pop(self.identity, None)
                     self._election.hand_over(unwanted)
             case Ranked(group, rank):
                 self._election.on_ranked(group, rank)
@@ -634,8 +639,9 @@ class Machine:
         """On new mesh edges: say what we have, so that the other side sends what we lack (R37)."""
         ages_ms: dict[int, dict[str, int]] = {}
         for neighbour, group in edges:
-            since = self._since.get(group)
-            if since is not None and now > since:
+            # What it wants itself, it has or asks us for.
+            since = min([at for who, at in self._since.get(group, {}).items() if who != neighbour], default=now)
+            if now > since:
                 age_s = min(self.settings.retention_s_max, now - since)
                 ages_ms.setdefault(neighbour, {})[group] = math.ceil(age_s * 1000)
         limit = self.settings.items_per_frame_max
@@ -671,12 +677,12 @@ class Machine:
         self._forwarding.supply(now, identity, summaries, receipt)
         for summary in summaries:
             since = now - min(summary.age_ms / 1000, self.settings.retention_s_max)
-            if since < self._since.get(summary.group, now) - SINCE_SLACK_S and self.is_known(summary.group):
-                edges = self._mesh.edges(summary.group)
-                if any(edge != identity for edge in edges):
-                    self._since[summary.group] = since
-                    # Also the one that asked: who waits on our other side may lack what it has.
-                    self._changes.edges.update((edge, summary.group) for edge in edges)
+            if self.is_known(summary.group):
+                known = self._since.setdefault(summary.group, {})
+                if since < known.get(identity, now) - SINCE_SLACK_S:
+                    known[identity] = since
+                    edges = self._mesh.edges(summary.group)
+                    self._changes.edges.update((edge, summary.group) for edge in edges if edge != identity)
             # It may have got them after we asked it and before it took us for an edge; mostly they are on their way.
             if len(self._lacking) < self.settings.items_per_frame_max and self._forwarding.lacks(summary):
                 self._lacking[identity, summary.group] = summary
@@ -732,6 +738,8 @@ class Machine:
         self._rounds += 1
         if self._rounds % self.settings.expiry_factor == 0:
             self._claims.doubt(self._neighbours.values(), self._ways.is_live)
+        if self._rounds % TIDIED_ROUNDS == 0:
+            self._since = {group: who for group, who in self._since.items() if who and self.is_known(group)}
         for neighbour in self._neighbours.values():
             if neighbour.is_up:
                 neighbour.needs_full = True
