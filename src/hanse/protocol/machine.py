@@ -132,8 +132,7 @@ class Machine:
         match event:
             case Received(neighbour, frame):
                 self._on_frame(now, neighbour, frame)
-                if frame.is_refresh and self._changes.is_clean:
-                    quiet_from = neighbour
+                quiet_from = neighbour if frame.is_refresh and self._changes.is_clean else None
             case Tick():
                 self._on_tick(now)
             case Subscribed() | Unsubscribed() | Ranked() | Appointed():
