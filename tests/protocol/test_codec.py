@@ -117,6 +117,8 @@ def test_the_last_number_there_is_can_be_summed_up() -> None:
 def test_a_run_that_goes_back_says_so() -> None:
     returned = [DATA[0]._replace(is_returned=True), DATA[1]]
     assert codec.decode_data(codec.encode_data(returned)) == returned
+    alone = returned[:1]
+    assert codec.decode_data(codec.encode_data(alone)) == alone
 
 
 def test_a_run_without_groups_is_for_the_outbox_alone() -> None:
@@ -529,6 +531,17 @@ def test_a_frame_reads_the_same_whether_its_groups_were_seen_before_or_not(group
         damaged[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
     damaged = damaged[: data.draw(st.integers(0, len(whole)))] + data.draw(st.binary(max_size=3))
     assert outcome(codec.decode_data, bytes(damaged)) == outcome(codec._decode_any, bytes(damaged))
+
+
+def test_what_is_remembered_of_a_frames_groups_is_bounded_in_bytes() -> None:
+    """A group may have 65,535 bytes: thousands of those would be remembered for one frame of each."""
+    codec._heads.clear()
+    usual, long = ("g",), tuple(f"g{number}/" + "x" * 400 for number in range(3))
+    for groups in (usual, long):
+        for first in (1, 2):
+            run = USUAL._replace(first=first, groups=groups)
+            assert codec.decode_data(codec.encode_data([run])) == [run]
+    assert set(codec._heads) == {usual}
 
 
 def outcome(decode: Callable[[bytes], object], data: bytes) -> object:
