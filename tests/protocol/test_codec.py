@@ -533,9 +533,9 @@ def test_a_frame_reads_the_same_whether_its_groups_were_seen_before_or_not(group
     assert outcome(codec.decode_data, bytes(damaged)) == outcome(codec._decode_any, bytes(damaged))
 
 
-def test_what_is_remembered_of_a_frames_groups_is_bounded_in_bytes() -> None:
+def test_what_is_remembered_of_a_frames_groups_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A group may have 65,535 bytes: thousands of those would be remembered for one frame of each."""
-    codec._heads.clear()
+    monkeypatch.setattr(codec, "_heads", {})
     usual, long = ("g",), tuple(f"g{number}/" + "x" * 400 for number in range(3))
     for groups in (usual, long):
         for first in (1, 2):
@@ -589,12 +589,17 @@ def test_frames_of_many_streams_in_turn_are_read_as_if_each_came_alone(
 ) -> None:
     """Also where not all of them can be remembered."""
     monkeypatch.setattr(codec, "_REMEMBERED_MAX", remembered)
+    caches = ("_heads", "_origins", "_tables", "_fronts")
+    for name in caches:
+        monkeypatch.setattr(codec, name, {})
     streams = [
         USUAL._replace(origin=origin, epoch=epoch, groups=groups)
+        for groups in (("g",), ("g", "other/#"), *((f"other/{number}",) for number in range(6)))
         for origin in (1, 200, 70_000)
         for epoch in (3, 1_800_000_000)
-        for groups in (("g",), ("g", "other/#"))
     ]
     for first in (1, 100, 20_000, 3_000_000, 2**40):
         for run in [one._replace(first=first) for one in streams]:
             assert codec.decode_data(codec.encode_data([run])) == [run]
+    sizes = {name: len(getattr(codec, name)) for name in caches}
+    assert all(0 < size <= remembered for size in sizes.values()), sizes
