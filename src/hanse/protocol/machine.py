@@ -387,10 +387,6 @@ class Machine:
         """The neighbours that led to a core which has just given the group up (R26)."""
         return self._mesh.former_ways(group)
 
-    def absent(self, group: str) -> tuple[int, ...]:
-        """The neighbours of the group's mesh whose link is down (R22)."""
-        return self._mesh.absent(group)
-
     def hop_limit(self) -> int:
         """The number of hops beyond which a publication is dropped (R29)."""
         return self._ways.hop_limit()
