@@ -160,3 +160,7 @@ def test_two_federators_started_as_the_page_says_meet(tmp_path: Path) -> None:
                 f"hanse_federator_{rest}" for rest in re.findall(r"`…_([a-z_]+)`", OPERATING.read_text())
             }:
                 assert f"# TYPE {name} " in page, name
+            for federator in federators:
+                # A clock that stands still within a turn of the loop would measure nothing.
+                (seconds,) = re.findall(r"^hanse_federator_hop_seconds_sum (\S+)$", federator.metrics(), re.MULTILINE)
+                assert float(seconds) > 0

@@ -19,7 +19,7 @@ from hanse.protocol.settings import EPOCH_MAX, FEDERATOR_ID_MAX
 NUMBER_MAX = 2**62 - 1
 HEADER_BYTES = 64
 TABLES = [DeliveredRing, PacketSlots, DeliveryJournal]
-ONCE = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+ONCE = settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 
 
 # The file.

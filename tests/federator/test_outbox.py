@@ -296,7 +296,7 @@ def test_a_log_cut_at_any_byte_gives_the_records_before_it(in_memory: Path) -> N
 
 
 @given(seed=st.integers(0, 1 << 32))
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 def test_a_flipped_bit_costs_what_it_hits_and_nothing_else(in_memory: Path, seed: int) -> None:
     path = Path(tempfile.mkdtemp(dir=in_memory))
     outbox = make(path, segment_bytes=400)

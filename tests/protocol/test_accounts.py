@@ -12,6 +12,7 @@ from hanse.protocol.balance import Account, Books, Destination, LinkAccount, bal
 from hanse.protocol.events import LinkDown, Subscribed
 from hanse.protocol.messages import HOST, Announcement, ClaimChange, ClaimDelta, Run, SetDelta, SetStep
 from hanse.protocol.seen import EPOCHS_MAX
+from hanse.protocol.tracing import Tracer
 
 A, B = ("a",), ("b",)
 
@@ -59,6 +60,14 @@ def test_what_a_neighbour_sends_is_received_forwarded_and_twice_a_duplicate() ->
         ("forwarded", 8, A, 1): 4,
         ("duplicate", 8, A, -1): 1,
     }
+
+
+def test_telemetry_is_told_what_it_has_a_word_for_and_drops_whatever_their_reason() -> None:
+    made = desk()
+    made.machine.forward(0.0, 2, [run(0, 3), run(hops=200)])
+    assert {row.measure for row in made.machine.accounts.rows()} == {"received", "forwarded", "dropped:hops"}
+    size = len(packet("a"))
+    assert made.machine.flows == {("forwarded", 8, A): [3, 3 * size], ("dropped:hops", 8, A): [1, size]}
 
 
 def test_accounts_go_on_when_the_meshes_change() -> None:
@@ -141,7 +150,7 @@ def test_received_for_nobody_is_unwanted() -> None:
     # An outsider whose only way leads back waits; without any way beyond, and known, it is of no use.
     assert counts(made)["parked", 8, B, -1] == 1
     book = Accounts()
-    book.use(Way(1, A, (), False, (), ()), run())
+    book.use(Way(1, A, (), False, ()), run())
     assert Counter(row.measure for row in book.rows()) == {"received": 1, "unwanted": 1}
 
 
@@ -153,6 +162,28 @@ def test_ids_of_a_new_epoch_are_an_account_of_their_own() -> None:
     made.machine.publish(0.0, [publication("a")])
     epochs = [row.epoch for row in made.machine.accounts.rows() if row.measure == "published"]
     assert epochs == [1_000, 5_001]
+
+
+def test_what_the_host_hands_in_again_is_published_in_the_epoch_that_numbered_it() -> None:
+    made = desk()
+    made.machine.publish(0.0, [publication("a", qos=1)], 1, (900, 41))
+    made.machine.publish(0.0, [publication("a", qos=1)], 2)
+    found = {(row.measure, row.epoch, row.neighbour): row.publications for row in made.machine.accounts.rows()}
+    assert found == {
+        ("published", 900, -1): 1,
+        ("forwarded", 900, 1): 1,
+        ("forwarded", 900, 2): 1,
+        ("published", 1_000, -1): 1,
+        ("forwarded", 1_000, 1): 1,
+        ("forwarded", 1_000, 2): 1,
+    }
+
+
+def test_a_way_that_was_only_looked_at_is_no_account() -> None:
+    """A probe asks for the plan of a publication that nobody has published."""
+    made = desk()
+    assert Tracer(made.machine).look("a").forwarded
+    assert made.machine.accounts.rows() == []
 
 
 def test_every_measure_has_words() -> None:
@@ -169,7 +200,7 @@ def test_the_table_is_bounded_and_links_stay_exact_while_groups_are_kept_togethe
     book = Accounts()
     for k in range(100):
         groups = (f"g{k}",)
-        book.use(Way(1, groups, ((2, groups),), False, (), ()), run(groups=groups))
+        book.use(Way(1, groups, ((2, groups),), False, ()), run(groups=groups))
         book.count("delivered", run(groups=groups))
     rows = book.rows()
     assert len(rows) < 30
@@ -178,7 +209,7 @@ def test_the_table_is_bounded_and_links_stay_exact_while_groups_are_kept_togethe
     assert {row.groups for row in rows if row.measure == "delivered"} >= {OTHER_GROUPS}
     for k in range(50):  # and at the end nothing grows at all
         book.count("delivered", run()._replace(origin=k))
-        book.use(Way(PIECE, A, (), True, (), ()), run()._replace(origin=100 + k))
+        book.use(Way(PIECE, A, (), True, ()), run()._replace(origin=100 + k))
     assert book._size <= 12
     assert book.folded > 50
     assert HOST != PIECE
@@ -227,14 +258,25 @@ def test_what_the_destination_kept_out_is_no_excuse_for_others() -> None:
 
 
 def test_what_waits_and_what_was_dropped_on_the_way_explains() -> None:
-    books = line(5, 5, 1, row("dropped:parked_expired", 1), row("absent", 1, neighbour=7))
+    books = line(5, 5, 1, row("dropped:parked_expired", 1), row("dropped:hops", 1))
     books[0] = Books(0, 0.0, {}, books[0].rows, [row("waiting", 2)])
     found = balance(books)
     assert found.unexplained == 0
     assert (found.accounts[0].waiting, found.accounts[0].lost_on_the_way) == (
         2,
-        {"link 1 to 7 down": 1, "parked_expired": 1},
+        {"hops": 1, "parked_expired": 1},
     )
+
+
+def test_what_came_where_nobody_wants_it_any_more_explains() -> None:
+    """The way led there when it was sent: the origin had not heard yet that the last member left."""
+    books = line(5, 3, 3)
+    books[0] = Books(
+        0, 0.0, {}, [row("published", 5), row("forwarded", 3, neighbour=1), row("forwarded", 2, neighbour=2)]
+    )
+    books.append(Books(2, 0.0, {}, [row("received", 2, neighbour=0), row("unwanted", 2)]))
+    found = balance(books)
+    assert (found.unexplained, found.accounts[0].lost_on_the_way) == (0, {"unwanted": 2})
 
 
 def test_a_refused_frame_was_not_sent() -> None:

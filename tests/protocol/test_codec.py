@@ -117,6 +117,8 @@ def test_the_last_number_there_is_can_be_summed_up() -> None:
 def test_a_run_that_goes_back_says_so() -> None:
     returned = [DATA[0]._replace(is_returned=True), DATA[1]]
     assert codec.decode_data(codec.encode_data(returned)) == returned
+    alone = returned[:1]
+    assert codec.decode_data(codec.encode_data(alone)) == alone
 
 
 def test_a_run_without_groups_is_for_the_outbox_alone() -> None:
@@ -531,6 +533,17 @@ def test_a_frame_reads_the_same_whether_its_groups_were_seen_before_or_not(group
     assert outcome(codec.decode_data, bytes(damaged)) == outcome(codec._decode_any, bytes(damaged))
 
 
+def test_what_is_remembered_of_a_frames_groups_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group may have 65,535 bytes: thousands of those would be remembered for one frame of each."""
+    monkeypatch.setattr(codec, "_heads", {})
+    usual, long = ("g",), tuple(f"g{number}/" + "x" * 400 for number in range(3))
+    for groups in (usual, long):
+        for first in (1, 2):
+            run = USUAL._replace(first=first, groups=groups)
+            assert codec.decode_data(codec.encode_data([run])) == [run]
+    assert set(codec._heads) == {usual}
+
+
 def outcome(decode: Callable[[bytes], object], data: bytes) -> object:
     """What came out, or what was said."""
     try:
@@ -576,12 +589,17 @@ def test_frames_of_many_streams_in_turn_are_read_as_if_each_came_alone(
 ) -> None:
     """Also where not all of them can be remembered."""
     monkeypatch.setattr(codec, "_REMEMBERED_MAX", remembered)
+    caches = ("_heads", "_origins", "_tables", "_fronts")
+    for name in caches:
+        monkeypatch.setattr(codec, name, {})
     streams = [
         USUAL._replace(origin=origin, epoch=epoch, groups=groups)
+        for groups in (("g",), ("g", "other/#"), *((f"other/{number}",) for number in range(6)))
         for origin in (1, 200, 70_000)
         for epoch in (3, 1_800_000_000)
-        for groups in (("g",), ("g", "other/#"))
     ]
     for first in (1, 100, 20_000, 3_000_000, 2**40):
         for run in [one._replace(first=first) for one in streams]:
             assert codec.decode_data(codec.encode_data([run])) == [run]
+    sizes = {name: len(getattr(codec, name)) for name in caches}
+    assert all(0 < size <= remembered for size in sizes.values()), sizes

@@ -2,10 +2,12 @@
 
 from collections import Counter
 
+import pytest
 from tests.protocol.net import packet
 
+from hanse.protocol import custody
 from hanse.protocol.accounts import Accounts
-from hanse.protocol.custody import CHECK_EVERY_S, NOBODY, Custody, Entry
+from hanse.protocol.custody import BUSY_FACTOR, CHECK_EVERY_S, NOBODY, Custody, Entry
 from hanse.protocol.effects import Acknowledge, Deliver, Discard, Effect, Fetch, SendRuns, SendSummaries, Store
 from hanse.protocol.messages import BLOCKED, HOST, Run, Summary
 from hanse.protocol.settings import Settings
@@ -248,6 +250,37 @@ def test_what_waits_too_long_is_stored_and_then_its_giver_hears() -> None:
     assert books.check(0.1) == []  # once is enough
     assert books.stored(NEAR, 2) == [Acknowledge(HOST, (2,)), Acknowledge(HOST, (3,))]
     assert (books.custody.waiting, books.custody.records, books.custody.backlog_of(NEAR)) == (1, 2, 3)
+
+
+def test_behind_a_way_that_answers_what_waits_stays_in_memory_for_a_while() -> None:
+    books = Books(window_bytes=SIZE)
+    for number in range(20):
+        books.give(number, receipt=number + 1)
+    busy_s = BUSY_FACTOR * books.settings.stuck_after_s
+    effects: list[Effect] = []
+    token = 1
+    while books.now < busy_s:
+        assert [effect for effect in effects if isinstance(effect, Store)] == []
+        books.now += books.settings.stuck_after_s / 2
+        answer = books.acknowledge(NEAR, token)
+        token = next(effect.token for effect in answer if isinstance(effect, SendRuns))
+        effects = books.check(0.01)
+    assert effects == [Store(NEAR, 0, tuple((run_of(number),) for number in range(token, 20)))]
+
+
+def test_behind_a_way_that_answers_what_is_beyond_the_limit_goes_to_disk_oldest_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(custody, "BACKLOG_BYTES", 3 * SIZE)
+    books = Books(window_bytes=SIZE)
+    for number in range(5):
+        books.give(number, receipt=number + 1)
+    assert sent_numbers(books.acknowledge(NEAR, 1)) == [1]
+    assert books.check(books.settings.outbox_after_s + 0.05) == []  # 2, 3 and 4 wait
+    for number in (5, 6):
+        books.give(number, receipt=number + 1)
+    assert books.check(0.01) == [Store(NEAR, 0, ((run_of(2),), (run_of(3),)))]
+    assert books.stored(NEAR, 2) == [Acknowledge(HOST, (3,)), Acknowledge(HOST, (4,))]
 
 
 def test_what_is_on_disk_is_fetched_and_sent_before_what_came_after_it() -> None:

@@ -77,6 +77,17 @@ def test_qos_0_does_not_wait_behind_a_full_window() -> None:
     assert [run.first for run in sent.runs] == [1]
 
 
+def test_of_a_batch_for_a_member_that_is_away_qos_1_is_kept_and_qos_0_is_dropped_and_counted() -> None:
+    desk = core_with_member("g", RIGHT)
+    desk.step(LinkDown(RIGHT))
+    routed = desk.machine.publish(desk.now, [publication("g", b"0", 0), publication("g", b"1", 1)], 1)
+    assert (routed.frames, routed.tokens) == ({}, {})
+    assert desk.machine.counters["dropped_link_down"] == 1
+    desk.up(RIGHT)
+    effects = desk.say(RIGHT)
+    assert [run.qos for effect in effects if isinstance(effect, SendRuns) for run in effect.runs] == [1]
+
+
 def test_deliveries_of_qos_0_do_not_wait_behind_a_full_host() -> None:
     desk = outsider("g", window_bytes=1)
     desk.step(Subscribed("g"))

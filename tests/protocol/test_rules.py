@@ -1388,6 +1388,28 @@ def test_r36_what_is_returned_and_is_wanted_here_by_now_is_delivered_once() -> N
     assert not effects_of(Deliver, desk.machine.forward(0.0, 1, [run], 12).effects)
 
 
+def test_r36_what_is_returned_and_too_old_to_know_of_is_refused_and_its_sender_told() -> None:
+    desk = Desk(5, (1, 2), seen_s=10.0)
+    core_known(desk, 2, 9)
+    desk.say(1)
+    run = run_of("g", groups=("g",), origin=8)._replace(qos=1, body=packet("g", qos=1))
+    for neighbour, token in desk.machine.forward(0.0, 1, [run], 11).tokens.items():
+        desk.machine.acknowledged(0.0, neighbour, [token])
+    desk.wait(12, talking=[1, 2])
+    routed = desk.machine.forward(desk.now, 1, [run._replace(is_returned=True, hops=2)], 12)
+    assert routed == ({}, [], {}, [Acknowledge(1, (12,))])
+    assert desk.machine.counters["refused_old"] == 1
+
+
+def test_r36_nobody_returns_qos_0_and_what_claims_to_be_is_not_passed_on() -> None:
+    desk = Desk(5, (1, 2))
+    core_known(desk, 2, 9)
+    desk.say(1)
+    run = run_of("g", groups=("g",), origin=8, hops=2)._replace(is_returned=True)
+    assert desk.machine.forward(0.0, 1, [run]) == ({}, [], {}, ())
+    assert desk.machine.counters["turned"] == 0
+
+
 def test_r37_a_new_mesh_edge_brings_what_was_missed() -> None:
     net = Network(3, [(0, 1), (1, 2)], interest={0: ["g"], 2: ["g"]})
     net.run(5)
@@ -1463,6 +1485,17 @@ def test_r37_summaries_are_sent_again_until_they_are_acknowledged() -> None:
     assert all(summary.group == "g" for one in asked for summary in one.summaries)
 
 
+def test_r37_who_is_told_of_what_it_still_lacks_a_round_later_asks_back_but_not_for_its_own() -> None:
+    for origin, asked in ((8, [(2, "g")]), (5, [])):
+        desk = two_ways()
+        desk.step(Subscribed("g"))
+        desk.wait(0.5)
+        desk.step(Summarised(2, (Summary("g", 1, ((origin, 1, ((0, 3),)),)),), 9))
+        effects = desk.wait(1.0, talking=[1, 2, 3])
+        found = effects_of(SendSummaries, effects)
+        assert [(one.neighbour, summary.group) for one in found for summary in one.summaries] == asked
+
+
 def test_r37_from_a_stranger_summaries_are_refused() -> None:
     desk = Desk(5, (1,))
     assert desk.step(Summarised(7, (Summary("g", 1),), 3)) == []
@@ -1533,6 +1566,21 @@ def test_r38_a_neighbour_that_left_is_not_waited_for() -> None:
     net.machines[0].publish(net.now, [publication("g", qos=1)], 0)
     net.run(5)
     assert net.machines[0].in_custody == 0
+
+
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_r38_what_was_under_way_to_a_core_is_kept_for_it_unless_it_is_gone_for_good(is_removed: bool) -> None:
+    desk = Desk(5, (1, 2), outbox_after_s=100.0)
+    core_known(desk, 1, 1)
+    core_known(desk, 2, 9)
+    assert set(desk.machine.publish(desk.now, [publication("g", qos=1)], 7).tokens) == {1}
+    desk.step(LinkDown(1, is_removed))
+    # When 1 no longer counts as the core (R5), the way to the other one takes it.
+    (sent,) = effects_of(SendRuns, desk.wait(A + 0.5, talking=[2]))
+    assert sent.neighbour == 2
+    done = desk.machine.acknowledged(desk.now, 2, [sent.token])
+    assert done == ([Acknowledge(HOST, (7,))] if is_removed else [])
+    assert desk.machine.in_custody == (0 if is_removed else 1)
 
 
 def test_r38_what_the_host_broker_does_not_take_goes_to_the_outbox_and_its_giver_is_told() -> None:

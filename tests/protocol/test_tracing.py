@@ -12,7 +12,7 @@ from tests.protocol.net import Desk, Network
 
 from hanse.errors import RemoteError
 from hanse.protocol import codec, tracing
-from hanse.protocol.events import LinkDown, Subscribed
+from hanse.protocol.events import Appointed, LinkDown, Ranked, Subscribed
 from hanse.protocol.messages import Announcement, ClaimChange, ClaimDelta, PathHop, Probe, SetDelta, SetStep
 from hanse.protocol.tracing import WORDS, End, Reason, Tracer, Verdict, foremost
 
@@ -141,6 +141,36 @@ def test_an_unknown_group_is_matched_anew_and_ends_where_nothing_matches() -> No
     tracer = Tracer(desk_with_core().machine)
     assert tracer.take(2, probe(("h",), topic="g/y")).forwarded == ((1, ("g/#",)),)
     assert tracer.take(2, probe(("h",), topic="h")).ends == (End(Reason.UNKNOWN_GROUP, ("h",)),)
+
+
+def test_beside_an_unknown_group_one_that_is_known_is_served_once() -> None:
+    """The topic is matched anew, and the match is the group that the neighbour named."""
+    tracer = Tracer(desk_with_core().machine)
+    assert tracer.take(2, probe(("g/#", "h"))) == Verdict(forwarded=((1, ("g/#",)),))
+
+
+def test_a_copy_for_another_group_goes_on_and_is_not_delivered_again() -> None:
+    desk = desk_with_core()
+    desk.say(1, claim_deltas=(ClaimDelta(8, 1_000, 1, (ClaimChange("+/x", 100),)),))
+    for filter_ in ("g/#", "+/x"):
+        desk.step(Subscribed(filter_))
+    tracer = Tracer(desk.machine)
+    assert tracer.take(2, probe()) == Verdict(("g/#",), ((1, ("g/#",)),))
+    later = tracer.take(2, probe(("g/#", "+/x")))
+    assert (later.delivered, later.forwarded) == ((), ((1, ("+/x",)),))
+    (end,) = later.ends
+    assert (end.reason, end.groups) == (Reason.DUPLICATE, ("+/x",))
+    assert "delivered here for another group" in end.detail
+
+
+def test_what_comes_to_a_core_that_nobody_has_joined_is_wanted_no_more() -> None:
+    desk = desk_with_core()
+    desk.step(Ranked("g/#", 1))
+    desk.step(Appointed("g/#", True))
+    assert desk.machine.core_of("g/#") == 5
+    (end,) = Tracer(desk.machine).take(2, probe()).ends
+    assert (end.reason, end.groups) == (Reason.NO_INTEREST, ("g/#",))
+    assert "neither here nor beyond" in end.detail
 
 
 def test_an_outsider_whose_way_leads_back_to_the_sender_waits() -> None:

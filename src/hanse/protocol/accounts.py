@@ -1,10 +1,9 @@
 """The accounts of one federator: what became of the publications of each origin and epoch, group by group.
 
 A measure is one of `MEASURES`. A publication is counted when it comes (`published` by the host's clients, `received`
-from a neighbour), and again for all that becomes of it: `forwarded` to each neighbour, `parked`, `absent` (a member of
-the mesh whose link is down did not get it), `unwanted` (nobody here or beyond wants it any more), `duplicate`,
-`delivered`, `merged` (it was delivered before, for another of its groups), `dropped:<reason>`. `balance` puts the
-accounts of all federators together.
+from a neighbour), and again for all that becomes of it: `forwarded` to each neighbour, `queued`, `parked`, `unwanted`
+(nobody here or beyond wants it any more), `duplicate`, `delivered`, `merged` (it was delivered before, for another of
+its groups), `dropped:<reason>`. `balance` puts the accounts of all federators together.
 
 The rules:
 
@@ -34,7 +33,6 @@ MEASURES = {
     "received": "from the neighbour, copies included",
     "forwarded": "to the neighbour",
     "queued": "counted as forwarded, and it waits: behind others, or until the neighbour is back; counted again then",
-    "absent": "not sent: the neighbour is in the mesh, and its link is down",
     "parked": "put aside until there is a way",
     "unwanted": "received, and of no use here or beyond",
     "duplicate": "received, and here before for all of its groups",
@@ -71,7 +69,6 @@ class Way(NamedTuple):
     hops: tuple[tuple[int, Groups], ...]
     is_local: bool
     blocked: Groups
-    absent: tuple[tuple[int, Groups], ...]
 
 
 class Row(NamedTuple):
@@ -203,8 +200,7 @@ class Accounts:
 def _folded(way: Way) -> Way:
     """The same links, whatever the groups: the balance of a link stays whole."""
     hops = tuple((neighbour, OTHER_GROUPS) for neighbour, _ in way.hops)
-    absent = tuple((neighbour, OTHER_GROUPS) for neighbour, _ in way.absent)
-    return Way(way.source, OTHER_GROUPS, hops, way.is_local, OTHER_GROUPS if way.blocked else (), absent)
+    return Way(way.source, OTHER_GROUPS, hops, way.is_local, OTHER_GROUPS if way.blocked else ())
 
 
 def _outcomes(way: Way) -> Iterable[tuple[str, Groups, int]]:
@@ -215,8 +211,6 @@ def _outcomes(way: Way) -> Iterable[tuple[str, Groups, int]]:
         yield "received", way.groups, way.source
     for neighbour, groups in way.hops:
         yield "forwarded", groups, neighbour
-    for neighbour, groups in way.absent:
-        yield "absent", groups, neighbour
     if way.blocked:
         yield "parked", way.blocked, -1
     if not (way.hops or way.blocked or way.is_local):

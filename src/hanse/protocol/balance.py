@@ -136,8 +136,6 @@ class _Sums:
             if row.measure == "published" and row.origin == identity:
                 self.published[name] += row.publications
                 self.since[name] = min(row.since, self.since.get(name, row.since))
-            elif row.measure == "absent":
-                self.lost[name][f"link {identity} to {row.neighbour} down"] += row.publications
             elif row.measure == "unwanted":
                 self.lost[name]["unwanted"] += row.publications
             elif row.measure.startswith(DROPPED) and row.measure not in LOCAL_DROPS:

@@ -65,9 +65,6 @@ class Table(Protocol):
     def former_hops(self, group: str) -> tuple[int, ...]:
         """The neighbours that led to a core which has just given the group up."""
 
-    def absent(self, group: str) -> tuple[int, ...]:
-        """The neighbours of the group's mesh whose link is down."""
-
     def hop_limit(self) -> int:
         """The number of hops beyond which a publication is dropped (R29)."""
 
@@ -751,13 +748,9 @@ class Forwarding:
     def _plan(self, groups: tuple[str, ...], source: int) -> Plan:
         table = self._table
         by_neighbour: dict[int, list[str]] = {}
-        absent: dict[int, list[str]] = {}
         blocked = []
         for group in groups:
             neighbours, is_blocked = table.hops(group)
-            for neighbour in table.absent(group):
-                if neighbour not in neighbours:  # nothing is kept for it
-                    absent.setdefault(neighbour, []).append(group)
             for neighbour in neighbours:
                 if neighbour != source:
                     by_neighbour.setdefault(neighbour, []).append(group)
@@ -776,9 +769,7 @@ class Forwarding:
             hops.append((neighbour, groups if served == groups else served))
         is_local = any(map(table.is_local, groups))
         has_unknown = not all(map(table.is_known, groups))
-        way = Way(
-            source, groups, tuple(hops), is_local, tuple(blocked), tuple((n, tuple(absent[n])) for n in sorted(absent))
-        )
+        way = Way(source, groups, tuple(hops), is_local, tuple(blocked))
         uses = self.accounts.uses(way)
         own = _NO_USE
         if source == HOST and (hops or blocked):

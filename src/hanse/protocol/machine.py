@@ -134,8 +134,7 @@ class Machine:
         match event:
             case Received(neighbour, frame):
                 self._on_frame(now, neighbour, frame)
-                if frame.is_refresh and self._changes.is_clean:
-                    quiet_from = neighbour
+                quiet_from = neighbour if frame.is_refresh and self._changes.is_clean else None
             case Tick():
                 self._on_tick(now)
             case Subscribed() | Unsubscribed() | Ranked() | Appointed():
@@ -389,10 +388,6 @@ class Machine:
     def former_hops(self, group: str) -> tuple[int, ...]:
         """The neighbours that led to a core which has just given the group up (R26)."""
         return self._mesh.former_ways(group)
-
-    def absent(self, group: str) -> tuple[int, ...]:
-        """The neighbours of the group's mesh whose link is down (R22)."""
-        return self._mesh.absent(group)
 
     def hop_limit(self) -> int:
         """The number of hops beyond which a publication is dropped (R29)."""

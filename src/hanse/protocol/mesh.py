@@ -77,10 +77,6 @@ class Mesh:
         """The neighbours over whose links the group's mesh runs."""
         return tuple(sorted(edge for edge in self._all_edges(group) if self._neighbours[edge].is_up))
 
-    def absent(self, group: str) -> tuple[int, ...]:
-        """The neighbours over whose links the group's mesh would run, were they up (R22)."""
-        return tuple(sorted(edge for edge in self._all_edges(group) if not self._neighbours[edge].is_up))
-
     def _all_edges(self, group: str) -> set[int]:
         edges: set[int] = set()
         for by_core in (self._children.get(group), self._holders.get(group)):

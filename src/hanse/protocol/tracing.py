@@ -173,8 +173,7 @@ class Tracer:
         """The hops of a plan over links that are up, and what else becomes of it."""
         up = self._table.neighbours()
         hops = tuple([hop for hop in plan.hops if hop[0] in up])
-        away = [*plan.way.absent, *(hop for hop in plan.hops if hop[0] not in up)]
-        ends = [End(Reason.LINK_DOWN, groups, neighbour) for neighbour, groups in away]
+        ends = [End(Reason.LINK_DOWN, groups, neighbour) for neighbour, groups in plan.hops if neighbour not in up]
         if plan.blocked:
             lost = self._table.lost_neighbours()
             if lost:
