@@ -18,12 +18,12 @@ from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit
 
 from hanse.telemetry.contracts import HealthCheck
+from hanse.telemetry.encoding import MOMENT_US_MAX
 from hanse.telemetry.reporter import Reporter
 from hanse.topology.health import CAUSES, Answer, Observation, Outcome
 
 ANSWER_BYTES_MAX = 1024
 _HOST_CHARS_MAX = 253
-_MOMENT_MAX = 2**62
 # Rows until the next report: a round of 10,000 federators.
 ROWS_MAX = 10_000
 _NOT_IN_AN_ID = re.compile(r"[^A-Za-z0-9_.:@-]")
@@ -44,7 +44,7 @@ def read_answer(payload: bytes) -> Answer | None:
         return None
     if type(received_us) is not int or type(answered_us) is not int:
         return None
-    if not 0 < received_us <= answered_us < _MOMENT_MAX:
+    if not 0 < received_us <= answered_us <= MOMENT_US_MAX:
         return None
     return Answer(host, received_us, answered_us)
 
