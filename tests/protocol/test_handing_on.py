@@ -292,6 +292,16 @@ def test_a_neighbour_that_was_lost_and_restarted_gets_what_was_kept_for_it_with_
     ]
 
 
+def test_a_neighbour_that_is_back_and_does_not_hear_us_yet_gets_nothing_until_it_does() -> None:
+    desk = core_with_member("g", RIGHT)
+    desk.step(LinkDown(RIGHT))
+    desk.machine.publish(desk.now, [publication("g", b"0", 1)], 1)
+    desk.up(RIGHT)
+    desk.wait(desk.machine.settings.expiry_s + 1.0, talking=(LEFT,))
+    assert of_kind(desk.say(RIGHT, echo_epoch=0, echo_number=0), SendRuns) == []
+    assert [effect.neighbour for effect in desk.say(RIGHT) if isinstance(effect, SendRuns)] == [RIGHT]
+
+
 def test_a_mesh_under_a_core_that_gave_the_group_up_is_forgotten_when_its_time_is_over() -> None:
     desk = outsider("g")
     desk.step(Subscribed("g"))

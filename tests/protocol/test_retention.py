@@ -46,6 +46,12 @@ def test_what_is_older_than_the_time_to_keep_goes() -> None:
     assert (found.bytes, found.missing(100.0, [Summary("g", 600_000)])) == (0, [])
 
 
+def test_what_somebody_has_from_before_and_after_a_run_does_not_count_for_it() -> None:
+    found = kept(run_of(10, 3))
+    have = ((8, 1, ((0, 4), (11, 1), (20, 5))),)
+    assert numbers(found.missing(1.0, [Summary("g", 60_000, have)])) == [10, 12]
+
+
 def test_of_a_contested_group_it_is_kept_for_longer_and_goes_when_the_cores_have_met() -> None:
     found = kept(run_of(0, 1, "g", "h"), run_of(1, 1, "i"), run_of(2, 1, "h"))
     found.age(20.0, lambda group: group == "h")

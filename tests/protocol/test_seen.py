@@ -15,6 +15,8 @@ def test_a_run_is_new_once() -> None:
     assert not window.record_if_new(0.0, 10, 5, G)
     assert not window.record_if_new(0.0, 14, 1, G)
     assert window.record_if_new(0.0, 15, 1, G)
+    assert not window.record_if_new(0.0, 15, 5, G)
+    assert window.record_if_new(0.0, 16, 5, G)
 
 
 def test_a_run_that_was_here_in_part_comes_in_pieces_that_share_a_history() -> None:
