@@ -1372,6 +1372,13 @@ def test_r36_what_is_returned_to_its_origin_or_too_often_goes_on_or_is_dropped()
     assert sent.neighbour == 2
     assert desk.machine.forward(0.0, 1, [own_run._replace(hops=200)], 12).effects == [Acknowledge(1, (12,))]
     assert desk.machine.counters["dropped_hops"] == 1
+    for epoch in range(2, EPOCHS_MAX + 3):
+        desk.machine.forward(0.0, 1, [run_of("g", groups=("g",), epoch=epoch, origin=8)])
+    old = own_run._replace(origin=8, epoch=1)
+    assert desk.machine.forward(0.0, 1, [old], 13).effects == [Acknowledge(1, (13,))]
+    assert desk.machine.counters["refused_old"] == 1
+    desk.machine.forward(0.0, 1, [own_run._replace(qos=0, body=packet("g"))])
+    assert desk.machine.counters["rejected_packet"] == 1
 
 
 def test_r36_what_is_returned_and_is_wanted_here_by_now_is_delivered_once() -> None:
@@ -1476,13 +1483,18 @@ def test_r37_what_is_older_than_the_interest_is_not_asked_for() -> None:
 
 
 def test_r37_summaries_are_sent_again_until_they_are_acknowledged() -> None:
-    desk = two_ways()
-    before = len(desk.effects)
+    desk = Desk(5, (1,))
+    desk.say(1)
     desk.step(Subscribed("g"))
-    desk.wait(3.5, talking=[1, 2, 3])
-    desk.say(1, connections=SetDelta(1, 0, 1, (SetStep(True, 1, "g"),)))
-    asked = effects_of(SendSummaries, desk.effects[before:])
-    assert all(summary.group == "g" for one in asked for summary in one.summaries)
+    desk.wait(2.0, talking=[1])
+    core_known(desk, 1, 1)  # somebody else has wanted it, too, and anchors it: we join, and may have missed something
+    (asked,) = effects_of(SendSummaries, desk.effects)
+    assert (asked.neighbour, [summary.group for summary in asked.summaries]) == (1, ["g"])
+    desk.wait(desk.machine.settings.retransmission_s + 0.5, talking=[1])
+    assert effects_of(SendSummaries, desk.effects) == [asked, asked]
+    desk.machine.acknowledged(desk.now, 1, (asked.token,))
+    desk.wait(3 * desk.machine.settings.retransmission_s, talking=[1])
+    assert effects_of(SendSummaries, desk.effects) == [asked, asked]
 
 
 def test_r37_who_is_told_of_what_it_still_lacks_a_round_later_asks_back_but_not_for_its_own() -> None:

@@ -382,12 +382,18 @@ class Forwarding:
     def _turn(self, now: float, entry: Entry, neighbour: int, run: Run) -> None:
         """A run came back because its way was lost: that it passed here before does not count (R36)."""
         window = self._seen.window(run.origin, run.epoch)
-        if run.hops > self._table.hop_limit() or window is None:
+        if not run.qos:
+            self._counters["rejected_packet"] += run.length  # nobody returns what nobody keeps
+            self.accounts.count(f"{DROPPED}malformed", run)
+            return
+        if run.hops > self._table.hop_limit():
             self._counters["dropped_hops"] += run.length
             self.accounts.count(f"{DROPPED}hops", run)
             return
-        if not run.qos:
-            return  # nobody returns what nobody keeps
+        if window is None:
+            self._counters["refused_old"] += run.length
+            self.accounts.count(f"{DROPPED}too_old", run)
+            return
         self._counters["turned"] += run.length
         onward = run._replace(hops=run.hops + 1)
         if run.origin == self.identity:
