@@ -1,4 +1,6 @@
+import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -8,7 +10,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tests.pipeline.spooling import spool_rows
 
 from hanse.errors import LocalError, Unavailable
-from hanse.pipeline.jobs.ingest import STARTS_MAX, Ingest, Progress, explain, follow, start, watch
+from hanse.pipeline.jobs.ingest import STARTS_MAX, Ingest, Progress, explain, follow, read_progress, start, watch
 from hanse.pipeline.spool import load_marks
 from hanse.pipeline.tables import bronze
 
@@ -51,6 +53,24 @@ def test_a_query_that_fails_says_why_in_one_sentence(spark: SparkSession, tmp_pa
     with pytest.raises(LocalError, match="checksum does not match") as caught:
         watch(query, lambda _: None)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("observed", "rows"),
+    [
+        ({"bronze_mqtt": {"rows": 4000}}, 4000),  # classic
+        ({"bronze_mqtt": {"values": [4000], "schema": {"type": "struct"}}}, 4000),  # over Connect
+        ({"bronze_mqtt": {"values": [None], "schema": {"type": "struct"}}}, 0),  # of no file
+        ({}, 7),
+    ],
+)
+def test_progress_is_read_as_classic_and_connect_tell_it(observed: dict[str, object], rows: int) -> None:
+    def offset(count: int) -> str:
+        return json.dumps({"p": {"seg": 1, "pos": 8, "rows": count}})
+
+    source = {"endOffset": offset(4000), "latestOffset": offset(10_000), "numInputRows": 7}
+    told = {"batchId": 3, "sources": [source], "durationMs": {"triggerExecution": 2000}, "observedMetrics": observed}
+    assert read_progress(SimpleNamespace(json=json.dumps(told))) == Progress(3, rows, rows / 2, 6000)
 
 
 def test_spark_errors_of_others_are_cut_to_a_sentence() -> None:

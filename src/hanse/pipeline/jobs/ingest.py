@@ -78,6 +78,8 @@ def read_progress(progress: Any) -> Progress:  # noqa: ANN401 - classic and Conn
     reached, latest = _rows(source["endOffset"]), _rows(source["latestOffset"])
     # What Spark itself counts is rows for a query on `mqtt`, and files for the ingest.
     counted = (progress.get("observedMetrics") or {}).get(_COUNTED)
+    if counted and "values" in counted:  # Connect tells a row by its schema and values, classic by its names
+        counted = {"rows": counted["values"][0]}
     rows = int((counted["rows"] if counted else source["numInputRows"]) or 0)
     took_ms = int((progress.get("durationMs") or {}).get("triggerExecution") or 0)
     return Progress(
