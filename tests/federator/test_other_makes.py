@@ -174,6 +174,9 @@ def test_equal_publications_in_a_row_all_arrive(makes: Makes, here: str) -> None
 def test_a_new_subscription_at_an_older_host_does_not_replay_into_the_federation(makes: Makes, here: str) -> None:
     with makes.client(here) as publisher, makes.client("mosquitto") as first:
         publisher.publish(f"replay/{here}", b"kept", 1, retain=True)
+        with makes.client(here) as local:  # it is kept there before anybody elsewhere wants it
+            local.subscribe(f"replay/{here}", 1)
+            local.expect(1)
         first.subscribe(f"replay/{here}", 1)
         makes.knows(f"replay/{here}")
         # By the fetch for a first interest, and by nothing else.

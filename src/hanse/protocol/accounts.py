@@ -42,7 +42,7 @@ MEASURES = {
     f"{DROPPED}hops": "beyond the limit of hops (R29)",
     f"{DROPPED}too_old": "its id is too old to know whether it was here (R31)",
     f"{DROPPED}unknown_group": "nobody claims any of its groups, nor one that its topic matches (R28)",
-    f"{DROPPED}malformed": "a packet without a valid topic",
+    f"{DROPPED}malformed": "a packet without a valid topic, or one of QoS 0 that says it was returned",
     f"{DROPPED}parked_full": "pushed out while it waited for a way, for lack of room (R30)",
     f"{DROPPED}parked_expired": "no way came in time (R30)",
     f"{DROPPED}import": "`import_allow` or `import_deny` of the destination keeps it out",

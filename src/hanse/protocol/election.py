@@ -54,6 +54,8 @@ class Election:
         # Groups that wait to be claimed: when, and those that wait for synchronised claims.
         self._claim_due: dict[str, float] = {}
         self._unclaimed: set[str] = set()
+        # Groups of our own that had members when they were last looked at.
+        self._joined_by_others: set[str] = set()
 
     def core_of(self, group: str) -> int | None:
         """The core that this federator accepts for a group (R5)."""
@@ -132,6 +134,7 @@ class Election:
                 self._withdraw(group)  # R8
         else:
             self._inherited.pop(group, None)
+        (self._joined_by_others.add if has_members else self._joined_by_others.discard)(group)
 
     def _decide_to_claim(self, now: float, group: str) -> None:
         due = self._claim_due.get(group)
@@ -154,8 +157,9 @@ class Election:
         self._claims.change_own(group, self._ranks.get(group, RANK_DEFAULT))
 
     def _withdraw(self, group: str) -> None:
-        is_wanted = self._mesh.has_members(group) or len(self._claims.claimants(group)) > 1
-        self._claims.change_own(group, None, is_wanted=is_wanted)
+        # Who was the last to leave may have been cut off by a restart on the way, and will be back.
+        has_had_members = self._mesh.has_members(group) or group in self._joined_by_others
+        self._claims.change_own(group, None, is_wanted=has_had_members or len(self._claims.claimants(group)) > 1)
 
     def _wants(self, group: str) -> bool:
         return group in self._host.interest
