@@ -19,8 +19,36 @@ from hanse.sim.workload import WorkloadProfile
 SEEDS = int(os.environ.get("HANSE_TEST_SEEDS", "1000"))
 
 # Seeds that failed once, beside the first fifty: one of each kind for every run, and the others.
-ONCE_FAILED = (53, 79, 117, 119, 140, 222, 315, 419)
-ONCE_FAILED_TOO = (55, 115, 164, 175, 188, 193, 205, 224, 272, 296, 320, 378, 390, 437, 473)
+ONCE_FAILED = (64, 73, 183)
+ONCE_FAILED_TOO = (
+    53,
+    55,
+    74,
+    76,
+    79,
+    88,
+    92,
+    117,
+    119,
+    140,
+    222,
+    315,
+    419,
+    115,
+    164,
+    175,
+    188,
+    193,
+    205,
+    224,
+    272,
+    296,
+    320,
+    378,
+    390,
+    437,
+    473,
+)
 
 
 def report(results: list[SeedResult]) -> str:
