@@ -1,7 +1,7 @@
 """What the protocol wants done, done by real rooms: a state directory, a custodian, a host session, links."""
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from hanse.federator.effects import Effects
 from hanse.federator.host import HostSession
 from hanse.federator.linking import make_links
 from hanse.federator.links_by_broker import BrokerLinkBook
-from hanse.federator.metrics import AgentMetrics
+from hanse.federator.metrics import LinkTraffic
 from hanse.federator.settings import FederatorSettings
 from hanse.federator.store import StateDirectory
 from hanse.federator.wanted import Wanted
@@ -82,7 +82,7 @@ class Scene:
             custodian=self.custodian,
             wanted=self.wanted,
             state=state,
-            metrics=AgentMetrics(protocol={}, agent={}, emitted={}, drops=dict, gauges={}),
+            sent=defaultdict(LinkTraffic),
             send_runs=lambda *words: self.done.append(("send", *words)),
             deliver=lambda *words: self.done.append(("deliver", *words)),
             finish_batch=lambda number: self.done.append(("finish", number)),

@@ -214,7 +214,7 @@ class Agent:
             custodian=self.custodian,
             wanted=self._wanted,
             state=state,
-            metrics=self.metrics,
+            sent=self.metrics.sent,
             send_runs=self._send_runs,
             deliver=self.delivery.deliver,
             finish_batch=batches.finish,

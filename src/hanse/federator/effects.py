@@ -5,14 +5,14 @@ later (a disk, a link without room) is that room's, which tells the protocol its
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from hanse.federator.custodian import Custodian
 from hanse.federator.linking import Links
 from hanse.federator.links_by_broker import BrokerLinkBook
-from hanse.federator.metrics import AgentMetrics
+from hanse.federator.metrics import LinkTraffic
 from hanse.federator.store import StateDirectory
-from hanse.federator.wanted import Wanted
 from hanse.protocol import codec
 from hanse.protocol.effects import (
     Acknowledge,
@@ -35,6 +35,16 @@ from hanse.protocol.messages import HOST, Run
 _log = logging.getLogger(__name__)
 
 
+class Wishes(Protocol):
+    """Who subscribes at the host broker for the others; a leaf has none."""
+
+    def begin(self, group: str) -> None:
+        """Somebody elsewhere wants a group."""
+
+    def end(self, group: str) -> None:
+        """Nobody does any longer."""
+
+
 class Effects:
     """Those of one federator.
 
@@ -43,7 +53,7 @@ class Effects:
         custodian: the disk behind custody.
         wanted: the subscriptions at the host broker.
         state: where the epoch is kept.
-        metrics: where control frames are counted.
+        sent: where control frames are counted, by neighbour.
         send_runs: sends a neighbour runs, with a token.
         deliver: hands runs to the host broker, with a token.
         finish_batch: lets the host broker forget a batch that it handed in.
@@ -55,9 +65,9 @@ class Effects:
         *,
         links: Links,
         custodian: Custodian,
-        wanted: Wanted,
+        wanted: Wishes,
         state: StateDirectory,
-        metrics: AgentMetrics,
+        sent: Mapping[int, LinkTraffic],
         send_runs: Callable[[int, Sequence[Run], int], None],
         deliver: Callable[[list[Run], int], None],
         finish_batch: Callable[[int], None],
@@ -67,7 +77,7 @@ class Effects:
         self._custodian = custodian
         self._wanted = wanted
         self._state = state
-        self._metrics = metrics
+        self._sent = sent
         self._send_runs = send_runs
         self._deliver = deliver
         self._finish_batch = finish_batch
@@ -78,7 +88,7 @@ class Effects:
         for effect in effects:
             match effect:
                 case Send(neighbour, frame):
-                    traffic = self._metrics.sent[neighbour]
+                    traffic = self._sent[neighbour]
                     traffic.control_frames += 1
                     traffic.control_bytes += self._links.send_control(neighbour, frame)
                 case SendRuns(neighbour, runs, token):

@@ -20,7 +20,7 @@ import json
 import logging
 import math
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
@@ -28,8 +28,10 @@ from hanse.errors import LocalError, RemoteError
 from hanse.federator import linking
 from hanse.federator.crossing import Crossing
 from hanse.federator.custodian import Custodian
+from hanse.federator.effects import Effects
 from hanse.federator.gate import Gate
 from hanse.federator.links import CONTROL_TOPIC, PROBE_TOPIC, LinkBook
+from hanse.federator.metrics import LinkTraffic
 from hanse.federator.pieces import joined, singles
 from hanse.federator.private import PrivateGroup
 from hanse.federator.settings import FederatorSettings
@@ -38,20 +40,7 @@ from hanse.federator.tracing import Tracing
 from hanse.mqtt.link import Frame
 from hanse.mqtt.publication import encode, payload_of
 from hanse.protocol import codec, events
-from hanse.protocol.effects import (
-    Acknowledge,
-    CloseLink,
-    Deliver,
-    Discard,
-    Effect,
-    Emit,
-    Fetch,
-    Send,
-    SendRuns,
-    SendSummaries,
-    Store,
-    StoreEpoch,
-)
+from hanse.protocol.effects import Emit
 from hanse.protocol.forwarding import Routed
 from hanse.protocol.identity import private_group
 from hanse.protocol.machine import Machine
@@ -71,6 +60,16 @@ _TOPICS_MAX = 65_536
 
 # Publications, in the order of their ids, and what to call when they would survive a power cut.
 Take = Callable[[list[Run], Callable[[], None]], None]
+
+
+class _NoHost:
+    """There is no broker to subscribe at."""
+
+    def begin(self, group: str) -> None:
+        """Nothing to do."""
+
+    def end(self, group: str) -> None:
+        """Nothing to do."""
 
 
 class Leaf:
@@ -141,6 +140,17 @@ class Leaf:
             on_double=self._on_double,
             tls=settings.link_tls(),
         )
+        self._carry_out = Effects(
+            links=self.links,
+            custodian=self.custodian,
+            wanted=_NoHost(),
+            state=state,
+            sent=defaultdict(LinkTraffic),
+            send_runs=self._send_runs,
+            deliver=self._deliver,
+            finish_batch=lambda _: None,
+            tell=self._tell,
+        ).carry_out
         own = private_group(self.identity)
         self._internal = frozenset({MANAGEMENT_GROUP, own})
         private = PrivateGroup(lambda: self._step(events.Subscribed(own)), lambda: self._step(events.Unsubscribed(own)))
@@ -210,36 +220,9 @@ class Leaf:
         if self.machine.deadline < self._armed_at:
             self._arm()
 
-    def _carry_out(self, effects: Sequence[Effect]) -> None:
-        for effect in effects:
-            match effect:
-                case Send(neighbour, frame):
-                    self.links.send_control(neighbour, frame)
-                case SendRuns(neighbour, runs, token):
-                    self._send_runs(neighbour, runs, token)
-                case SendSummaries(neighbour, summaries, token):
-                    self.links.send_data(neighbour, codec.encode_summaries(summaries), 0, token)
-                case Deliver(runs, token):
-                    self._deliver(runs, token)
-                case Acknowledge(giver, receipts):
-                    for receipt in receipts:
-                        self.links.ack(giver, receipt)
-                case Store():
-                    self.custodian.store(effect)
-                case Fetch():
-                    self.custodian.fetch(effect)
-                case Discard():
-                    self.custodian.discard(effect)
-                case StoreEpoch(epoch):
-                    self._state.write_epoch(epoch)
-                case CloseLink(neighbour, reason):
-                    _log.warning("link to federator %d closed: %s", neighbour, reason)
-                    self.links.close(neighbour, reason)
-                case Emit():
-                    level = logging.WARNING if effect.name in _WARNED else logging.DEBUG
-                    _log.log(level, "%s %s %s", effect.name, effect.group, effect.detail)
-                case _:
-                    pass  # host subscriptions: there is no host
+    def _tell(self, event: Emit) -> None:
+        level = logging.WARNING if event.name in _WARNED else logging.DEBUG
+        _log.log(level, "%s %s %s", event.name, event.group, event.detail)
 
     def _hand_on(self, routed: Routed) -> None:
         frames, deliveries, tokens, effects = routed
