@@ -1,13 +1,15 @@
 """A collector in a process of its own, as `hanse collect` and the source run it, to be killed at will."""
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self, TypeVar
 
 from tests.federation import environment
 
@@ -17,6 +19,39 @@ from hanse.pipeline.schemas.mqtt import conform
 from hanse.pipeline.spool import SpoolReader, read_slice
 
 SRC = str(Path(__file__).parents[2] / "src")
+
+
+class Collecting(Protocol):
+    """A collector in this process, of either kind."""
+
+    @property
+    def status(self) -> CollectorStatus: ...
+    async def run(self) -> None: ...
+    def stop(self) -> None: ...
+
+
+_Kind = TypeVar("_Kind", bound=Collecting)
+
+
+async def until(what: str, is_so: Callable[[], bool]) -> None:
+    try:
+        async with asyncio.timeout(30):
+            while not is_so():  # noqa: ASYNC110 - the collector tells nobody, it is looked at
+                await asyncio.sleep(0.01)
+    except TimeoutError:
+        raise AssertionError(what) from None
+
+
+@asynccontextmanager
+async def collecting(collector: _Kind) -> AsyncIterator[_Kind]:
+    """`async with collecting(Collector(settings)) as collector: ...`; it is stopped at the end of the block."""
+    task = asyncio.create_task(collector.run())
+    try:
+        await until("collecting", lambda: collector.status.state == "collecting" or task.done())
+        yield collector
+    finally:
+        collector.stop()
+        await task
 
 
 class CollectorProcess:

@@ -1,14 +1,12 @@
 import asyncio
 import subprocess
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.brokers import Mosquitto, free_port
-from tests.pipeline.collecting import CollectorProcess, spooled
+from tests.pipeline.collecting import CollectorProcess, collecting, spooled, until
 from tests.pipeline.publishing import publish, publish_packets, wait_for
 
 from hanse.errors import LocalError
@@ -32,32 +30,13 @@ def settings(broker: Mosquitto, spool: Path, **more: object) -> CollectorSetting
     return replace(given, **more)  # type: ignore[arg-type]
 
 
-async def until(what: str, is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not is_so():  # noqa: ASYNC110 - the collector tells nobody, it is looked at
-            await asyncio.sleep(0.01)
-    assert is_so(), what
-
-
-@asynccontextmanager
-async def running(given: CollectorSettings) -> AsyncIterator[Collector]:
-    collector = Collector(given)
-    task = asyncio.create_task(collector.run())
-    try:
-        await until("collecting", lambda: collector.status.state == "collecting" or task.done())
-        yield collector
-    finally:
-        collector.stop()
-        await task
-
-
 def numbered(count: int, first: int = 0) -> list[tuple[str, bytes]]:
     return [(f"t/{n % 7}", str(n).encode()) for n in range(first, first + count)]
 
 
 def test_everything_of_a_publication_is_in_its_row(tmp_path: Path) -> None:
     async def drive(broker: Mosquitto) -> None:
-        async with running(settings(broker, tmp_path)) as collector:
+        async with collecting(Collector(settings(broker, tmp_path))) as collector:
             full = encode(
                 "t/full",
                 b"\x00\xff",
@@ -91,10 +70,10 @@ def test_everything_of_a_publication_is_in_its_row(tmp_path: Path) -> None:
 
 def test_what_was_published_while_no_collector_ran_is_collected_by_the_next(tmp_path: Path) -> None:
     async def drive(broker: Mosquitto) -> None:
-        async with running(settings(broker, tmp_path)):
+        async with collecting(Collector(settings(broker, tmp_path))):
             pass
         await publish_packets(broker.url, [encode(topic, payload, qos=1) for topic, payload in numbered(500)])
-        async with running(settings(broker, tmp_path)) as collector:
+        async with collecting(Collector(settings(broker, tmp_path))) as collector:
             await until("500 rows", lambda: collector.status.spooled == 500)
             assert collector.status.sessions_resumed == 1
 
@@ -106,10 +85,10 @@ def test_what_was_published_while_no_collector_ran_is_collected_by_the_next(tmp_
 def test_a_subscription_at_qos_2_is_collected_exactly_once_too(tmp_path: Path) -> None:
     async def drive(broker: Mosquitto) -> None:
         packets = [encode("t/a", str(n).encode(), qos=2) for n in range(300)]
-        async with running(settings(broker, tmp_path, qos=2)) as collector:
+        async with collecting(Collector(settings(broker, tmp_path, qos=2))) as collector:
             await publish_packets(broker.url, packets)
             await until("300 rows", lambda: collector.status.spooled == 300)
-        async with running(settings(broker, tmp_path, qos=2)) as collector:
+        async with collecting(Collector(settings(broker, tmp_path, qos=2))) as collector:
             await publish_packets(broker.url, packets)
             await until("300 rows", lambda: collector.status.spooled == 300)
 
@@ -122,7 +101,7 @@ def test_a_subscription_at_qos_2_is_collected_exactly_once_too(tmp_path: Path) -
 
 def test_many_messages_share_a_commit(tmp_path: Path) -> None:
     async def drive(broker: Mosquitto) -> None:
-        async with running(settings(broker, tmp_path)) as collector:
+        async with collecting(Collector(settings(broker, tmp_path))) as collector:
             await publish_packets(broker.url, [encode(topic, payload, qos=1) for topic, payload in numbered(5000)])
             await until("5000 rows", lambda: collector.status.spooled == 5000)
             assert collector.status.acknowledged == 5000
@@ -139,7 +118,7 @@ def test_a_spool_without_room_stops_acknowledging_says_so_and_goes_on_when_there
     monkeypatch.setattr(spool_keeper, "FULL_RETRY_S", 0.05)
 
     async def drive(broker: Mosquitto) -> None:
-        async with running(settings(broker, tmp_path, spool_bytes_max=100)) as collector:
+        async with collecting(Collector(settings(broker, tmp_path, spool_bytes_max=100))) as collector:
             await publish_packets(broker.url, [encode(topic, payload, qos=1) for topic, payload in numbered(50)])
             await until("full", lambda: collector.status.full_waits > 2)
             status = read_status(tmp_path, "c")
@@ -163,7 +142,9 @@ def test_a_collector_that_cannot_write_leaves_the_broker_before_its_memory_is_fu
     monkeypatch.setattr(module, "QUEUE_BYTES_MAX", 50_000)
 
     async def drive(broker: Mosquitto) -> None:
-        async with running(settings(broker, tmp_path, spool_bytes_max=100, commit_bytes_max=10_000)) as collector:
+        async with collecting(
+            Collector(settings(broker, tmp_path, spool_bytes_max=100, commit_bytes_max=10_000))
+        ) as collector:
             await publish_packets(broker.url, [encode("t/a", b"x" * 100, qos=1)] * 4000)
             await until("full", lambda: collector.status.full_waits > 5)
             # One read beyond the limit, no more: 4000 of them would be 1.2 million bytes.
@@ -179,7 +160,7 @@ def test_a_collector_that_cannot_write_leaves_the_broker_before_its_memory_is_fu
 
 def test_a_broker_that_restarts_is_found_again(tmp_path: Path) -> None:
     async def drive(broker: Mosquitto) -> None:
-        async with running(settings(broker, tmp_path)) as collector:
+        async with collecting(Collector(settings(broker, tmp_path))) as collector:
             await publish_packets(broker.url, [encode("t/a", b"1", qos=1)])
             await until("a row", lambda: collector.status.spooled == 1)
             await asyncio.to_thread(broker.kill)
@@ -197,11 +178,11 @@ def test_a_broker_that_restarts_is_found_again(tmp_path: Path) -> None:
 def test_a_session_that_the_broker_lost_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
     async def drive() -> None:
         with Mosquitto(*BROKER) as broker:
-            async with running(settings(broker, tmp_path)) as collector:
+            async with collecting(Collector(settings(broker, tmp_path))) as collector:
                 await publish_packets(broker.url, [encode("t/a", b"same", qos=1)] * 3)
                 await until("3 rows", lambda: collector.status.spooled == 3)
         with Mosquitto(*BROKER, port=broker.port) as again:
-            async with running(settings(again, tmp_path)) as collector:
+            async with collecting(Collector(settings(again, tmp_path))) as collector:
                 await publish_packets(again.url, [encode("t/a", b"same", qos=1)] * 3)
                 await until("3 rows", lambda: collector.status.spooled == 3)
                 assert collector.status.copies == 0
@@ -216,18 +197,18 @@ def test_what_was_durable_and_not_acknowledged_when_the_collector_died_is_not_sp
     packets = [encode("t/a", str(n - 1 if n % 10 == 9 else n).encode(), qos=1) for n in range(200)]
 
     async def drive(broker: Mosquitto) -> None:
-        async with running(settings(broker, tmp_path)) as collector:
+        async with collecting(Collector(settings(broker, tmp_path))) as collector:
             # As if killed between the sync and the PUBACK.
             monkeypatch.setattr(Client, "ack", lambda *_: None)
             await publish_packets(broker.url, packets)
             await until("200 rows", lambda: collector.status.spooled == 200)
         monkeypatch.undo()
-        async with running(settings(broker, tmp_path)) as collector:
+        async with collecting(Collector(settings(broker, tmp_path))) as collector:
             await until("200 copies", lambda: collector.status.copies == 200)
             # The last of them once more, and this time it is meant.
             await publish_packets(broker.url, packets[-1:])
             await until("a row", lambda: collector.status.spooled == 1)
-        async with running(settings(broker, tmp_path)) as collector:
+        async with collecting(Collector(settings(broker, tmp_path))) as collector:
             await publish_packets(broker.url, packets[-1:])
             await until("a row", lambda: collector.status.spooled == 1)
             assert collector.status.copies == 0
@@ -269,11 +250,11 @@ def _is_collecting(spool: Path) -> bool:
 
 def test_what_a_broker_with_a_short_queue_drops_is_counted(tmp_path: Path) -> None:
     async def drive(broker: Mosquitto) -> int:
-        async with running(settings(broker, tmp_path)):
+        async with collecting(Collector(settings(broker, tmp_path))):
             pass
         packets = [encode(topic, payload, qos=1) for topic, payload in numbered(3000)]
         await publish_packets(broker.url, packets)
-        async with running(settings(broker, tmp_path)) as collector:
+        async with collecting(Collector(settings(broker, tmp_path))) as collector:
             await until("what was kept", lambda: collector.status.spooled > 0)
             await until("the count", lambda: 3000 - collector.status.spooled == (collector.status.broker_dropped or 0))
             return collector.status.spooled
@@ -310,7 +291,7 @@ async def _run_with_refusal(given: CollectorSettings) -> None:
 
 def test_a_second_collector_is_refused_and_a_helper_waits_its_turn(tmp_path: Path) -> None:
     async def drive(broker: Mosquitto) -> None:
-        async with running(settings(broker, tmp_path)):
+        async with collecting(Collector(settings(broker, tmp_path))):
             with pytest.raises(SpoolLockedError, match="has a writer already"):
                 await Collector(settings(broker, tmp_path)).run()
             waiting = Collector(settings(broker, tmp_path), waits_for_lock=True)
@@ -353,7 +334,7 @@ def test_a_broker_that_wants_tls_and_a_client_certificate_gets_both(tmp_path: Pa
             cert_file=files["crt"],
             key_file=files["key"],
         )
-        async with running(given) as collector:
+        async with collecting(Collector(given)) as collector:
             await publish_packets(f"mqtt://127.0.0.1:{plain}", [encode("t/a", b"1", qos=1)])
             await until("a row", lambda: collector.status.spooled == 1)
 

@@ -6,8 +6,7 @@ import signal
 import threading
 import urllib.request
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,7 @@ from paho.mqtt.properties import Properties
 from tests.brokers import Mosquitto
 from tests.federation import WAIT_S, Client, eventually
 from tests.federators import LOG_LINES, Federator, ring, running
-from tests.pipeline.collecting import LeafProcess, spooled
+from tests.pipeline.collecting import LeafProcess, collecting, spooled, until
 from tests.pipeline.publishing import publish
 
 from hanse.errors import LocalError
@@ -211,27 +210,6 @@ def settings(scene: Scene, spool: Path, topics: str, identity: int, **more: obje
     return replace(given, **more)  # type: ignore[arg-type]
 
 
-async def until(what: str, is_so: Callable[[], bool]) -> None:
-    try:
-        async with asyncio.timeout(30):
-            while not is_so():  # noqa: ASYNC110 - the collector tells nobody, it is looked at
-                await asyncio.sleep(0.01)
-    except TimeoutError:
-        raise AssertionError(what) from None
-
-
-@asynccontextmanager
-async def running_leaf(given: LeafSettings) -> AsyncIterator[LeafCollector]:
-    collector = LeafCollector(given)
-    task = asyncio.create_task(collector.run())
-    try:
-        await until("collecting", lambda: collector.status.state == "collecting" or task.done())
-        yield collector
-    finally:
-        collector.stop()
-        await task
-
-
 async def publish_until_here(scene: Scene, topic: str, collector: LeafCollector) -> None:
     """The first broker is subscribed to for the leaf: something published there has arrived."""
     with Client(scene.brokers[0].port) as publisher:
@@ -251,7 +229,7 @@ def test_what_was_durable_and_not_acknowledged_when_it_died_is_not_spooled_twice
     given = settings(scene, tmp_path, group, LEAF + (40 if known_by == "ring" else 41))
 
     async def drive() -> None:
-        async with running_leaf(given) as collector:
+        async with collecting(LeafCollector(given)) as collector:
             await publish_until_here(scene, topic, collector)
             begun = collector.status.spooled
             # As if killed between the sync and the acknowledgement.
@@ -263,7 +241,7 @@ def test_what_was_durable_and_not_acknowledged_when_it_died_is_not_spooled_twice
             (tmp_path / "leaf" / "federator" / "delivered").unlink()
         else:
             monkeypatch.setattr(frame_rows, "last_ids", lambda *_: [])
-        async with running_leaf(given) as collector:
+        async with collecting(LeafCollector(given)) as collector:
             await until("200 copies", lambda: collector.status.copies >= 200)
             await asyncio.to_thread(publish, scene.brokers[0].url, [(topic, b"200")])
             await until("one more", lambda: collector.status.spooled >= 1)
@@ -287,7 +265,7 @@ def test_a_spool_without_room_acknowledges_nothing_and_the_federation_keeps_it(
     given = settings(scene, tmp_path, "full/#", LEAF + 50)
 
     async def drive() -> None:
-        async with running_leaf(given) as collector:
+        async with collecting(LeafCollector(given)) as collector:
             await publish_until_here(scene, "full/x", collector)
             begun = collector.status.spooled
             collector.keeper.writer.limits = SpoolLimits(spool_bytes_max=1)
