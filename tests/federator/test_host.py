@@ -100,6 +100,7 @@ class Process:
         self.states: list[bool] = []
         self.credits = 0
         self.released: list[int] = []
+        self.forgotten = 0
         self.session = HostSession(
             ClientSettings(url="mqtt://memory", client_id="hanse-1", **settings),
             on_publications=self._nothing,
@@ -108,6 +109,7 @@ class Process:
             on_credit=self._note_credit,
             journal=self.journal,
             ring=self.ring,
+            on_forgotten=self._note_forgotten,
         )
         self.client: Client = self.session.client
         self.client._dial = self._dial
@@ -120,6 +122,9 @@ class Process:
 
     def _note_state(self, is_up: bool, _error: HanseError | None) -> None:
         self.states.append(is_up)
+
+    def _note_forgotten(self) -> None:
+        self.forgotten += 1
 
     def _note_credit(self) -> None:
         self.credits += 1
@@ -317,6 +322,21 @@ def test_what_comes_again_before_the_broker_is_back_waits_for_it(tmp_path: Path)
         await until(lambda: process.released == [0])
         assert broker.passed_on == [b"a", b"b"]
         await process.die()
+
+    lives(tmp_path, steps)
+
+
+def test_it_is_told_when_the_broker_has_lost_the_session_and_only_then(tmp_path: Path) -> None:
+    async def steps(start: Callable[..., Process], broker: Broker) -> None:
+        told = []
+        for is_lost in (True, False, True):
+            if is_lost:
+                broker.forget()
+            process = start()
+            await process.connect()
+            told.append(process.forgotten)
+            await process.die()
+        assert told == [1, 0, 1]
 
     lives(tmp_path, steps)
 

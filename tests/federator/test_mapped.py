@@ -243,6 +243,17 @@ def test_a_redelivered_packet_gets_its_old_id(tmp_path: Path) -> None:
         assert table.find(4, b"") is None
 
 
+def test_a_long_packet_is_known_by_its_length_and_both_its_ends(tmp_path: Path) -> None:
+    slots = PacketSlots(tmp_path / "slots")
+    packet = bytes(5_000)
+    slots.note([1], 5, 10, [packet])
+    assert slots.find(1, packet) == (5, 10)
+    assert slots.find(1, b"\1" + packet[1:]) is None
+    assert slots.find(1, packet[:-1] + b"\1") is None
+    assert slots.find(1, packet[1:]) is None
+    slots.close()
+
+
 def test_an_acknowledged_identifier_is_forgotten_and_used_again(tmp_path: Path) -> None:
     slots = PacketSlots(tmp_path / "slots")
     slots.note([1, 2, 3], 5, 10, [b"a", b"b", b"c"])

@@ -113,6 +113,7 @@ class Agent:
             journal=self.custodian.journal,
             ring=self.custodian.ring,
             counters=self.counters,
+            on_forgotten=self.custodian.slots.clear_all,
         )
         self._wanted = Wanted(
             self.host,

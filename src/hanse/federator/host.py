@@ -65,6 +65,7 @@ class HostSession(ClientHandler):
         journal: DeliveryJournal,
         ring: DeliveredRing,
         counters: Counter[str] | None = None,
+        on_forgotten: Callable[[], None] | None = None,
     ) -> None:
         # A broker that sends us its log must not be told a limit: see `hanse.mqtt.skipping`.
         self.client = Client(replace(settings, tells_packet_max=False), self)
@@ -78,6 +79,8 @@ class HostSession(ClientHandler):
         self._take_internal = on_internal
         self._tell_state = on_state
         self._tell_credit = on_credit
+        # Called where the host has lost the session: its packet identifiers begin anew.
+        self._tell_forgotten = on_forgotten or (lambda: None)
         self._identifiers: dict[str, int] = {}
         self._next_identifier = INTERNAL_IDENTIFIER + 1
         # Whether copies can come. It outlives the overlap: the broker may have queued some that it has yet to send.
@@ -255,6 +258,7 @@ class HostSession(ClientHandler):
         self._know_host(session_present)
         if not session_present:
             self.has_overlaps = len(self._identifiers) > 1
+            self._tell_forgotten()
         self._tell_state(True, None)
 
     def _know_host(self, session_present: bool) -> None:
