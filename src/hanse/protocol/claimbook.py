@@ -64,8 +64,8 @@ class ClaimBook:
         self._fetches: dict[int, Fetch] = {}
         # Rounds for which we go on to announce ourselves although we claim nothing any longer.
         self._empty_rounds = 0
-        # Group to the cores that claim it, sorted; and the same groups for matching topics.
-        self._claimants: dict[str, tuple[int, ...]] = {}
+        # Group to the cores that claim it, sorted; others only read it. And the same groups for matching topics.
+        self.cores_by_group: dict[str, tuple[int, ...]] = {}
         self._index = FilterIndex()
         self._matches = MatchCache(self._index)
         self._watchers: ClaimWatchers | None = None
@@ -78,11 +78,11 @@ class ClaimBook:
 
     def claimants(self, group: str) -> tuple[int, ...]:
         """The cores that claim a group, smaller ids first."""
-        return self._claimants.get(group, ())
+        return self.cores_by_group.get(group, ())
 
     def groups(self) -> KeysView[str]:
         """The groups that anybody claims."""
-        return self._claimants.keys()
+        return self.cores_by_group.keys()
 
     def match(self, topic: str) -> tuple[str, ...]:
         """The claimed groups that a topic belongs to (R25)."""
@@ -327,24 +327,26 @@ class ClaimBook:
 
         False for one group too many: the caller must not keep it either.
         """
-        cores = self._claimants.get(group, ())
+        cores = self.cores_by_group.get(group, ())
         if is_claimed:
             self._tell.claimed(core, group)
         if is_claimed and core not in cores:
             if not cores:
-                if len(self._claimants) >= self._settings.groups_max:
+                if len(self.cores_by_group) >= self._settings.groups_max:
                     self._changes.counters["rejected_groups_max"] += 1
                     self._changes.effects.append(Emit("limit_reached", group=group, detail="groups_max"))
                     return False
                 self._index.add(group)
-            others = [other for other in cores if other != REMEMBERED or core == self._identity]
-            self._claimants[group] = tuple(sorted((*others, core)))
+                self.cores_by_group[group] = (core,)
+            else:
+                others = [other for other in cores if other != REMEMBERED or core == self._identity]
+                self.cores_by_group[group] = tuple(sorted((*others, core)))
         elif not is_claimed and core in cores:
             rest = tuple(other for other in cores if other != core)
             if rest:
-                self._claimants[group] = rest
+                self.cores_by_group[group] = rest
             else:
-                del self._claimants[group]
+                del self.cores_by_group[group]
                 self._index.discard(group)
             self._tell.ended(core, group)
         self._changes.groups.add(group)

@@ -59,9 +59,9 @@ class Election:
 
     def core_of(self, group: str) -> int | None:
         """The core that this federator accepts for a group (R5)."""
-        claimants = self._claims.claimants(group)
+        claimants = self._claims.cores_by_group.get(group, ())
         if len(claimants) == 1:  # nearly always, and asked a million times in a large simulation
-            return claimants[0] if self._ways.is_live(claimants[0]) else None
+            return claimants[0] if claimants[0] in self._ways.live else None
         best: tuple[ElectionKey, int] | None = None
         for core in claimants:
             if not self._ways.is_live(core):

@@ -46,14 +46,14 @@ class Ways:
         self._raise_epoch = raise_epoch
         self.sequence = 0
         self._routes: dict[int, Route] = {}
-        # Cores that count in elections: reachable, or lost for less than an interval.
-        self._live: set[int] = {identity}
+        # Cores that count in elections: reachable, or lost for less than an interval. Others only read it.
+        self.live: set[int] = {identity}
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def is_live(self, core: int) -> bool:
         """Whether a core counts in elections (R5)."""
-        return core in self._live
+        return core in self.live
 
     def route(self, core: int) -> Route | None:
         """The way to another core, as far as one was ever announced."""
@@ -99,9 +99,8 @@ class Ways:
                     continue
             self._on_new_word(now, neighbour, core, epoch, sequence, distance, version)
         if frame.is_full:
-            listed = {announcement.core for announcement in frame.announcements}
-            for core, route in routes.items():
-                if core not in listed and route.entries.pop(identity, None) is not None:
+            for core in routes.keys() - {announcement[0] for announcement in frame.announcements}:
+                if routes[core].entries.pop(identity, None) is not None:
                     self._changes.routes.add(core)
 
     def _on_new_word(
@@ -200,16 +199,16 @@ class Ways:
                 self._answer_solicits(route)
             elif route.waiting:
                 self._pass_solicit(route, route.wanted)
-            if core not in self._live:
-                self._live.add(core)
+            if core not in self.live:
+                self.live.add(core)
                 self._touch_groups_of(core)
         return route.parents != parents
 
     def on_lost(self, core: int) -> None:
         """An interval after the last way to a core was lost: unless there is one again, it is not live (R5)."""
         route = self._routes.get(core)
-        if route is not None and route.distance == UNREACHABLE and core in self._live:
-            self._live.discard(core)
+        if route is not None and route.distance == UNREACHABLE and core in self.live:
+            self.live.discard(core)
             self._changes.counters["cores_lost"] += 1
             self._changes.effects.append(Emit("core_lost", core=core))
             self._touch_groups_of(core)
@@ -285,7 +284,7 @@ class Ways:
     def forget_core(self, core: int) -> None:
         """The core claims nothing any longer, or has been gone for too long."""
         self._routes.pop(core, None)
-        self._live.discard(core)
+        self.live.discard(core)
         self._changes.cores.discard(core)
 
     def age(self, now: float) -> None:

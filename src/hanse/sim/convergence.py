@@ -45,10 +45,10 @@ def _why_not(
         if group in excused:
             continue
         core = machines[0].core_of(group)
-        for machine in machines:
-            if machine.core_of(group) != core:
-                other = machine.core_of(group)
-                return f"{group}: {machine.identity} names core {other}, {component[0]} names {core}"
+        named = [machine.core_of(group) for machine in machines]
+        if named.count(core) < len(named):
+            identity, other = next((who, one) for who, one in zip(component, named, strict=True) if one != core)
+            return f"{group}: {identity} names core {other}, {component[0]} names {core}"
         if core is None:
             return f"{group}: {component[0]} knows no core"
         if core not in ways:

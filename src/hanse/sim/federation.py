@@ -699,13 +699,13 @@ class Federation:
             match effect:
                 case Send(neighbour, frame):
                     self._send_control(node, neighbour, frame)
+                case SubscribeHost(group):
+                    node.host.federator_filters.add(group)
+                    node.disk.wanted.add(group)
                 case SendRuns(neighbour, runs, token):
                     self._send_runs(node, neighbour, runs, token)
                 case SendSummaries() | Deliver() | Acknowledge() | Store() | Fetch() | Discard():
                     self._carry_out_custody(node, effect)
-                case SubscribeHost(group):
-                    node.host.federator_filters.add(group)
-                    node.disk.wanted.add(group)
                 case UnsubscribeHost(group):
                     node.host.federator_filters.discard(group)
                     node.disk.wanted.discard(group)

@@ -102,11 +102,11 @@ class RunResult:
 def run(profile: RunProfile) -> RunResult:
     """Simulate one federation from its start until its quiet rounds have been counted."""
     begun = time.perf_counter()
-    federation, checkers = _build(profile)
     # Long-lived objects by the million and no cycles among them: the collector would only walk them over and over.
     was_collecting = gc.isenabled()
     gc.disable()
     try:
+        federation, checkers = _build(profile)
         trouble, rounds = _converge(federation)
         if not trouble:
             _join_others(federation, profile)
