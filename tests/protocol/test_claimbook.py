@@ -17,7 +17,7 @@ class Shelf:
                 claimed=lambda core, group: self.heard.append(("claimed", core, group)),
                 ended=lambda core, group: self.heard.append(("ended", core, group)),
                 withdrawn=lambda now, group: self.heard.append(("withdrawn", now, group)),
-                left=lambda now, group: self.heard.append(("left", now, group)),
+                remembered=lambda until, group: self.heard.append(("remembered", until, group)),
                 emptied=lambda core: self.heard.append(("emptied", core)),
                 fetched=lambda: self.heard.append(("fetched",)),
             )
@@ -102,8 +102,10 @@ def test_a_core_that_begins_anew_has_not_given_its_groups_up() -> None:
     assert shelf.book.claimants("a") == (REMEMBERED,)
     assert shelf.book.claimants("b") == (9,)
     assert shelf.book.claimants("c") == (5,)
-    assert [heard for heard in shelf.heard if heard[0] == "left"] == [("left", 4.0, "a"), ("left", 4.0, "b")]
-    shelf.book.forget_remembered("a")
+    until = 4.0 + Settings().expiry_s
+    told = [heard for heard in shelf.heard if heard[0] == "remembered"]
+    assert told == [("remembered", until, "a"), ("remembered", until, "b")]
+    shelf.book.forget_remembered(until, "a")
     assert shelf.book.claimants("a") == ()
 
 
@@ -134,5 +136,27 @@ def test_a_group_that_is_left_to_others_is_remembered_unless_everybody_has_it() 
         shelf.book.on_delta(0.0, shelf.neighbour, ClaimDelta(9, 1_000, 2 * position + 1, (change,)))
     assert shelf.book.claimants("a") == (REMEMBERED,)
     assert shelf.book.claimants(MANAGEMENT_GROUP) == ()
-    shelf.book.forget_remembered("a")
+    shelf.book.forget_remembered(Settings().expiry_s, "a")
     assert shelf.book.claimants("a") == ()
+
+
+def test_a_group_that_was_given_up_twice_is_remembered_since_the_second_time() -> None:
+    """The first time's alarm must not end it: a publication under way would find the group unknown, and end there."""
+    shelf = Shelf()
+    left = ClaimChange("a", None, LEFT_TO_OTHERS)
+    for position, now in ((0, 0.0), (2, 1.5)):
+        shelf.tell(position, ("a", 100), now=now)
+        shelf.book.on_delta(now, shelf.neighbour, ClaimDelta(9, 1_000, position + 1, (left,)))
+    first, second = (until for _, until, _ in [heard for heard in shelf.heard if heard[0] == "remembered"])
+    shelf.book.forget_remembered(float(str(first)), "a")
+    assert shelf.book.claimants("a") == (REMEMBERED,)
+    shelf.book.forget_remembered(float(str(second)), "a")
+    assert shelf.book.claimants("a") == ()
+
+
+def test_no_room_for_a_group_means_that_it_is_not_remembered_either() -> None:
+    shelf = Shelf(groups_max=1)
+    shelf.book.remember("a", 3.0)
+    shelf.book.remember("b", 3.0)
+    assert set(shelf.book.groups()) == {"a"}
+    assert [heard for heard in shelf.heard if heard[0] == "remembered"] == [("remembered", 3.0, "a")]

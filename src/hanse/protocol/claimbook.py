@@ -9,6 +9,7 @@ The rules (docs/protocol.md R12):
   `ClaimWatchers`.
 """
 
+import math
 from collections.abc import Callable, Iterable, KeysView
 from dataclasses import dataclass
 
@@ -34,7 +35,7 @@ class ClaimWatchers:
         claimed: A core's claim of a group stands.
         ended: A core's claim of a group is gone.
         withdrawn: A core has said, now, that it gives a group up.
-        left: It had members, so that somebody else will claim the group.
+        remembered: A group counts as claimed until then, although nobody is known to claim it.
         emptied: A core other than this federator claims nothing any longer.
         fetched: A claim set that was being fetched is here, or is no longer waited for.
     """
@@ -42,7 +43,7 @@ class ClaimWatchers:
     claimed: Callable[[int, str], None]
     ended: Callable[[int, str], None]
     withdrawn: Callable[[float, str], None]
-    left: Callable[[float, str], None]
+    remembered: Callable[[float, str], None]
     emptied: Callable[[int], None]
     fetched: Callable[[], None]
 
@@ -68,6 +69,8 @@ class ClaimBook:
         self.cores_by_group: dict[str, tuple[int, ...]] = {}
         self._index = FilterIndex()
         self._matches = MatchCache(self._index)
+        # Groups that count as claimed, and until when.
+        self._remembered: dict[str, float] = {}
         self._watchers: ClaimWatchers | None = None
 
     def watch(self, watchers: ClaimWatchers) -> None:
@@ -140,14 +143,17 @@ class ClaimBook:
 
     # --- what was claimed before a restart ----------------------------------------------------------------------------
 
-    def remember(self, group: str) -> None:
+    def remember(self, group: str, until: float) -> None:
         """Somebody else claimed the group before we restarted, or will claim it now (R36)."""
-        if group != MANAGEMENT_GROUP:
-            self._record(REMEMBERED, group, is_claimed=True)
+        if group != MANAGEMENT_GROUP and self._record(REMEMBERED, group, is_claimed=True):
+            self._remembered[group] = until
+            self._tell.remembered(until, group)
 
-    def forget_remembered(self, group: str) -> None:
-        """Who has not claimed the group again by now has had time to."""
-        self._record(REMEMBERED, group, is_claimed=False)
+    def forget_remembered(self, now: float, group: str) -> None:
+        """Who has not claimed the group again by now has had time to, unless it was given up once more since."""
+        if self._remembered.get(group, math.inf) <= now:
+            del self._remembered[group]
+            self._record(REMEMBERED, group, is_claimed=False)
 
     # --- the claims of others -----------------------------------------------------------------------------------------
 
@@ -306,8 +312,7 @@ class ClaimBook:
             del claims.groups[change.group]
         if change.rank is None:
             if change.grouping == LEFT_TO_OTHERS and not self.claimants(change.group):
-                self.remember(change.group)
-                self._tell.left(now, change.group)
+                self.remember(change.group, now + self._settings.expiry_s)
             self._tell.withdrawn(now, change.group)
         if not claims.groups:
             self._tell.emptied(claims.core)
@@ -318,8 +323,7 @@ class ClaimBook:
         It has begun anew, or has told its whole set at once; the claim of its heir may come after it, by another way.
         """
         if self.claimants(group) == (core,):
-            self.remember(group)
-            self._tell.left(now, group)
+            self.remember(group, now + self._settings.expiry_s)
         self._record(core, group, is_claimed=False)
 
     def _record(self, core: int, group: str, *, is_claimed: bool) -> bool:

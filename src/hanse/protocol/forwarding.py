@@ -596,8 +596,14 @@ class Forwarding:
                     kept += tuple([group for group in others if table.is_claimed_by(neighbour, group)])
                 if kept:
                     held.append(run if len(kept) == len(run.groups) else run._replace(groups=kept))
-                if others:
-                    self._route_again(now, duty.entry, run._replace(groups=others), duty.source, now)
+                inside = tuple([group for group in others if table.is_member(group)])
+                if inside:
+                    self._route_again(now, duty.entry, run._replace(groups=inside), duty.source, now)
+                outside = tuple([group for group in others if group not in inside])
+                if outside:
+                    # The other way may lead over who has passed it on to us: that it was there does not count (R36).
+                    again = run._replace(groups=outside, is_returned=True)
+                    self._route_again(now, duty.entry, again, duty.source, now)
             if held:
                 self.custody.hold(neighbour, duty, held)
             self.custody.release(neighbour, duty)

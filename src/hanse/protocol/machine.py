@@ -96,7 +96,7 @@ class Machine:
                 claimed=mesh.end_fading,
                 ended=mesh.begin_fading,
                 withdrawn=self._election.on_withdrawn,
-                left=lambda now, group: self._alarms.set(now + settings.expiry_s, Due.FORGET, 0, group),
+                remembered=lambda until, group: alarms.set(until, Due.FORGET, 0, group),
                 emptied=ways.forget_core,
                 fetched=self._election.on_synchronised,
             )
@@ -225,8 +225,7 @@ class Machine:
         effects = self._changes.begin_step()
         self._forwarding.restore_delivered(now, delivered)
         for group in sorted(wanted):
-            self._claims.remember(group)
-            self._alarms.set(now + REMEMBERED_FACTOR * self.settings.expiry_s, Due.FORGET, 0, group)
+            self._claims.remember(group, now + REMEMBERED_FACTOR * self.settings.expiry_s)
         self._settle(now)
         self._custody.restore(dict(outbox or {}))
         return effects + self._custody.take_effects()
@@ -713,7 +712,7 @@ class Machine:
                 case Due.FADED:
                     self._mesh.on_faded(now, core, group)
                 case Due.FORGET:
-                    self._claims.forget_remembered(group)
+                    self._claims.forget_remembered(now, group)
                 case _:
                     assert_never(due)
 
