@@ -1248,6 +1248,22 @@ def test_r35_what_a_lost_neighbour_was_sent_goes_another_way_at_once() -> None:
     assert own(net, 0) == 0
 
 
+def test_r35_another_way_may_lead_over_who_has_passed_it_on_already() -> None:
+    """0 sends by 1 and 2 to 3, which loses its way to the core and finds one by 2: there it counted as a copy."""
+    links = [(0, 1), (0, 2), (1, 3), (2, 3), (3, 4), (4, 5), (2, 6), (6, 7), (7, 8), (8, 5)]
+    net = Network(9, links, interest={5: ["g"]})
+    net.run(5)
+    assert net.machines[2].parents_of(5) == (3,)
+    net.deaf.add((3, 4))
+    net.publish(0, "g", qos=1)
+    net.run(0.2)
+    assert net.got(5) == []
+    net.cut(3, 4)
+    net.run(5)
+    assert net.got(5) == ["g"]
+    assert own(net, 0) == 0
+
+
 def test_r35_what_is_not_acknowledged_is_sent_again() -> None:
     net = chain(2)
     net.deaf.add((0, 1))
