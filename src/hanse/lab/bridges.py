@@ -34,14 +34,17 @@ def bridge_lines(next_port: int, topic: str, qos: int, k: int) -> list[str]:
 class BridgeChain:
     """`async with BridgeChain(directory, brokers=4, qos=1) as chain: chain.urls`."""
 
-    def __init__(self, directory: Path, *, brokers: int, qos: int, topic: str = "load/#") -> None:
+    def __init__(
+        self, directory: Path, *, brokers: int, qos: int, topic: str = "load/#", queued_max: int = 100_000
+    ) -> None:
         broker_ports = ports.free(brokers)
         self.urls = [f"mqtt://{LOOPBACK}:{port}" for port in broker_ports]
         self.processes: list[SupervisedProcess] = []
         for k, port in enumerate(broker_ports):
             lines = bridge_lines(broker_ports[k + 1], topic, qos, k) if k + 1 < brokers else []
-            settings = mosquitto.BrokerSettings(port, directory / f"bridge-{k}", extra=tuple(lines))
-            command, output = mosquitto.command(settings), directory / f"bridge-{k}" / "output.log"
+            place = directory / f"bridge-{k}"
+            settings = mosquitto.BrokerSettings(port, place, extra=tuple(lines), queued_max=queued_max)
+            command, output = mosquitto.command(settings), place / "output.log"
             self.processes.append(SupervisedProcess(f"bridge {k}", command, output, ProcessSettings(restarts=False)))
 
     async def __aenter__(self) -> "BridgeChain":  # noqa: PYI034 - not meant to be derived from

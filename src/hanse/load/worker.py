@@ -13,6 +13,7 @@ import time
 from typing import Any
 
 from hanse.errors import HanseError
+from hanse.load.allocator import keep_freed_blocks
 from hanse.load.plan import Load
 from hanse.load.publisher import Publishers
 from hanse.load.subscriber import Subscribers
@@ -20,6 +21,7 @@ from hanse.load.subscriber import Subscribers
 
 def main() -> None:
     """Do the task, and report."""
+    keep_freed_blocks()
     task = json.loads(sys.stdin.readline())
     settings: dict[str, Any] = task["load"]
     for name in ("publish_urls", "subscribe_urls"):
