@@ -102,7 +102,7 @@ def test_a_core_that_begins_anew_has_not_given_its_groups_up() -> None:
     assert shelf.book.claimants("a") == (REMEMBERED,)
     assert shelf.book.claimants("b") == (9,)
     assert shelf.book.claimants("c") == (5,)
-    until = 4.0 + Settings().expiry_s
+    until = 4.0 + Settings().retention_s_max
     told = [heard for heard in shelf.heard if heard[0] == "remembered"]
     assert told == [("remembered", until, "a"), ("remembered", until, "b")]
     shelf.book.forget_remembered(until, "a")
@@ -136,7 +136,7 @@ def test_a_group_that_is_left_to_others_is_remembered_unless_everybody_has_it() 
         shelf.book.on_delta(0.0, shelf.neighbour, ClaimDelta(9, 1_000, 2 * position + 1, (change,)))
     assert shelf.book.claimants("a") == (REMEMBERED,)
     assert shelf.book.claimants(MANAGEMENT_GROUP) == ()
-    shelf.book.forget_remembered(Settings().expiry_s, "a")
+    shelf.book.forget_remembered(Settings().retention_s_max, "a")
     assert shelf.book.claimants("a") == ()
 
 

@@ -312,7 +312,7 @@ class ClaimBook:
             del claims.groups[change.group]
         if change.rank is None:
             if change.grouping == LEFT_TO_OTHERS and not self.claimants(change.group):
-                self.remember(change.group, now + self._settings.expiry_s)
+                self.remember(change.group, now + self._settings.retention_s_max)
             self._tell.withdrawn(now, change.group)
         if not claims.groups:
             self._tell.emptied(claims.core)
@@ -323,7 +323,7 @@ class ClaimBook:
         It has begun anew, or has told its whole set at once; the claim of its heir may come after it, by another way.
         """
         if self.claimants(group) == (core,):
-            self.remember(group, now + self._settings.expiry_s)
+            self.remember(group, now + self._settings.retention_s_max)
         self._record(core, group, is_claimed=False)
 
     def _record(self, core: int, group: str, *, is_claimed: bool) -> bool:

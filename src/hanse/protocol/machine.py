@@ -57,8 +57,6 @@ from hanse.protocol.settings import MANAGEMENT_GROUP, Settings
 from hanse.protocol.speaker import Speaker
 from hanse.protocol.ways import Ways
 
-# What others wanted before a restart holds for this many times K·A, unless it is told anew.
-REMEMBERED_FACTOR = 10
 # Since when groups that are gone were wanted is forgotten every so many rounds.
 TIDIED_ROUNDS = 10
 # A neighbour that has wanted a group for longer than we by less than this tells us nothing new (R37).
@@ -225,7 +223,7 @@ class Machine:
         effects = self._changes.begin_step()
         self._forwarding.restore_delivered(now, delivered)
         for group in sorted(wanted):
-            self._claims.remember(group, now + REMEMBERED_FACTOR * self.settings.expiry_s)
+            self._claims.remember(group, now + self.settings.retention_s_max)
         self._settle(now)
         self._custody.restore(dict(outbox or {}))
         return effects + self._custody.take_effects()
