@@ -1341,7 +1341,7 @@ def test_r36_a_core_that_begins_anew_and_has_not_claimed_yet_is_waited_for() -> 
     desk.say(1, claim_deltas=(ClaimDelta(9, 2_000, 0, (ClaimChange("h", 100),)),))
     desk.machine.publish(desk.now, [publication("g", qos=1)], 7)
     assert desk.machine.in_custody == 1
-    desk.wait(desk.machine.settings.expiry_s + 1.0, talking=[1])
+    desk.wait(desk.machine.settings.retention_s_max + 1.0, talking=[1])
     assert not desk.machine.is_known("g")
     assert desk.machine.in_custody == 0
 

@@ -73,6 +73,14 @@ class Election:
                 best = (key, core)
         return None if best is None else best[1]
 
+    def cores(self) -> dict[str, int | None]:
+        """The same for every claimed group at once; a simulation compares a million of them."""
+        live = self._ways.live
+        return {
+            group: claimants[0] if len(claimants) == 1 and claimants[0] in live else self.core_of(group)
+            for group, claimants in self._claims.cores_by_group.items()
+        }
+
     # --- what the manager says ----------------------------------------------------------------------------------------
 
     def on_ranked(self, group: str, rank: int) -> None:

@@ -234,6 +234,10 @@ class Machine:
         """The core that this federator accepts for a group (R5)."""
         return self._election.core_of(group)
 
+    def cores(self) -> dict[str, int | None]:
+        """The core that this federator accepts, for every group that anybody claims."""
+        return self._election.cores()
+
     def core_epoch(self, core: int) -> int | None:
         """The epoch in which this federator knows a core."""
         if core == self.identity:
