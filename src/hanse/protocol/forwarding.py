@@ -138,6 +138,8 @@ class Forwarding:
         self._seen = SeenIds(settings.seen_s, settings.seen_ids_max)
         self._topic_plans: dict[str, Plan] = {}
         self._link_plans: dict[tuple[int, tuple[str, ...]], Plan] = {}
+        # Neighbour and group of runs that came in under plans which hold no longer, and the time of the last run.
+        self._came: dict[tuple[int, str], float] = {}
         self._parked: deque[_Parked] = deque()
         self._parked_bytes = 0
         # 0 where it has to be asked for anew.
@@ -154,6 +156,9 @@ class Forwarding:
 
     def invalidate(self) -> None:
         """The control side changed: no plan holds any longer."""
+        if len(self._came) < PLANS_MAX:
+            came = [(neighbour, group) for neighbour, groups in self._link_plans for group in groups]
+            self._came.update(dict.fromkeys(came, self.accounts.now))
         self._topic_plans.clear()
         self._link_plans.clear()
         self._hop_limit = 0
@@ -170,6 +175,9 @@ class Forwarding:
         self.retention.age(now, self._table.is_contested)
         while self._parked and self._parked[0].expires_at <= now:
             self._drop_parked("parked_expired", "parked_expired")
+        if self._came:
+            oldest = now - self._settings.retention_s
+            self._came = {way: at for way, at in self._came.items() if at > oldest}
 
     def retry_parked(self) -> dict[int, list[Run]]:
         """Frames for what was parked and now has a way, in the order in which it was parked (R30)."""
@@ -596,14 +604,8 @@ class Forwarding:
                     kept += tuple([group for group in others if table.is_claimed_by(neighbour, group)])
                 if kept:
                     held.append(run if len(kept) == len(run.groups) else run._replace(groups=kept))
-                inside = tuple([group for group in others if table.is_member(group)])
-                if inside:
-                    self._route_again(now, duty.entry, run._replace(groups=inside), duty.source, now)
-                outside = tuple([group for group in others if group not in inside])
-                if outside:
-                    # The other way may lead over who has passed it on to us: that it was there does not count (R36).
-                    again = run._replace(groups=outside, is_returned=True)
-                    self._route_again(now, duty.entry, again, duty.source, now)
+                if others:
+                    self._route_again(now, duty.entry, run._replace(groups=others), duty.source, now)
             if held:
                 self.custody.hold(neighbour, duty, held)
             self.custody.release(neighbour, duty)
@@ -672,7 +674,8 @@ class Forwarding:
         """Another way for a run, or back to where it came from, or it waits (R35, R36)."""
         plan = self._plan(run.groups, source)
         for neighbour, groups in plan.hops:
-            self._send_again(now, entry, neighbour, run._replace(groups=groups), source)
+            is_returned = run.is_returned or self._may_have_passed(neighbour, groups)
+            self._send_again(now, entry, neighbour, run._replace(groups=groups, is_returned=is_returned), source)
         back = tuple([group for group in plan.blocked if self._leads_back(group, source)])
         if back and now > since:
             self._send_again(now, entry, source, run._replace(groups=back, hops=run.hops + 1, is_returned=True), NOBODY)
@@ -681,6 +684,10 @@ class Forwarding:
         blocked = tuple([group for group in plan.blocked if group not in back])
         if blocked:
             self.custody.block(now, entry, run._replace(groups=blocked), source)
+
+    def _may_have_passed(self, neighbour: int, groups: tuple[str, ...]) -> bool:
+        """Whether a neighbour may have sent us what it is to take now: that it was there does not count (R36)."""
+        return any((neighbour, group) in self._came and not self._table.is_member(group) for group in groups)
 
     def _send_again(self, now: float, entry: Entry, neighbour: int, run: Run, source: int) -> None:
         self._counters["rerouted"] += run.length
