@@ -115,20 +115,6 @@ def test_the_caches_of_plans_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(desk.machine._forwarding._link_plans) <= 3
 
 
-def test_where_runs_came_from_is_remembered_for_a_while_and_within_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    desk = outsider("g", "h")
-    data_path = desk.machine._forwarding
-    desk.machine.forward(desk.now, 2, [runs(0, b"")])
-    data_path.invalidate()
-    assert set(data_path._came) == {(2, "g")}
-    monkeypatch.setattr(forwarding, "PLANS_MAX", 1)
-    desk.machine.forward(desk.now, 2, [runs(1, b"", group="h")])
-    data_path.invalidate()
-    assert set(data_path._came) == {(2, "g")}
-    desk.wait(desk.machine.settings.retention_s + 1.5, talking=[1, 2])
-    assert not data_path._came
-
-
 def test_parked_publications_keep_waiting_for_the_groups_that_are_still_without_a_way() -> None:
     desk = Desk(peers=(1, 2))
     for peer, core, group in ((1, 8, "g"), (2, 9, "+")):

@@ -121,6 +121,8 @@ class _Parked(NamedTuple):
 OUTSIDER = "\0"
 # Before a group: it came back, and was sent through the mesh once more.
 TURNED = "\1"
+# Before a neighbour: a copy came from it of what passed here on its way to a mesh.
+CAME = "\2"
 # The groups of a run that waits to be matched.
 UNMATCHED: tuple[str, ...] = ()
 
@@ -138,8 +140,6 @@ class Forwarding:
         self._seen = SeenIds(settings.seen_s, settings.seen_ids_max)
         self._topic_plans: dict[str, Plan] = {}
         self._link_plans: dict[tuple[int, tuple[str, ...]], Plan] = {}
-        # Neighbour and group of runs that came in under plans which hold no longer, and the time of the last run.
-        self._came: dict[tuple[int, str], float] = {}
         self._parked: deque[_Parked] = deque()
         self._parked_bytes = 0
         # 0 where it has to be asked for anew.
@@ -156,9 +156,6 @@ class Forwarding:
 
     def invalidate(self) -> None:
         """The control side changed: no plan holds any longer."""
-        if len(self._came) < PLANS_MAX:
-            came = [(neighbour, group) for neighbour, groups in self._link_plans for group in groups]
-            self._came.update(dict.fromkeys(came, self.accounts.now))
         self._topic_plans.clear()
         self._link_plans.clear()
         self._hop_limit = 0
@@ -175,9 +172,6 @@ class Forwarding:
         self.retention.age(now, self._table.is_contested)
         while self._parked and self._parked[0].expires_at <= now:
             self._drop_parked("parked_expired", "parked_expired")
-        if self._came:
-            oldest = now - self._settings.retention_s
-            self._came = {way: at for way, at in self._came.items() if at > oldest}
 
     def retry_parked(self) -> dict[int, list[Run]]:
         """Frames for what was parked and now has a way, in the order in which it was parked (R30)."""
@@ -495,6 +489,9 @@ class Forwarding:
             if not fresh:
                 self._counters["duplicates"] += count
                 self.accounts.add("duplicate", stream, groups, count, 0)
+                mark = f"{CAME}{neighbour}"
+                if run.qos and mark not in served and any(OUTSIDER + group in served for group in groups):
+                    window.record(now, first, count, (served | {mark}, was_delivered))
                 continue
             plan = self._plan_link(neighbour, fresh)
             low, high = first - run.first, first - run.first + count - 1
@@ -674,7 +671,7 @@ class Forwarding:
         """Another way for a run, or back to where it came from, or it waits (R35, R36)."""
         plan = self._plan(run.groups, source)
         for neighbour, groups in plan.hops:
-            is_returned = run.is_returned or self._may_have_passed(neighbour, groups)
+            is_returned = run.is_returned or self._came_from(neighbour, run)
             self._send_again(now, entry, neighbour, run._replace(groups=groups, is_returned=is_returned), source)
         back = tuple([group for group in plan.blocked if self._leads_back(group, source)])
         if back and now > since:
@@ -685,9 +682,13 @@ class Forwarding:
         if blocked:
             self.custody.block(now, entry, run._replace(groups=blocked), source)
 
-    def _may_have_passed(self, neighbour: int, groups: tuple[str, ...]) -> bool:
-        """Whether a neighbour may have sent us what it is to take now: that it was there does not count (R36)."""
-        return any((neighbour, group) in self._came and not self._table.is_member(group) for group in groups)
+    def _came_from(self, neighbour: int, run: Run) -> bool:
+        """Whether a neighbour has sent us, too, what it is to take now: that it was there does not count (R36)."""
+        window = self._seen.window(run.origin, run.epoch) if run.origin != self.identity else None
+        if window is None:
+            return False
+        mark = f"{CAME}{neighbour}"
+        return any(done is not None and mark in done[0] for _, _, done in window.pieces(run.first, run.length))
 
     def _send_again(self, now: float, entry: Entry, neighbour: int, run: Run, source: int) -> None:
         self._counters["rerouted"] += run.length
