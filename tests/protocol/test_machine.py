@@ -23,6 +23,20 @@ def behind(desk: Desk, peer: int, core: int = 9, *, sequence: int = 1, distance:
     desk.say(peer, announcements=(Announcement(core, 1_000, sequence, distance, version),))
 
 
+def test_the_cores_of_all_groups_are_those_of_each() -> None:
+    net = Network(4, [(0, 1), (1, 2), (2, 3)])
+    net.run(3)
+    net.subscribe(0, "g")
+    net.subscribe(3, "g")
+    net.subscribe(2, "h")
+    net.run(0.015)  # two claim the first: neither has heard of the other
+    for machine in net.machines.values():
+        assert machine.cores() == {group: machine.core_of(group) for group in machine.groups()}
+    net.run(1.0)
+    assert [machine.cores() for machine in net.machines.values()] == [net.machines[0].cores()] * 4
+    assert net.machines[3].cores()["g"] == 0
+
+
 def test_the_rank_that_the_manager_gives_is_claimed_and_moves_the_core() -> None:
     net = Network(3, [(0, 1), (1, 2)])
     net.run(3)
