@@ -8,8 +8,8 @@ from hanse.mqtt.receiving import Receiving
 from hanse.mqtt.refusal import Refusal
 
 
-def one(receiving: Receiving, packet_id: int, qos: int = 1, *, dup: bool = False) -> Publication:
-    return Publication(b"", "t", qos, False, dup, receiving.receipt_base + packet_id if qos else 0, ())
+def one(receiving: Receiving, packet_id: int, qos: int = 1, *, dup: bool = False, packet: bytes = b"") -> Publication:
+    return Publication(packet, "t", qos, False, dup, receiving.receipt_base + packet_id if qos else 0, ())
 
 
 def make(receive_max: int = 10) -> Receiving:
@@ -114,3 +114,50 @@ def test_attack_more_than_the_receive_maximum_ends_the_connection() -> None:
     with pytest.raises(Refusal) as caught:
         receiving.admit([one(receiving, n) for n in range(1, 5)])
     assert caught.value.reason_code == 0x93
+
+
+@pytest.mark.parametrize("dup", [False, True])
+@pytest.mark.parametrize(("qos", "answer"), [(1, b"\x40\x02\x00\x05"), (2, b"\x50\x02\x00\x05")])
+def test_a_broker_that_forgot_a_release_gives_its_identifier_to_another(qos: int, answer: bytes, dup: bool) -> None:
+    """Killed, it came back with an older state. A PUBREC for one of QoS 1 made it close every connection."""
+    receiving = make()
+    receiving.admit([one(receiving, 5, 2, packet=b"old")])
+    receiving.ack([receiving.receipt_base + 5])
+    receiving.detach()
+    receiving.attach(session_present=True)
+    another = one(receiving, 5, qos, dup=dup, packet=b"new")
+    assert receiving.admit([another]) == ([another], b"")
+    assert receiving.ack([another.receipt]) == answer
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "answer"),
+    [(2, 1, b"\x40\x02\x00\x05"), (2, 2, b"\x50\x02\x00\x05"), (1, 2, b"\x50\x02\x00\x05")],
+)
+def test_the_ack_of_one_that_the_broker_has_forgotten_answers_nothing(old: int, new: int, answer: bytes) -> None:
+    receiving = make()
+    receiving.admit([one(receiving, 5, old, packet=b"old")])
+    receiving.detach()
+    receiving.attach(session_present=True)
+    another = one(receiving, 5, new, packet=b"new")
+    assert receiving.admit([another]) == ([another], b"")
+    assert receiving.ack([another.receipt]) == b""
+    assert receiving.ack([another.receipt]) == answer
+
+
+def test_of_two_under_one_identifier_over_one_connection_the_second_is_dropped_and_counted() -> None:
+    """The broker has both, and would take the answer to the second for one to the first."""
+    receiving = make()
+    receiving.admit([one(receiving, 5, 2, packet=b"first")])
+    assert receiving.admit([one(receiving, 5, 2, packet=b"second")]) == ([], b"")
+    assert receiving._counters.drops["held_already"] == 1
+
+
+def test_forgetting_twice_swallows_two_acks() -> None:
+    receiving = make()
+    for packet in (b"first", b"second", b"third"):
+        receiving.admit([one(receiving, 5, 2, packet=packet)])
+        receiving.detach()
+        receiving.attach(session_present=True)
+    receipt = receiving.receipt_base + 5
+    assert [receiving.ack([receipt]) for _ in range(3)] == [b"", b"", b"\x50\x02\x00\x05"]

@@ -6,7 +6,10 @@ Rules:
   the PUBACK is withheld, at QoS 2 the PUBREC; PUBREL and PUBCOMP then run by themselves.
 - A publication that the caller still holds is not handed to it a second time when the peer sends it again after a
   reconnect: its later `ack` answers both.
-- At QoS 2 an identifier that was PUBRECed and not yet released is a double: answered again, dropped (4.3.3).
+- At QoS 2 an identifier that was PUBRECed and not yet released is a double: answered again, dropped (4.3.3). Unless
+  it bears another publication: a broker that was killed comes back with what it last saved, has forgotten the old
+  one, and gives its identifier to the next. Taken for a double, that one would be lost; and a PUBREC for one of QoS 1
+  ends the connection, again with every new one. The old one's `ack` then answers nothing.
 - A *receipt* names the session as well as the packet identifier: an `ack` that comes after the session was lost
   cannot acknowledge another publication that got the same identifier.
 - The peer may have `receive_max` of them outstanding; one more ends the connection (3.3.4), unless `tolerated` says
@@ -27,6 +30,7 @@ from hanse.mqtt.publication import Publication
 from hanse.mqtt.refusal import ID_NOT_FOUND, RECEIVE_MAX_EXCEEDED, Refusal
 
 _SESSION: int = 1 << 16
+_END_BYTES = 128
 
 
 class Receiving:
@@ -40,6 +44,10 @@ class Receiving:
         self._held: dict[int, int] = {}  # receipt to QoS: handed to the caller
         self._reused: dict[int, int] = {}  # receipt of QoS 1 to how many more were handed over under it
         self._unreleased: set[int] = set()  # receipts of QoS 2: PUBREC sent
+        # Receipts of QoS 2, held or unreleased: what they bear, and the connection over which it came last.
+        self._prints: dict[int, tuple[int, int]] = {}
+        self._forgotten: dict[int, int] = {}  # receipt to how many of its acks the peer has forgotten
+        self._connection = 0
         self._answered: set[int] = set()  # receipts of QoS 1 whose `ack` came while there was no connection
         self._is_attached = False
 
@@ -56,6 +64,9 @@ class Receiving:
             self._reused.clear()
             self._unreleased.clear()
             self._answered.clear()
+            self._prints.clear()
+            self._forgotten.clear()
+        self._connection += 1
         self._is_attached = True
 
     def detach(self) -> None:
@@ -75,34 +86,65 @@ class Receiving:
             taken = {publication[5]: publication[2] for publication in publications if publication[5]}
             if len(taken) + receipts.count(0) == len(receipts):
                 held.update(taken)
+                if 2 in taken.values():
+                    self._print([publication for publication in publications if publication[2] == 2])
                 self._check_window()
                 return publications, b""
-        fresh: list[Publication] = []
         answers: list[int] = []
         late: list[int] = []
-        for publication in publications:
-            receipt = publication[5]
-            if receipt:
-                if receipt in self._unreleased:
-                    answers.append(receipt)
-                    self._counters.drop("double_qos2")
-                    continue
-                if receipt in self._answered:
-                    self._answered.remove(receipt)
-                    if publication[4]:
-                        late.append(receipt)
-                        self._counters.drop("answered_already")
-                        continue
-                if receipt in held:
-                    if held[receipt] != 1 or publication[4]:
-                        self._counters.drop("held_already")
-                        continue
-                    self._reused[receipt] = self._reused.get(receipt, 0) + 1
-                    self._counters.refuse("identifier_reused")
-                held[receipt] = publication[2]
-            fresh.append(publication)
+        fresh = [one for one in publications if not one[5] or self._is_fresh(one, answers, late)]
         self._check_window()
         return fresh, _packets(0x40020000, late) + _packets(0x50020000, answers)
+
+    def _is_fresh(self, publication: Publication, answers: list[int], late: list[int]) -> bool:
+        """Whether the caller is to have it; else it is answered at once, by PUBREC or PUBACK, or by the ack to come."""
+        receipt, qos, is_again = publication[5], publication[2], publication[4]
+        held = self._held
+        if receipt in self._unreleased:
+            if self._is_the_same(publication):
+                answers.append(receipt)
+                self._counters.drop("double_qos2")
+                return False
+            self._unreleased.remove(receipt)
+            del self._prints[receipt]
+            self._counters.refuse("identifier_reused")
+        if receipt in self._answered:
+            self._answered.remove(receipt)
+            if is_again and qos == 1:
+                late.append(receipt)
+                self._counters.drop("answered_already")
+                return False
+        if receipt in held:
+            if self._is_held_already(publication):
+                self._counters.drop("held_already")
+                return False
+            reused = self._reused if held[receipt] == qos == 1 else self._forgotten
+            reused[receipt] = reused.get(receipt, 0) + 1
+            self._counters.refuse("identifier_reused")
+        held[receipt] = qos
+        if qos == 2:
+            self._print([publication])
+        return True
+
+    def _is_held_already(self, publication: Publication) -> bool:
+        """Whether the caller has it, under an identifier that is held."""
+        receipt, qos = publication[5], publication[2]
+        if self._held[receipt] == 1:
+            return qos == 1 and publication[4]
+        # Two that came over one connection: the peer has both, and the first answer is for the first.
+        return self._is_the_same(publication) or self._prints[receipt][1] == self._connection
+
+    def _is_the_same(self, publication: Publication) -> bool:
+        """Whether an identifier of QoS 2 still bears what it bore; then it has come over this connection, too."""
+        receipt = publication[5]
+        is_same = publication[2] == 2 and self._prints[receipt][0] == _print_of(publication[0])
+        if is_same:
+            self._prints[receipt] = (self._prints[receipt][0], self._connection)
+        return is_same
+
+    def _print(self, publications: list[Publication]) -> None:
+        for publication in publications:
+            self._prints[publication[5]] = (_print_of(publication[0]), self._connection)
 
     def _check_window(self) -> None:
         outstanding = len(self._held) + len(self._unreleased)
@@ -117,7 +159,9 @@ class Receiving:
         """What tells the peer that these are done with: PUBACK at QoS 1, PUBREC at QoS 2, in the order given."""
         words: list[int] = []
         for receipt in receipts:
-            qos = 1 if self._reused and self._ack_reused(receipt) else self._held.pop(receipt, None)
+            if self._forgotten and _count_down(self._forgotten, receipt):
+                continue
+            qos = 1 if self._reused and _count_down(self._reused, receipt) else self._held.pop(receipt, None)
             if qos is None:
                 if receipt:
                     self._counters.refuse("stale_receipt")
@@ -129,13 +173,6 @@ class Receiving:
                 self._unreleased.add(receipt)
                 words.append(0x50020000 | receipt & 0xFFFF)
         return _packets(0, words) if self._is_attached else b""
-
-    def _ack_reused(self, receipt: int) -> bool:
-        """Whether another publication is held under the same identifier; then one of them is done with."""
-        more = self._reused.pop(receipt, 0)
-        if more > 1:
-            self._reused[receipt] = more - 1
-        return more > 0
 
     def reject(self, receipt: int, qos: int, reason_code: int) -> bytes:
         """What tells the peer that one was not taken, for a reason; it will not come again."""
@@ -149,6 +186,7 @@ class Receiving:
             receipt = self.receipt_base + packet_id
             if receipt in self._unreleased:
                 self._unreleased.remove(receipt)
+                self._prints.pop(receipt, None)
                 answers.append(b"\x70\x02" + packet_id.to_bytes(2))
             else:
                 # A former process's, or one whose PUBCOMP was lost. Unanswered, the peer asks for ever.
@@ -164,3 +202,16 @@ def _packets(kind: int, numbers: list[int]) -> bytes:
     if byteorder == "little":
         words.byteswap()
     return words.tobytes()
+
+
+def _count_down(counts: dict[int, int], receipt: int) -> bool:
+    """Whether there is one of this receipt to take away; it is, with this."""
+    more = counts.pop(receipt, 0)
+    if more > 1:
+        counts[receipt] = more - 1
+    return more > 0
+
+
+def _print_of(packet: bytes) -> int:
+    """By what a publication is known again: its length and both its ends."""
+    return hash((len(packet), packet[:_END_BYTES], packet[-_END_BYTES:]))

@@ -191,6 +191,19 @@ def test_a_broker_of_nobody_in_the_pair_excuses_nothing() -> None:
     assert (found.lost, found.not_durable, found.doubled_by_broker, found.duplicates[1]) == (1, 0, 0, 1)
 
 
+def test_a_publication_that_the_killed_broker_had_received_is_its_to_keep_whoever_completes_it() -> None:
+    """The publisher only releases what it got a PUBREC for; a broker that has forgotten it says PUBCOMP."""
+    made = history()
+    made.publishers[0].received_s[19] = 101.95
+    made.publishers[0].acked_s[19] = 103.5
+    lose(made, 19)
+    found = count(made, Span(102.0, 102.0, 103.0, {ORIGIN: 102.0}))
+    assert (found.lost, found.not_durable) == (0, 1)
+    made.publishers[0].received_s[19] = 102.5
+    found = count(made, Span(102.0, 102.0, 103.0, {ORIGIN: 102.0}))
+    assert (found.lost, found.not_durable) == (1, 0)
+
+
 def test_a_publication_that_was_acknowledged_only_after_the_kill_must_arrive() -> None:
     made = history()
     made.publishers[0].acked_s[19] = 103.5

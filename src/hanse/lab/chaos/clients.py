@@ -127,6 +127,13 @@ class Publisher(ClientHandler):
             if number >= first:
                 self.sent.acked_s[number - first] = now_s
 
+    def on_received(self, pairs: list[tuple[int, int]]) -> None:
+        """Note when the broker first had it."""
+        now_s, first = time.monotonic(), self._first_number
+        for number, _ in pairs:
+            if first is not None and number >= first and not self.sent.received_s[number - first]:
+                self.sent.received_s[number - first] = now_s
+
     def on_refused(self, refused: list[tuple[int, int]]) -> None:
         """The broker took them not. What it forgot with its session, though it had it, stays unknown."""
         for number, reason in refused:

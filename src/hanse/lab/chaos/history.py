@@ -26,6 +26,8 @@ class Sent:
         self.count = 0
         self.sent_s = array("d", bytes(8 * count))
         self.acked_s = array("d", bytes(8 * count))
+        # At QoS 2, when the broker said that it has it (PUBREC): from then on it is the only one, if nobody else has.
+        self.received_s = array("d", bytes(8 * count))
         self.refused = bytearray(count)
         self.retried = bytearray(count)
 

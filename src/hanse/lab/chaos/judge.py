@@ -5,7 +5,7 @@ Rules:
 1. A pair is a publication that its broker acknowledged, and a subscriber that was there before it and came back.
    A publication without an acknowledgement is *unknown*: it may arrive or not.
 2. A pair that did not arrive is *lost*, unless its publisher's or its subscriber's broker was killed within
-   `DURABLE_S` after it was sent: then only that broker had it, and it is *not durable* (and counted).
+   `DURABLE_S` after it took it: then only that broker had it, and it is *not durable* (and counted).
 3. A second copy at QoS 1 is allowed for what was in flight when the fault struck: sent before, and not yet seen
    `SETTLE_S` earlier (its acknowledgement has a way to go, too). At QoS 2 none is. A killed broker finds an older
    state of its sessions on disk, and repeats what it had forgotten to be done: those copies are counted apart
@@ -166,9 +166,11 @@ def _was_durable(span: Span | None, sent: Sent, number: int, reader: Reader) -> 
     """Whether a message that was acknowledged was more than in the memory of a broker that was killed (rule 2)."""
     if span is None:
         return True
-    # The publisher's broker acknowledged it, and died; one that it acknowledges later is a new broker's to keep.
+    # The publisher's broker took it, and died; one that it takes later is a new broker's to keep. At QoS 2 it has
+    # taken what it answered by PUBREC: the publisher only releases that, and a broker that forgot it says "released".
     killed_s = span.brokers_killed.get(sent.site)
-    if killed_s is not None and killed_s - DURABLE_S <= sent.acked_s[number] <= killed_s:
+    taken_s = sent.received_s[number] or sent.acked_s[number]
+    if killed_s is not None and killed_s - DURABLE_S <= taken_s <= killed_s:
         return False
     # The subscriber's broker took it from its federator, and died.
     killed_s = span.brokers_killed.get(reader.site)
