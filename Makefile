@@ -26,7 +26,7 @@ format: setup
 
 # Most of the tests with real processes wait: four at a time fill two cores.
 test: check
-	$(bin)/pytest -n 4 --dist loadfile
+	$(bin)/pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 test-all: export HANSE_FUZZ_SECONDS ?= 600
 test-all: export HANSE_SETUP = all
