@@ -147,10 +147,11 @@ def test_a_group_that_was_given_up_twice_is_remembered_since_the_second_time() -
     for position, now in ((0, 0.0), (2, 1.5)):
         shelf.tell(position, ("a", 100), now=now)
         shelf.book.on_delta(now, shelf.neighbour, ClaimDelta(9, 1_000, position + 1, (left,)))
-    first, second = (until for _, until, _ in [heard for heard in shelf.heard if heard[0] == "remembered"])
-    shelf.book.forget_remembered(float(str(first)), "a")
+    first, second = (now + Settings().retention_s_max for now in (0.0, 1.5))
+    assert [heard[1:] for heard in shelf.heard if heard[0] == "remembered"] == [(first, "a"), (second, "a")]
+    shelf.book.forget_remembered(first, "a")
     assert shelf.book.claimants("a") == (REMEMBERED,)
-    shelf.book.forget_remembered(float(str(second)), "a")
+    shelf.book.forget_remembered(second, "a")
     assert shelf.book.claimants("a") == ()
 
 

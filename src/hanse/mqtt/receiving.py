@@ -25,12 +25,12 @@ from collections.abc import Iterable
 from sys import byteorder
 
 from hanse.mqtt.counters import Counters
+from hanse.mqtt.likeness import checksum_of
 from hanse.mqtt.limits import RECEIVE_MAX
 from hanse.mqtt.publication import Publication
 from hanse.mqtt.refusal import ID_NOT_FOUND, RECEIVE_MAX_EXCEEDED, Refusal
 
 _SESSION: int = 1 << 16
-_END_BYTES = 128
 
 
 class Receiving:
@@ -213,5 +213,4 @@ def _count_down(counts: dict[int, int], receipt: int) -> bool:
 
 
 def _print_of(packet: bytes) -> int:
-    """By what a publication is known again: its length and both its ends."""
-    return hash((len(packet), packet[:_END_BYTES], packet[-_END_BYTES:]))
+    return len(packet) << 32 | checksum_of(packet)

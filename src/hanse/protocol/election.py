@@ -74,12 +74,8 @@ class Election:
         return None if best is None else best[1]
 
     def cores(self) -> dict[str, int | None]:
-        """The same for every claimed group at once; a simulation compares a million of them."""
-        live = self._ways.live
-        return {
-            group: claimants[0] if len(claimants) == 1 and claimants[0] in live else self.core_of(group)
-            for group, claimants in self._claims.cores_by_group.items()
-        }
+        """The same for every claimed group at once."""
+        return {group: self.core_of(group) for group in self._claims.cores_by_group}
 
     # --- what the manager says ----------------------------------------------------------------------------------------
 
@@ -213,6 +209,7 @@ class Election:
             if not self._wants(group) and group not in self._asked:
                 self.hand_over(group)
         self._asked.clear()
+        self._joined_by_others.intersection_update(self._claims.own.groups)
         for group in [group for group, (_, until) in self._inherited.items() if until <= now]:
             del self._inherited[group]  # the core has interest again, and keeps the group
             self._changes.groups.add(group)
