@@ -629,6 +629,15 @@ def test_r18_whoever_loses_the_last_parent_says_so_at_once_and_solicits() -> Non
     assert frame.solicits == (Solicit(9, 1_000, 6),)
 
 
+def test_r18_who_loses_the_last_parent_solicits_the_newest_number_that_those_who_wait_for_it_need() -> None:
+    # 20 brokers in a ring whose core was lost on one side asked one after the other, a round trip each.
+    desk = Desk(peers=(1, 2, 3))
+    desk.say(1, announcements=(Announcement(9, 1_000, 5, 1, 0),))
+    desk.say(2, solicits=(Solicit(9, 1_000, 8),))
+    desk.step(LinkDown(1))
+    assert desk.last_to(3).solicits == (Solicit(9, 1_000, 8),)
+
+
 def test_r18_a_neighbour_with_a_way_answers_a_solicit_at_once() -> None:
     desk = Desk(peers=(1, 2))
     desk.say(1, announcements=(Announcement(9, 1_000, 5, 1, 0),))

@@ -71,11 +71,11 @@ class ClaimBook:
         self._matches = MatchCache(self._index)
         # Groups that count as claimed, and until when.
         self._remembered: dict[str, float] = {}
-        self._watchers: ClaimWatchers | None = None
+        self._tell: ClaimWatchers
 
     def watch(self, watchers: ClaimWatchers) -> None:
         """Say who is to hear of changes; before the first one."""
-        self._watchers = watchers
+        self._tell = watchers
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -232,6 +232,8 @@ class ClaimBook:
                 self._outlive(now, part.core, group)
             elif not self._record(part.core, group, is_claimed=True):
                 del claims.groups[group]
+        if is_whole and len(claims.groups) == part.total:
+            claims.pass_on(part)
         if not claims.groups:
             self._tell.emptied(part.core)
         self._changes.claims.add(part.core)
@@ -295,11 +297,6 @@ class ClaimBook:
                 self._end_fetch(core)
 
     # --- keeping in step ----------------------------------------------------------------------------------------------
-
-    @property
-    def _tell(self) -> ClaimWatchers:
-        assert self._watchers is not None, "watch() comes before the first change"
-        return self._watchers
 
     def _standing(self, core: int) -> tuple[int, int]:
         """The epoch and version that we have of a core's claims."""

@@ -13,7 +13,7 @@ from hanse.protocol.messages import ClaimChange, ClaimDelta, ClaimPart
 class ClaimSet:
     """One core's claims as known here (or our own)."""
 
-    __slots__ = ("_log", "_log_max", "_snapshot", "_snapshot_version", "core", "epoch", "groups", "version")
+    __slots__ = ("_log", "_log_max", "_snapshot", "_snapshot_version", "_whole", "core", "epoch", "groups", "version")
 
     def __init__(self, core: int, epoch: int, log_max: int) -> None:
         self.core = core
@@ -26,6 +26,8 @@ class ClaimSet:
         # The whole set as of one version, kept while neighbours fetch it part by part.
         self._snapshot: tuple[ClaimChange, ...] = ()
         self._snapshot_version = -1
+        # The whole set as the one part that it was last told as: every neighbour is told the same.
+        self._whole: ClaimPart | None = None
 
     def change(self, change: ClaimChange) -> None:
         """The next version: one claim made, altered or withdrawn."""
@@ -48,10 +50,16 @@ class ClaimSet:
         """Take over a whole set; the groups that differ."""
         groups = {claim.group: claim for claim in claims}
         before = self.groups
-        differing = {group for group in before.keys() | groups.keys() if before.get(group) != groups.get(group)}
+        differing = set(groups)
+        if before:
+            differing = {group for group in before.keys() | groups.keys() if before.get(group) != groups.get(group)}
         self.groups, self.epoch, self.version = groups, epoch, version
         self._log.clear()
         return differing
+
+    def pass_on(self, whole: ClaimPart) -> None:
+        """The set is just what this part says: neighbours can be told it as it came."""
+        self._whole = whole
 
     def delta_since(self, version: int, changes_max: int) -> ClaimDelta | None:
         """The changes after `version`, or None where they are no longer remembered or there are none."""
@@ -63,6 +71,14 @@ class ClaimSet:
 
     def part(self, snapshot_version: int, offset: int, claims_max: int) -> ClaimPart:
         """The part at `offset` of the snapshot that the asker began with, or the first part of a new one."""
+        whole = self._whole
+        if (
+            snapshot_version < 0
+            and whole is not None
+            and (whole.epoch, whole.version) == (self.epoch, self.version)
+            and whole.total <= claims_max
+        ):
+            return whole
         if snapshot_version < 0 or snapshot_version != self._snapshot_version or offset > len(self._snapshot):
             if snapshot_version != self.version:
                 offset = 0
@@ -73,6 +89,7 @@ class ClaimSet:
         part = ClaimPart(self.core, self.epoch, self._snapshot_version, offset, total, claims)
         if offset + len(claims) == total:
             self._snapshot, self._snapshot_version = (), -1
+        self._whole = part if len(claims) == total else None
         return part
 
 

@@ -8,6 +8,7 @@ The rules:
 """
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import TypeVar
 
 from hanse.errors import RemoteError
@@ -204,6 +205,12 @@ def _put_announcement(item: Announcement) -> bytes:
     )
 
 
+# All neighbours are told the same, one after the other: a round's announcements of 100 cores take 0.5 ms to encode.
+@lru_cache(maxsize=1)
+def _put_announcements(items: tuple[Announcement, ...]) -> bytes:
+    return b"".join((b"\x01", _varint(len(items)), *map(_put_announcement, items)))
+
+
 def _get_announcement(reader: _Reader) -> Announcement:
     core, epoch, sequence = reader.federator(), reader.epoch(), reader.sequence()
     distance = reader.varint(0xFFFF, "distance")
@@ -308,7 +315,8 @@ def encode_control(frame: ControlFrame) -> bytes:
             out.append(bytes((number,)) + _varint(len(items)))
             out.extend(map(put, items))
 
-    section(1, frame.announcements, _put_announcement)
+    if frame.announcements:
+        out.append(_put_announcements(frame.announcements))
     section(2, frame.claim_deltas, _put_delta)
     section(3, frame.claim_requests, _put_request)
     section(4, frame.claim_parts, _put_part)

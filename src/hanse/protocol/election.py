@@ -75,7 +75,11 @@ class Election:
 
     def cores(self) -> dict[str, int | None]:
         """The same for every claimed group at once."""
-        return {group: self.core_of(group) for group in self._claims.cores_by_group}
+        live = self._ways.live
+        return {
+            group: claimants[0] if len(claimants) == 1 and claimants[0] in live else self.core_of(group)
+            for group, claimants in self._claims.cores_by_group.items()
+        }
 
     # --- what the manager says ----------------------------------------------------------------------------------------
 
@@ -96,23 +100,24 @@ class Election:
 
     def decide(self, now: float, group: str) -> None:
         """Who anchors the group, as far as we can see, and what that makes of us (R5 to R11)."""
-        claims = self._claims
-        own = claims.own.groups
+        own = self._claims.own.groups
         core = self.core_of(group)
         was_ours = group in own
+        has_interest = group in self._host.interest
         if was_ours:
             self._decide_as_claimant(group, core, self._others(group))
         elif group in self._appointments and self._others(group):
             self._claim(group)  # R10
-        elif core is None and self._wants(group):
+        elif core is None and has_interest:
             self._decide_to_claim(now, group)
         else:
             self._claim_due.pop(group, None)
             self._unclaimed.discard(group)
         if (group in own) != was_ours:
             core = self.core_of(group)
-        self._mesh.choose_own_core(group, core, has_interest=self._wants(group))
-        is_claimed_elsewhere = claims.claimants(group) not in ((), (self._identity,))
+        self._mesh.choose_own_core(group, core, has_interest=has_interest)
+        claimants = self._claims.cores_by_group.get(group, ())
+        is_claimed_elsewhere = bool(claimants) and claimants != (self._identity,)
         self._host.subscribe(group, is_wanted=is_claimed_elsewhere or self._mesh.has_children(group))  # R32
         if group == MANAGEMENT_GROUP:
             self._compare_grouping(core)

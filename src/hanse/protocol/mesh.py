@@ -67,7 +67,8 @@ class Mesh:
 
     def has_members(self, group: str) -> bool:
         """Whether anybody joined the group with us as its core."""
-        return bool(self._children.get(group, {}).get(self._identity))
+        by_core = self._children.get(group)
+        return by_core is not None and bool(by_core.get(self._identity))
 
     def own_core(self, group: str) -> int | None:
         """The other core under which we belong to the group's mesh for our own sake."""
@@ -179,7 +180,7 @@ class Mesh:
 
     def end_fading(self, core: int, group: str) -> None:
         """The core claims the group again."""
-        if self._fading.pop((core, group), None) is not None:
+        if self._fading and self._fading.pop((core, group), None) is not None:
             self._changes.keys.add((core, group))
 
     def on_faded(self, now: float, core: int, group: str) -> None:

@@ -253,8 +253,9 @@ class Ways:
             self._pass_solicit(route, wanted)
 
     def _solicit(self, route: Route) -> None:
-        """Ask all neighbours for a way that is newer than what we have passed on (R18)."""
-        wanted = Solicit(route.core, route.epoch, route.next_sequence)
+        """Ask all neighbours for a way that is newer than what we, and those who wait for us, have passed on (R18)."""
+        newest = max(route.next_sequence, route.wanted if route.waiting else 0)
+        wanted = Solicit(route.core, route.epoch, newest)
         for neighbour in self._neighbours.values():
             if neighbour.is_up:
                 neighbour.solicits[route.core] = wanted

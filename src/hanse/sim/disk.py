@@ -20,7 +20,7 @@ class Disk:
     def __init__(self) -> None:
         self.epoch = 0
         self.interest: set[str] = set()
-        self.wanted: set[str] = set()
+        self.wanted: frozenset[str] = frozenset()
         self.outbox: dict[int, dict[int, tuple[Run, ...]]] = {}
         self.ends: dict[int, int] = {}
         self.delivered: dict[tuple[int, int, int, int], None] = {}

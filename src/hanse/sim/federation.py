@@ -295,6 +295,8 @@ class Federation:
         self.engine.note(Record.STOP, identity)
         if self.monitor is not None:
             self.monitor.stopped(node)
+        # On disk all the time, and looked at only now.
+        node.disk.wanted = node.machine.host_subscriptions()
         node.machine = None
         node.is_paused = node.is_leaving = False
         node.inbox.clear()
@@ -701,14 +703,12 @@ class Federation:
                     self._send_control(node, neighbour, frame)
                 case SubscribeHost(group):
                     node.host.federator_filters.add(group)
-                    node.disk.wanted.add(group)
                 case SendRuns(neighbour, runs, token):
                     self._send_runs(node, neighbour, runs, token)
                 case SendSummaries() | Deliver() | Acknowledge() | Store() | Fetch() | Discard():
                     self._carry_out_custody(node, effect)
                 case UnsubscribeHost(group):
                     node.host.federator_filters.discard(group)
-                    node.disk.wanted.discard(group)
                 case StoreEpoch(epoch):
                     node.disk.epoch = epoch
                 case CloseLink(neighbour, reason):

@@ -29,6 +29,8 @@ from hanse.sim.workload import Workload, WorkloadProfile
 SETTLED_A = 12.0
 FAULTS_UNTIL_A = 230.0
 CLIENTS_UNTIL_A = 285.0
+# Publishers go on for so much longer where a seed has drawn few publications.
+PUBLISHERS_UNTIL_A = 290.0
 QUIET_FROM_A = 295.0
 END_A = 305.0
 PUBLICATIONS_MIN = 1_000
@@ -154,7 +156,12 @@ def _live(federation: Federation, checkers: Checkers, profile: SeedProfile, resu
         for fault in plan:
             faults.arm(federation, fault)
     _run_until(federation, checkers, CLIENTS_UNTIL_A)
-    workload.is_changing = workload.is_publishing = False
+    workload.is_changing = False
+    until_a = CLIENTS_UNTIL_A
+    while checkers.ledger.counters["published"] < PUBLICATIONS_MIN and until_a < PUBLISHERS_UNTIL_A:
+        until_a += 1.0
+        _run_until(federation, checkers, until_a)
+    workload.is_publishing = False
     _run_until(federation, checkers, QUIET_FROM_A)
     checkers.freeze()
     frames = federation.control_frames
