@@ -22,7 +22,7 @@ from hanse.protocol.effects import (
     SubscribeHost,
     UnsubscribeHost,
 )
-from hanse.protocol.events import Appointed, Leave, LinkDown, Received, Subscribed, Summarised, Unsubscribed
+from hanse.protocol.events import Appointed, Leave, LinkDown, LinkUp, Received, Subscribed, Summarised, Unsubscribed
 from hanse.protocol.grouping import Grouping
 from hanse.protocol.identity import boot_epoch, claim_delay_s, election_key
 from hanse.protocol.machine import Machine
@@ -636,6 +636,22 @@ def test_r18_who_loses_the_last_parent_solicits_the_newest_number_that_those_who
     desk.say(2, solicits=(Solicit(9, 1_000, 8),))
     desk.step(LinkDown(1))
     assert desk.last_to(3).solicits == (Solicit(9, 1_000, 8),)
+
+
+def test_r18_who_has_no_way_asks_a_neighbour_that_has_one_which_is_too_old() -> None:
+    desk = Desk(peers=(1, 2))
+    desk.say(1, announcements=(Announcement(9, 1_000, 5, 1, 0),))
+    desk.step(LinkDown(1))
+    desk.step(LinkDown(2))
+    desk.wait(2 * K * A)  # long after the asking at the loss
+    desk.step(LinkUp(2))
+    desk.say(2, announcements=(Announcement(9, 1_000, 4, 12, 0),))
+    assert desk.machine.distance_to(9) is None
+    assert desk.last_to(2).solicits == (Solicit(9, 1_000, 6),)
+    desk.wait(A, talking=(2,))
+    assert desk.last_to(2).solicits == (Solicit(9, 1_000, 6),)
+    desk.say(2, announcements=(Announcement(9, 1_000, 6, 12, 0),))
+    assert desk.machine.distance_to(9) == 13
 
 
 def test_r18_a_neighbour_with_a_way_answers_a_solicit_at_once() -> None:

@@ -109,13 +109,7 @@ class Ways:
         """An announcement that is more than a refresh."""
         counters = self._changes.counters
         if core == self._identity:
-            if version:
-                neighbour.note_told(core, epoch, version)
-            if (epoch, sequence) > (self._claims.own.epoch, self.sequence):
-                # We cannot have said that: a lost epoch, or an impostor. Either way a newer epoch is ours (R1).
-                self._changes.effects.append(Emit("identity_conflict", core=core, neighbour=neighbour.identity))
-                counters["identity_conflicts"] += 1
-                self._raise_epoch(epoch)
+            self._on_word_of_us(neighbour, epoch, sequence, version)
             return
         # One hop more than the largest distance would read as "no way" (R3).
         if (distance == 0) != (core == neighbour.identity) or distance == UNREACHABLE - 1:
@@ -151,7 +145,19 @@ class Ways:
         # Only a parent, or a neighbour that is nearer than we are, can change our own way.
         if distance < route.distance or neighbour.identity in route.parents:
             self._changes.routes.add(core)
+        if route.distance == UNREACHABLE and not route.is_feasible(sequence, distance):
+            neighbour.solicits[core] = self._wish(route)  # it has a way, and is too far behind for us to take it
         self._compare_claims(now, neighbour, core, epoch, version, entry)
+
+    def _on_word_of_us(self, neighbour: Neighbour, epoch: int, sequence: int, version: int) -> None:
+        if version:
+            neighbour.note_told(self._identity, epoch, version)
+        if (epoch, sequence) > (self._claims.own.epoch, self.sequence):
+            # We cannot have said that: a lost epoch, or an impostor. Either way a newer epoch is ours (R1).
+            conflict = Emit("identity_conflict", core=self._identity, neighbour=neighbour.identity)
+            self._changes.effects.append(conflict)
+            self._changes.counters["identity_conflicts"] += 1
+            self._raise_epoch(epoch)
 
     def _compare_claims(
         self, now: float, neighbour: Neighbour, core: int, epoch: int, version: int, entry: Entry
@@ -254,11 +260,13 @@ class Ways:
 
     def _solicit(self, route: Route) -> None:
         """Ask all neighbours for a way that is newer than what we, and those who wait for us, have passed on (R18)."""
-        newest = max(route.next_sequence, route.wanted if route.waiting else 0)
-        wanted = Solicit(route.core, route.epoch, newest)
+        wish = self._wish(route)
         for neighbour in self._neighbours.values():
             if neighbour.is_up:
-                neighbour.solicits[route.core] = wanted
+                neighbour.solicits[route.core] = wish
+
+    def _wish(self, route: Route) -> Solicit:
+        return Solicit(route.core, route.epoch, max(route.next_sequence, route.wanted if route.waiting else 0))
 
     def _pass_solicit(self, route: Route, wanted: int) -> None:
         for parent in route.parents:
@@ -308,7 +316,7 @@ class Ways:
             self._changes.routes.add(core)
         if route.distance == UNREACHABLE and route.lost_at is not None:
             away_s = now - route.lost_at
-            if away_s <= expiry_s:
+            if away_s <= expiry_s or route.entries:
                 self._solicit(route)
             elif away_s > self._settings.absence_s:
                 self.forget_core(core)
