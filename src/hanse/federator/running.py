@@ -18,6 +18,7 @@ from hanse.federator.agent import Agent
 from hanse.federator.entering import ReadAgain
 from hanse.federator.settings import FederatorSettings
 from hanse.federator.store import StateDirectory
+from hanse.mqtt.allocator import keep_freed_blocks
 
 _log = logging.getLogger(__name__)
 
@@ -30,6 +31,7 @@ async def run(settings: FederatorSettings, read_again: ReadAgain | None = None) 
         read_again: the settings anew, with what the manager handed out below all other sources.
     """
     logs.configure(settings.log_format, settings.log_level)
+    keep_freed_blocks()
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -13,10 +13,10 @@ import time
 from typing import Any
 
 from hanse.errors import HanseError
-from hanse.load.allocator import keep_freed_blocks
 from hanse.load.plan import Load
 from hanse.load.publisher import Publishers
 from hanse.load.subscriber import Subscribers
+from hanse.mqtt.allocator import keep_freed_blocks
 
 
 def main() -> None:

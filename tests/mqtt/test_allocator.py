@@ -1,4 +1,4 @@
-"""What a worker reads does not cost it a page fault a page."""
+"""What is read does not cost a page fault a page."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ READS = 1_000
 PAGES_A_READ = 64
 STORY = f"""
 import resource, sys
-from hanse.load.allocator import keep_freed_blocks
+from hanse.mqtt.allocator import keep_freed_blocks
 
 keep_freed_blocks()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
