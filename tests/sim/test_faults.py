@@ -1,16 +1,18 @@
 """Faults: a schedule is long enough to mean something, and the federation survives each kind by itself."""
 
 from collections import Counter
+from collections.abc import Sequence
 from random import Random
 
 import pytest
 
+from hanse.protocol.messages import Run
 from hanse.protocol.settings import Settings
 from hanse.sim import faults, overlay
 from hanse.sim.checkers import Checkers
 from hanse.sim.convergence import why_not_converged
 from hanse.sim.faults import FAULTS_MIN, KINDS, KINDS_MIN, Fault
-from hanse.sim.federation import WALL_S, Federation
+from hanse.sim.federation import HOST_S, WALL_S, Federation, Node
 from hanse.sim.host import Client
 from hanse.sim.workload import Workload, WorkloadProfile
 
@@ -111,3 +113,39 @@ def test_a_core_fault_finds_nobody_where_nobody_wants_anything() -> None:
         federation.start(identity)
     federation.run(5.0)
     assert all(node.starts == 1 for node in federation.nodes.values())
+
+
+class DeliveryTimes(Checkers):
+    """Notes when something was handed to a host broker."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at_s: list[float] = []
+
+    def delivered(self, node: Node, runs: Sequence[Run]) -> None:
+        self.at_s.append(self._federation.engine.now)
+        super().delivered(node, runs)
+
+
+def life_with_a_crash_amid_a_delivery(until_after_s: float) -> tuple[int, bool]:
+    """How often federator 0 was started, and whether it runs, where the fault ends this long after the delivery."""
+    times = DeliveryTimes()
+    federation = Federation(overlay.ring(4), Settings(), seed=1, monitor=times)
+    for identity in federation.nodes:
+        federation.start(identity)
+    federation.subscribe(Client("anna", 0), "a")
+    federation.run(5.0)
+    federation.publish(2, [(0, "a", 1)])
+    federation.run(5.0)
+    due_s = times.at_s[0] + 5.0
+    federation.publish(2, [(1, "a", 1)])
+    faults.arm(federation, Fault("crash", 10.0, due_s + until_after_s, (0,), is_amid=True))
+    federation.run(10.0)
+    assert times.at_s[1] == pytest.approx(due_s)
+    return federation.nodes[0].starts, federation.nodes[0].is_running
+
+
+def test_a_fault_that_ends_amid_the_delivery_kills_nobody_whom_nobody_would_start_again() -> None:
+    """Seed 232: the federator that was killed after its fault stayed away, and what was kept for it stayed, too."""
+    assert life_with_a_crash_amid_a_delivery(HOST_S / 4) == (1, True)
+    assert life_with_a_crash_amid_a_delivery(2.0) == (2, True)

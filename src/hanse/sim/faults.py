@@ -265,7 +265,12 @@ def _doom(federation: Federation, fault: Fault, identity: int) -> None:
 
 
 def _crash(federation: Federation, fault: Fault, identity: int) -> None:
-    """Kill a federator, and take from it what the fault takes. An earlier epoch must not come back as a new one."""
+    """Kill a federator, and take from it what the fault takes. An earlier epoch must not come back as a new one.
+
+    Not when the fault has ended between the delivery and now: nobody would start the federator again.
+    """
+    if federation.engine.now >= fault.until_s:
+        return
     node = federation.nodes[identity]
     node.doom = None
     federation.stop(identity, is_silent=fault.is_silent)
