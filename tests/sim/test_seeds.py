@@ -12,6 +12,11 @@ import pytest
 from hanse.protocol.forwarding import Routed
 from hanse.protocol.machine import Machine
 from hanse.protocol.messages import Run
+from hanse.protocol.settings import Settings
+from hanse.sim import overlay, seeds
+from hanse.sim.checkers import Checkers, InvariantError
+from hanse.sim.federation import Federation
+from hanse.sim.host import Client
 from hanse.sim.seeds import SeedProfile, SeedResult, run_seed, run_seeds
 from hanse.sim.workload import WorkloadProfile
 
@@ -49,6 +54,7 @@ ONCE_FAILED_TOO = (
     437,
     473,
     232,
+    394,
 )
 
 
@@ -102,6 +108,45 @@ def test_without_faults_nothing_is_lost_at_all_and_order_holds() -> None:
     assert result.reordered == 0
     # Only what was published while the federation was still starting may be missing.
     assert sum(result.lost.values()) <= 20
+
+
+def life_with_a_group_given_up() -> tuple[Federation, Checkers]:
+    """A publication waits on disk for a group that both who wanted it have left (R36)."""
+    checkers = Checkers()
+    federation = Federation(overlay.ring(4), Settings(), seed=1, monitor=checkers)
+    for identity in federation.nodes:
+        federation.start(identity)
+    clients = Client("anna", 0), Client("ben", 1)
+    for client in clients:
+        federation.subscribe(client, "a")
+        federation.run(5.0)
+    for client in clients:
+        federation.unsubscribe(client, "a")
+    federation.run(5.0)
+    federation.publish(3, [(0, "a", 1)])
+    federation.run(10.0)
+    return federation, checkers
+
+
+def test_a_run_outwaits_what_waits_for_a_group_that_was_given_up() -> None:
+    """Seed 394: the last to want a group left it 28 A before the end of the run, and others waited for the next."""
+    federation, checkers = life_with_a_group_given_up()
+    assert checkers.custody() == "3 still has 0 publications, 1 records and 0 that its host broker waits for"
+    began_s = federation.engine.now
+    seeds._outwait_custody(federation, checkers)
+    assert began_s < federation.engine.now < began_s + 10 * federation.settings.expiry_s
+    assert not checkers.custody()
+    checkers.close()
+
+
+def test_a_run_does_not_outwait_what_waits_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hanse.protocol.claimbook.ClaimBook.forget_remembered", lambda *_: None)
+    federation, checkers = life_with_a_group_given_up()
+    began_s = federation.engine.now
+    seeds._outwait_custody(federation, checkers)
+    assert federation.engine.now - began_s == pytest.approx(31.0, abs=1.0)
+    with pytest.raises(InvariantError, match="custody for ever: 3 still has 0 publications, 1 records"):
+        checkers.close()
 
 
 def test_same_seed_same_life_also_with_other_string_hashes() -> None:

@@ -5,7 +5,7 @@ Rules, as RELIABILITY has them:
   in its result, and a run without eligible pairs fails.
 - First faults on: safety holds at every step, and between faults, once the bound has passed, nothing is lost.
   Then faults off: the federation converges within the bound, loses nothing, and comes to rest: no distance and no
-  parent changes in quiet rounds, with links of 5 to 100 ms.
+  parent changes in quiet rounds, with links of 5 to 100 ms. Custody ends within 10·K·A of them, as R36 has it.
 - A failure names its seed and the one command that shows it again.
 """
 
@@ -167,12 +167,24 @@ def _live(federation: Federation, checkers: Checkers, profile: SeedProfile, resu
     frames = federation.control_frames
     _run_until(federation, checkers, END_A)
     result.quiet_frames_per_round = (federation.control_frames - frames) / (END_A - QUIET_FROM_A)
+    _outwait_custody(federation, checkers)
 
 
 def _run_until(federation: Federation, checkers: Checkers, until_a: float) -> None:
     interval_s = federation.interval_s
     while federation.engine.now < until_a * interval_s:
         federation.run(interval_s)
+        checkers.sweep()
+
+
+def _outwait_custody(federation: Federation, checkers: Checkers) -> None:
+    """Go on while anything is in custody, for as long as a group that was given up is waited for (R36).
+
+    That is 10·K·A, and clients change their minds until 20 A before the end. Only what waits for longer does for ever.
+    """
+    until_s = federation.engine.now + federation.settings.retention_s_max + federation.interval_s
+    while checkers.custody() and federation.engine.now < until_s:
+        federation.run(federation.interval_s)
         checkers.sweep()
 
 
