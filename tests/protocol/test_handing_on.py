@@ -172,6 +172,30 @@ def test_of_a_run_that_a_lost_neighbour_had_it_keeps_its_own_groups_and_others_t
     assert [run.groups for effect in effects if isinstance(effect, SendRuns) for run in effect.runs] == [("t/x",)]
 
 
+def test_of_a_record_that_was_under_way_to_a_lost_neighbour_others_take_what_is_not_its_own_once() -> None:
+    desk = core_with_member("t/+", RIGHT)
+    tell_core(desk, RIGHT, "t/x")
+    desk.machine.publish(desk.now, [publication("t/x", b"0", 1)], 1)
+    desk.machine.publish(desk.now, [publication("t/y", b"1", 1)], 2)
+    desk.wait(1.5, talking=(LEFT, RIGHT))
+    assert desk.step(Stored(RIGHT, 2)) == [Acknowledge(HOST, (1,)), Acknowledge(HOST, (2,))]
+    desk.step(LinkDown(RIGHT))
+    custody = desk.machine._custody
+    assert list(custody._ways[RIGHT].disk) == [[0, 2]]
+    assert custody.blocked_keys() == [(HOST, ("t/x",))]
+    effects = tell_core(desk, LEFT, "t/x")
+    (sent,) = [effect for effect in effects if isinstance(effect, SendRuns)]
+    assert (sent.neighbour, [run.groups for run in sent.runs]) == (LEFT, [("t/x",)])
+    assert desk.machine.acknowledged(desk.now, LEFT, [sent.token]) == []
+    # Back and lost again, before it has acknowledged them: what came from the disk goes nowhere else.
+    record = run_of(0, "t/x", "t/+", "t/x")._replace(origin=US)
+    desk.up(RIGHT)
+    assert Fetch(RIGHT, 0, 2) in desk.say(RIGHT)
+    assert of_kind(desk.step(Fetched(RIGHT, ((0, (record,)), (1, (run_of(1, "t/y", "t/+"),))), 2)), SendRuns)
+    assert of_kind(desk.step(LinkDown(RIGHT)), SendRuns, Discard) == []
+    assert list(custody._ways[RIGHT].disk) == [[0, 2]]
+
+
 def records_of_a_neighbour_that_goes(desk: Desk) -> None:
     """One record for RIGHT on disk, which is then removed."""
     desk.step(LinkDown(RIGHT))

@@ -1273,6 +1273,26 @@ def test_r35_what_a_lost_neighbour_was_sent_goes_another_way_at_once() -> None:
     assert own(net, 0) == 0
 
 
+def test_r35_what_was_stuck_until_it_was_on_disk_goes_another_way_too() -> None:
+    """Seed 376: the record waited for a neighbour that was only on the way, and came back when the way was another."""
+    links = [(0, 1), (0, 2), (1, 3), (2, 3)]
+    net = Network(4, links, interest={3: ["g"]}, outsider="one_parent")
+    net.run(5)
+    net.deaf.update([(0, 1), (1, 0)])
+    net.publish(0, "g", qos=1)
+    net.run(1.5)
+    assert (net.got(3), on_disk(net, 0), own(net, 0)) == ([], 1, 0)
+    net.run(4)
+    assert net.got(3) == ["g"]
+    # The record waits for the neighbour all the same; it goes as a copy, and then from disk.
+    assert on_disk(net, 0) == 1
+    rerouted = net.machines[0].counters["rerouted"]
+    net.deaf.clear()
+    net.run(5)
+    assert (net.got(3), on_disk(net, 0)) == (["g"], 0)
+    assert net.machines[0].counters["rerouted"] == rerouted == 1
+
+
 def test_r35_another_way_may_lead_over_who_has_passed_it_on_already() -> None:
     """0 sends by 1 and 2 to 3, which loses its way to the core and finds one by 2: there it counted as a copy."""
     links = [(0, 1), (0, 2), (1, 3), (2, 3), (3, 4), (4, 5), (2, 6), (6, 7), (7, 8), (8, 5)]

@@ -367,6 +367,12 @@ class Custody:
         way.backlog.clear()
         return lost
 
+    def stuck(self, identity: int) -> list[Duty]:
+        """What a neighbour was sent, has not acknowledged, and is on disk since; not what was sent from there (R35)."""
+        way = self._ways.get(identity)
+        sent = () if way is None else way.sent.values()
+        return [duty for duty in sent if duty.entry.record == (identity, duty.position) and duty.source != NOBODY]
+
     def hold(self, identity: int, duty: Duty, runs: Sequence[Run]) -> None:
         """Keep runs of a duty that `close_way` gave back for the neighbour, until it is back (R38)."""
         duty.entry.owed += 1

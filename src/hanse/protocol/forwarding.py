@@ -589,10 +589,20 @@ class Forwarding:
         """A neighbour is gone: the other ways take over at once; what is its own is kept for it (R35, R38).
 
         What it was sent as the core of a group, by an outsider, does both. The other ways may lead to those who have
-        had the publication, and acknowledge it because of that, while it was under way to the core alone.
+        had the publication, and acknowledge it because of that, while it was under way to the core alone. So does what
+        was stuck until it was on disk: its record waits for the neighbour, which may come back to other ways.
         """
         table = self._table
-        for duty in self.custody.close_way(neighbour, is_for_good=is_for_good):
+        stuck = [] if is_for_good else self.custody.stuck(neighbour)
+        lost = self.custody.close_way(neighbour, is_for_good=is_for_good)
+        for duty in stuck:
+            entry = self.custody.open(NOBODY, 0)
+            for run in duty.runs:
+                others = tuple([group for group in run.groups if not table.is_kept_for(neighbour, group)])
+                if others:
+                    self._route_again(now, entry, run._replace(groups=others), duty.source, now)
+            self.custody.close(entry)
+        for duty in lost:
             held = []
             for run in duty.runs:
                 kept = tuple([group for group in run.groups if table.is_kept_for(neighbour, group)])
