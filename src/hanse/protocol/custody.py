@@ -552,16 +552,16 @@ class Custody:
             entry, duty.entry = duty.entry, Entry(DISK, record=(identity, duty.position))
             self._settle(entry)
 
-    def fetched(self, now: float, identity: int, records: Sequence[tuple[int, Sequence[Run]]], end: int) -> None:
-        """Records of a neighbour or the host, from the front of what waits on disk up to `end`."""
+    def fetched(self, now: float, identity: int, records: Sequence[tuple[int, Sequence[Run]]], end: int) -> bool:
+        """Records of a neighbour or the host, from the front of what waits on disk up to `end`; whether they go now."""
         way = self._ways.get(identity)
         if way is None:
-            return
+            return False
         if way.stale_fetches:
             way.stale_fetches -= 1  # each fetch is answered once, in order
-            return
+            return False
         if not way.is_fetching:
-            return
+            return False
         way.is_fetching = False
         way.disk[0][0] = end
         if way.disk[0][0] >= way.disk[0][1]:
@@ -572,6 +572,7 @@ class Custody:
             way.front.append(duty)
         self.check_at = min(self.check_at, now + CHECK_EVERY_S)
         self._pump(now, way)
+        return True
 
 
 def _add_position(ranges: list[list[int]], position: int) -> None:

@@ -639,6 +639,17 @@ class Forwarding:
         """Whether the only way of a group leads to where its publication came from."""
         return source >= 0 and self._table.hops(group) == ((source,), False)
 
+    def fetched(self, now: float, way: int, records: Sequence[tuple[int, Sequence[Run]]], end: int) -> None:
+        """Records of the outbox that go to a neighbour, or the host broker, now.
+
+        They are retained from now on: what was kept when they came is gone, and the neighbour may have joined a mesh
+        that leads to us, and to others only through us (R37).
+        """
+        if self.custody.fetched(now, way, records, end) and way != HOST:
+            for _, runs in records:
+                for run in runs:
+                    self.retention.add(now, run)
+
     def fetched_blocked(self, now: float, records: Sequence[tuple[int, Sequence[Run]]], end: int) -> None:
         """Records of the outbox, up to a position, that had no way (R36)."""
         sources = self.custody.take_sources([position for position, _ in records], end)

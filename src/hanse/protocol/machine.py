@@ -660,7 +660,7 @@ class Machine:
                 elif way == BLOCKED:
                     self._forwarding.fetched_blocked(now, records, end)
                 else:
-                    self._custody.fetched(now, way, records, end)
+                    self._forwarding.fetched(now, way, records, end)
             case _:
                 assert_never(event)
 
