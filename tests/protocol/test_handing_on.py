@@ -9,6 +9,7 @@ from hanse.protocol.events import Fetched, Leave, LinkDown, Stored, Subscribed, 
 from hanse.protocol.messages import (
     BLOCKED,
     HOST,
+    UNREACHABLE,
     Announcement,
     ClaimChange,
     ClaimDelta,
@@ -292,6 +293,19 @@ def test_a_record_that_has_no_way_yet_waits_on_without_being_written_again() -> 
     (sent,) = [effect for effect in effects if isinstance(effect, SendRuns)]
     assert (sent.neighbour, sent.runs[0].first) == (LEFT, 0)
     assert desk.machine.acknowledged(desk.now, LEFT, [sent.token]) == [Discard(BLOCKED, (3,))]
+
+
+def test_what_waited_until_its_id_was_forgotten_goes_all_the_same() -> None:
+    desk = outsider("g", seen_s=0.1)
+    desk.say(LEFT, announcements=(Announcement(CORE, 1_000, 2, UNREACHABLE, 0),))
+    desk.machine.forward(0.0, RIGHT, [run_of(0)], 1)
+    desk.machine.forward(0.0, RIGHT, [run_of(0, epoch=2)], 2)
+    desk.machine._forwarding.forget(1.0)
+    for epoch in range(3, EPOCHS_MAX + 2):
+        desk.machine.forward(0.0, RIGHT, [run_of(0, qos=0, epoch=epoch)])
+    effects = desk.say(LEFT, announcements=(Announcement(CORE, 1_000, 3, 1, 1),))
+    sent = [effect for effect in of_kind(effects, SendRuns) if isinstance(effect, SendRuns) and effect.token]
+    assert sorted(run.epoch for effect in sent for run in effect.runs) == [1, 2]
 
 
 # --- what a former process delivered ---------------------------------------------------------------------------------

@@ -56,11 +56,11 @@ A = 1.0
 K = 3
 
 
-def core_known(desk: Desk, peer: int, core: int, groups: tuple[str, ...] = ("g",), *, sequence: int = 1) -> None:
-    """A peer tells of a core, the way to it and its claims."""
+def core_known(desk: Desk, peer: int, core: int, groups: tuple[str, ...] = ("g",), *, sequence: int = 1) -> Any:
+    """A peer tells of a core, the way to it and its claims; what is to be done then."""
     distance = 0 if peer == core else 1
     changes = tuple(ClaimChange(group, RANK_DEFAULT) for group in groups)
-    desk.say(
+    return desk.say(
         peer,
         announcements=(Announcement(core, 1_000, sequence, distance, len(changes)),),
         claim_deltas=(ClaimDelta(core, 1_000, 0, changes),),
@@ -1028,6 +1028,53 @@ def test_r27_what_comes_back_to_its_origin_is_dropped() -> None:
     assert desk.machine.counters["duplicates"] == 1
 
 
+def sent_on(desk: Desk, neighbour: int, run: Run, receipt: int) -> set[int]:
+    return set(desk.machine.forward(desk.now, neighbour, [run], receipt).tokens)
+
+
+def test_r27_what_comes_back_outside_a_mesh_goes_where_it_has_not_been_sent() -> None:
+    """Seed 333: who had it lost its way, waited, and found one through us, who took it for a copy."""
+    desk = Desk(5, (1, 2, 3, 4))
+    core_known(desk, 2, 9, ("g",))
+    run = run_of("g", groups=("g",), origin=8)._replace(qos=1, body=packet("g", qos=1))
+    assert sent_on(desk, 1, run, 11) == {2}
+    assert sent_on(desk, 4, run, 12) == set()
+    desk.say(2, announcements=(Announcement(9, 1_000, 2, UNREACHABLE, 0),))
+    desk.say(3, announcements=(Announcement(9, 1_000, 2, 1, 1),))
+    assert desk.machine.parents_of(9) == (3,)
+    assert sent_on(desk, 4, run._replace(qos=0, body=packet("g")), 0) == set()
+    assert sent_on(desk, 4, run, 13) == {3}
+    assert sent_on(desk, 1, run, 14) == set()
+    assert desk.machine.in_custody == 2
+    # And where there is no way at all it waits.
+    desk.say(3, announcements=(Announcement(9, 1_000, 3, UNREACHABLE, 0),))
+    assert desk.machine.parents_of(9) == ()
+    assert sent_on(desk, 4, run, 15) == set()
+    assert desk.machine.in_custody == 3
+
+
+def test_r27_a_copy_of_what_waits_here_does_not_wait_too_and_what_has_waited_is_not_sent_twice() -> None:
+    desk = Desk(5, (1, 2, 4))
+    core_known(desk, 2, 9, ("g",))
+    desk.say(2, announcements=(Announcement(9, 1_000, 2, UNREACHABLE, 0),))
+    run = run_of("g", groups=("g",), origin=8)._replace(qos=1, body=packet("g", qos=1))
+    assert sent_on(desk, 1, run, 11) == sent_on(desk, 4, run, 12) == set()
+    assert desk.machine.in_custody == 1
+    (sent,) = effects_of(SendRuns, desk.say(2, announcements=(Announcement(9, 1_000, 3, 1, 1),)))
+    assert sent.neighbour == 2
+    assert sent_on(desk, 4, run, 13) == set()
+
+
+def test_r27_what_comes_back_to_its_origin_outside_a_mesh_goes_on() -> None:
+    desk = Desk(5, (1, 2))
+    core_known(desk, 2, 9, ("g",))
+    run = run_of("g", groups=("g",), origin=5)._replace(qos=1, body=packet("g", qos=1))
+    (sent,) = effects_of(SendRuns, desk.machine.forward(0.0, 1, [run], 11).effects)
+    assert (sent.neighbour, sent.runs[0].groups, sent.runs[0].is_returned) == (2, ("g",), False)
+    assert desk.machine.forward(0.0, 1, [run._replace(qos=0, body=packet("g"))])[:2] == ({}, [])
+    assert desk.machine.counters["duplicates"] == 1
+
+
 def test_r27_each_subscriber_gets_one_copy_in_a_full_mesh_of_eight() -> None:
     net = Network(8, [(i, j) for i in range(8) for j in range(i)], redundancy=3)
     net.run(3)
@@ -1370,6 +1417,49 @@ def test_r36_after_a_restart_groups_that_others_wanted_are_waited_for_and_then_g
     effects = desk.wait(4.0, talking=[1])
     assert desk.machine.host_subscriptions() == frozenset()
     assert effects_of(Store, effects)
+
+
+def test_r36_a_newcomer_waits_for_groups_that_neighbours_name_and_could_not_tell_of() -> None:
+    """Seed 354: it had lost its disk, and the only neighbour so far had no way to the core of `+`."""
+    desk = Desk(5, (1, 2))
+    core_known(desk, 1, 8, ("#",))
+    run = run_of("g", groups=("+",), origin=7)._replace(qos=1, body=packet("g", qos=1))
+    for number in range(2):
+        routed = desk.machine.forward(0.0, 1, [run._replace(first=number)], 11 + number)
+        # The topic is matched, too (R28): what the neighbour names may be no longer.
+        assert [sent.groups for sent in routed.frames[1]] == [("#",)]
+        assert Acknowledge(1, (11 + number,)) not in routed.effects
+        assert (SubscribeHost("+") in routed.effects) == (number == 0)
+    assert desk.machine.is_hearsay("+")
+    sent = effects_of(SendRuns, core_known(desk, 2, 9, ("+",)))
+    assert [(one.neighbour, one.runs[0].groups, one.runs[0].first) for one in sent] == [(2, ("+",), 0), (2, ("+",), 1)]
+    assert not desk.machine.is_hearsay("+")
+
+
+def test_r36_a_newcomer_waits_for_named_groups_also_where_they_came_before_claims() -> None:
+    desk = Desk(5, (1, 2))
+    run = run_of("g", groups=("+", "h"), origin=7)._replace(qos=1, body=packet("g", qos=1))
+    desk.machine.forward(0.0, 2, [run], 11)
+    assert not desk.machine.is_known("+")  # it waits to be matched
+    core_known(desk, 1, 8, ("h",))
+    assert desk.machine.is_hearsay("+")
+    assert not desk.machine.is_hearsay("h")
+    assert desk.machine.in_custody == 1
+    (sent,) = effects_of(SendRuns, core_known(desk, 1, 9, ("+",)))
+    assert (sent.neighbour, sent.runs[0].groups) == (1, ("+",))
+
+
+def test_r36_what_a_newcomer_was_named_and_hears_no_more_of_is_given_up_and_others_are_not_waited_for() -> None:
+    desk = Desk(5, (1, 2), announcement_interval_s=0.1)
+    core_known(desk, 1, 8, ("h",))
+    run = run_of("g", groups=("+",), origin=7)._replace(qos=1, body=packet("g", qos=1))
+    desk.machine.forward(0.0, 2, [run], 11)
+    assert desk.machine.in_custody == 1
+    desk.wait(desk.machine.settings.retention_s_max + 0.2, talking=[1, 2])
+    assert (desk.machine.is_known("+"), desk.machine.is_hearsay("+"), desk.machine.in_custody) == (False, False, 0)
+    desk.machine.forward(desk.now, 2, [run._replace(first=1)], 12)
+    assert desk.machine.in_custody == 0
+    assert desk.machine.counters["dropped_unknown_group"] == 1
 
 
 def returned(desk: Desk) -> Any:

@@ -71,6 +71,8 @@ class ClaimBook:
         self._matches = MatchCache(self._index)
         # Groups that count as claimed, and until when.
         self._remembered: dict[str, float] = {}
+        # Those of them that nobody was ever known to claim.
+        self._hearsay: set[str] = set()
         self._tell: ClaimWatchers
 
     def watch(self, watchers: ClaimWatchers) -> None:
@@ -149,9 +151,20 @@ class ClaimBook:
             self._remembered[group] = until
             self._tell.remembered(until, group)
 
+    def remember_hearsay(self, group: str, until: float) -> None:
+        """A neighbour has sent publications of a group that we have not heard of: somebody claims it (R36)."""
+        if not self.claimants(group):
+            self._hearsay.add(group)
+            self.remember(group, until)
+
+    def is_hearsay(self, group: str) -> bool:
+        """Whether a group counts as claimed only because a neighbour has sent publications of it."""
+        return group in self._hearsay and self.claimants(group) == (REMEMBERED,)
+
     def forget_remembered(self, now: float, group: str) -> None:
         """Who has not claimed the group again by now has had time to, unless it was given up once more since."""
         if self._remembered.get(group, math.inf) <= now:
+            self._hearsay.discard(group)
             del self._remembered[group]
             self._record(REMEMBERED, group, is_claimed=False)
 

@@ -50,6 +50,9 @@ class Table(Protocol):
     def is_known(self, group: str) -> bool:
         """Whether this federator has heard of the group at all."""
 
+    def is_hearsay(self, group: str) -> bool:
+        """Whether this federator knows the group only because neighbours send publications of it."""
+
     def is_contested(self, group: str) -> bool:
         """Whether the group has several cores, or none, as far as this federator knows."""
 
@@ -123,6 +126,8 @@ OUTSIDER = "\0"
 TURNED = "\1"
 # Before a neighbour: a copy came from it of what passed here on its way to a mesh.
 CAME = "\2"
+# Before a neighbour and a group: it was sent there on its way to the group's mesh.
+SENT = "\3"
 # The groups of a run that waits to be matched.
 UNMATCHED: tuple[str, ...] = ()
 
@@ -339,8 +344,7 @@ class Forwarding:
                 self._turn(now, entry, neighbour, run)
                 continue
             if origin == self.identity:
-                counters["duplicates"] += count
-                self._refuse(neighbour, run, "duplicate")
+                self._come_home(now, entry, neighbour, run)
                 continue
             if hops > hop_limit:
                 counters["dropped_hops"] += count
@@ -381,8 +385,18 @@ class Forwarding:
             return self._hand_out_loose(frames, deliveries)
         return self._hand_out(now, entry, frames, deliveries, neighbour)
 
+    def _come_home(self, now: float, entry: Entry, neighbour: int, run: Run) -> None:
+        """What comes back to its origin has been everywhere, along a mesh; outside one it went astray (R27)."""
+        astray = tuple([group for group in run.groups if run.qos and not self._table.is_member(group)])
+        if astray:
+            self.accounts.count("received", run, neighbour=neighbour)
+            self._turn(now, entry, neighbour, run._replace(groups=astray))
+        else:
+            self._counters["duplicates"] += run.length
+            self._refuse(neighbour, run, "duplicate")
+
     def _turn(self, now: float, entry: Entry, neighbour: int, run: Run) -> None:
-        """A run came back because its way was lost: that it passed here before does not count (R36)."""
+        """A run came back, because its way was lost: that it passed here before does not count (R36)."""
         window = self._seen.window(run.origin, run.epoch)
         if not run.qos:
             self._counters["rejected_packet"] += run.length  # nobody returns what nobody keeps
@@ -438,7 +452,7 @@ class Forwarding:
         frames: dict[int, list[Run]],
         deliveries: list[Run],
     ) -> None:
-        """A group of the run is unknown here: each topic is matched anew (R28)."""
+        """A group of the run is unknown here, or hearsay: each topic is matched anew (R28)."""
         named = tuple([group for group in run.groups if self._table.is_known(group)])
         for offset, (start, end) in enumerate(split(run.body)):
             packet = run.body[start:end]
@@ -486,6 +500,9 @@ class Forwarding:
                 continue
             served, was_delivered = done
             fresh = tuple([group for group in groups if group not in served and OUTSIDER + group not in served])
+            if run.qos and len(fresh) < len(groups):
+                astray = [group for group in groups if self._is_astray(group, neighbour, served)]
+                fresh = tuple([group for group in groups if group in fresh or group in astray])
             if not fresh:
                 self._counters["duplicates"] += count
                 self.accounts.add("duplicate", stream, groups, count, 0)
@@ -503,6 +520,19 @@ class Forwarding:
             elif plan.is_local:
                 self.accounts.count("merged", piece, tuple(filter(self._table.is_local, fresh)))
             window.record(now, first, count, (served | plan.done[0], was_delivered or plan.is_local))
+
+    def _is_astray(self, group: str, source: int, served: frozenset[str]) -> bool:
+        """Whether what passed here on its way to the mesh has come back, and has another way now (R27).
+
+        Whom it was sent to then lost its way, waited, and found one that leads through us: nobody else has it any
+        longer. So it goes on, but to each neighbour once, and copies that meet here on equal ways end here.
+        """
+        if group in served or OUTSIDER + group not in served:
+            return False
+        plan = self._plan_link(source, (group,))
+        if plan.hops:
+            return any(_sent(neighbour, group) not in served for neighbour, _ in plan.hops)
+        return bool(plan.blocked) and any(mark.startswith(SENT) and mark.endswith(f" {group}") for mark in served)
 
     def _pass_on(self, now: float, neighbour: int, plan: Plan, run: Run, frames: dict[int, list[Run]]) -> None:
         """The run, one hop further, for all that the plan names."""
@@ -694,6 +724,7 @@ class Forwarding:
         for neighbour, groups in plan.hops:
             is_returned = run.is_returned or self._came_from(neighbour, run)
             self._send_again(now, entry, neighbour, run._replace(groups=groups, is_returned=is_returned), source)
+        self._note_sent(now, run, plan)
         back = tuple([group for group in plan.blocked if self._leads_back(group, source)])
         if back and now > since:
             self._send_again(now, entry, source, run._replace(groups=back, hops=run.hops + 1, is_returned=True), NOBODY)
@@ -702,6 +733,15 @@ class Forwarding:
         blocked = tuple([group for group in plan.blocked if group not in back])
         if blocked:
             self.custody.block(now, entry, run._replace(groups=blocked), source)
+
+    def _note_sent(self, now: float, run: Run, plan: Plan) -> None:
+        """Remember to whom a run went, outside its meshes, after all (R27)."""
+        sent = frozenset([mark for mark in plan.done[0] if mark.startswith(SENT)])
+        window = self._seen.window(run.origin, run.epoch) if sent and run.origin != self.identity else None
+        if window is not None:
+            for first, count, done in list(window.pieces(run.first, run.length)):
+                if done is not None:
+                    window.record(now, first, count, (done[0] | sent, done[1]))
 
     def _came_from(self, neighbour: int, run: Run) -> bool:
         """Whether a neighbour has sent us, too, what it is to take now: that it was there does not count (R36)."""
@@ -809,15 +849,18 @@ class Forwarding:
             served = tuple(by_neighbour[neighbour])
             hops.append((neighbour, groups if served == groups else served))
         is_local = any(map(table.is_local, groups))
-        has_unknown = not all(map(table.is_known, groups))
+        has_unknown = not all(map(table.is_known, groups)) or any(map(table.is_hearsay, groups))
         way = Way(source, groups, tuple(hops), is_local, tuple(blocked))
         uses = self.accounts.uses(way)
         own = _NO_USE
         if source == HOST and (hops or blocked):
             stream = self.identity, self.epoch
             own = uses.get(stream) or self.accounts.begin(uses, way, stream)
-        marks = frozenset([group if table.is_member(group) else OUTSIDER + group for group in groups])
-        return Plan(groups, way.hops, is_local, way.blocked, (marks, is_local), has_unknown, way, uses, own)
+        outside = {group for group in groups if not table.is_member(group)}
+        marks = [OUTSIDER + group if group in outside else group for group in groups]
+        marks += [_sent(neighbour, group) for neighbour, served in hops for group in served if group in outside]
+        done = frozenset(marks), is_local
+        return Plan(groups, way.hops, is_local, way.blocked, done, has_unknown, way, uses, own)
 
     def _wait(self, now: float, source: int, run: Run) -> None:
         """A run has no way now: QoS 1 and 2 stay in custody, QoS 0 is parked (R30, R36)."""
@@ -844,6 +887,11 @@ class Forwarding:
         self._parked_bytes -= len(parked.run.body)
         self._counters[counter] += parked.run.length
         self.accounts.count(f"{DROPPED}{reason}", parked.run)
+
+
+def _sent(neighbour: int, group: str) -> str:
+    """The mark of what was sent to a neighbour on its way to a group's mesh."""
+    return f"{SENT}{neighbour} {group}"
 
 
 def _groups_by_id(runs: Sequence[Run]) -> dict[tuple[int, int, int], set[str]]:

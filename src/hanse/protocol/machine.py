@@ -115,6 +115,10 @@ class Machine:
         # Others may remember claims of an earlier life that we do not have any longer.
         self._had_life = stored_epoch > 0
         self.is_synchronised = False
+        # Until then, groups that we have not heard of may be those of cores that no neighbour has a way to (R36).
+        self._new_until = now + settings.retention_s_max
+        # Such groups that came before claims were told.
+        self._unheard: set[str] = set()
 
     # --- the way in -----------------------------------------------------------------------------------------------
 
@@ -193,10 +197,27 @@ class Machine:
             return Routed({}, [])
         if self.is_stopped:
             return Routed({}, [])  # unacknowledged: the neighbour hands it to others (R22, R35)
+        effects = self._hear_of_groups(now, runs) if now < self._new_until else []
         routed = self._forwarding.forward(now, neighbour, runs, receipt, known.epoch)
+        if effects:
+            routed = routed._replace(effects=(*effects, *routed.effects))
         if self._custody.check_at < self.deadline:  # noqa: PLR1730 - two lookups, and no call a message
             self.deadline = self._custody.check_at
         return routed
+
+    def _hear_of_groups(self, now: float, runs: Sequence[Run]) -> list[Effect]:
+        """We are new: a neighbour may send what is of groups whose claims nobody could tell us yet (R36).
+
+        Nobody announces a core that it has no way to, nor tells a newcomer its claims.
+        """
+        unheard = {group for run in runs if run.qos for group in run.groups if not self.is_known(group)}
+        if not unheard:
+            return []
+        room = max(0, self.settings.groups_max - len(self._unheard))
+        self._unheard.update(sorted(unheard)[:room])
+        effects = self._changes.begin_step()
+        self._settle(now)
+        return effects
 
     def acknowledged(self, now: float, way: int, tokens: Sequence[int]) -> list[Effect]:
         """A neighbour, or the host broker (`HOST`), has taken what bears these tokens (R33)."""
@@ -348,6 +369,10 @@ class Machine:
     def is_known(self, group: str) -> bool:
         """Whether this federator has heard of a group."""
         return bool(self._claims.claimants(group)) or self.is_local(group) or self._mesh.has_children(group)
+
+    def is_hearsay(self, group: str) -> bool:
+        """Whether a group is known only because neighbours send publications of it."""
+        return self._claims.is_hearsay(group)
 
     def is_contested(self, group: str) -> bool:
         """Whether a group has several claimants, or none that lives: meshes may have yet to meet (R37)."""
@@ -586,6 +611,12 @@ class Machine:
         if not self.is_synchronised and not self._claims.is_fetching:
             self.is_synchronised = any(neighbour.has_spoken for neighbour in self._neighbours.values())
             changes.is_table_changed = changes.is_table_changed or self.is_synchronised
+        if self._unheard and self.is_synchronised:
+            unheard, self._unheard = self._unheard, set()
+            for group in sorted(unheard):
+                self._claims.remember_hearsay(group, now + self.settings.retention_s_max)
+            self._settle(now)
+            return
         if changes.is_table_changed:
             changes.is_table_changed = False
             self._change_table(now)
