@@ -66,7 +66,7 @@ class Books:
 
     def fetched(self, way: int, *positions: int, end: int) -> list[Effect]:
         records = [(position, (run_of(position),)) for position in positions]
-        self.custody.fetched(self.now, way, records, end)
+        self.custody.fetched(self.now, way, records, end, lambda _position, runs: runs)
         return self.effects()
 
 

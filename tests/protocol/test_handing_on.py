@@ -212,6 +212,30 @@ def test_what_goes_from_disk_is_retained_for_neighbours_if_it_goes_to_one_and_wa
     assert desk.machine.retained_bytes == len(record.body)
 
 
+def test_a_copy_of_what_a_former_process_left_for_the_host_is_not_delivered_as_well() -> None:
+    desk = outsider("g")
+    desk.step(Subscribed("g"))
+    desk.machine._custody.restore({HOST: (0, 2)})
+    # A copy comes first, and waits behind the records; others let epoch 1 be too old to know of.
+    for epoch in range(12, 21):
+        assert desk.machine.forward(desk.now, LEFT, [run_of(0, epoch=epoch)]).deliveries == []
+    # The first record holds what the copy has brought and what it has not, the second the former alone.
+    both = run_of(0, epoch=20)._replace(length=2, body=run_of(0).body + run_of(1).body)
+    effects = desk.step(Fetched(HOST, ((0, (both, run_of(0))), (1, (run_of(0, epoch=20),))), 2))
+    delivered = [(run.epoch, run.first) for effect in of_kind(effects, Deliver) for run in effect.runs]
+    assert delivered[:2] == [(20, 1), (1, 0)]
+    assert sorted(delivered) == [(1, 0), *((epoch, 0) for epoch in range(12, 21)), (20, 1)]
+    assert of_kind(effects, Discard) == [Discard(HOST, (1,))]
+    assert desk.machine.forward(desk.now, RIGHT, [run_of(1, epoch=20)]).deliveries == []
+
+
+def test_what_this_process_wrote_for_the_host_counts_as_delivered_and_is() -> None:
+    desk = outsider("g")
+    desk.step(Subscribed("g"))
+    desk.machine.forward(desk.now, LEFT, [run_of(0)])
+    assert desk.machine._forwarding._sift_delivered(desk.now, 0, (run_of(0),)) == (run_of(0),)
+
+
 def records_of_a_neighbour_that_goes(desk: Desk) -> None:
     """One record for RIGHT on disk, which is then removed."""
     desk.step(LinkDown(RIGHT))

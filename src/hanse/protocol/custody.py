@@ -15,7 +15,7 @@ The rules (docs/protocol.md R33 to R38):
 """
 
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from hanse.protocol.accounts import Accounts
 from hanse.protocol.effects import Acknowledge, Deliver, Discard, Effect, Fetch, SendRuns, SendSummaries, Store
@@ -55,6 +55,10 @@ class Entry:
         self.keys: list[Key] = []
         # Batches that hold the same publications again, from the same giver (R34).
         self.followers: list[Entry] = []
+
+
+# What of a record goes on its way now, by the record's position and runs.
+Sift = Callable[[int, Sequence[Run]], Sequence[Run]]
 
 
 class Duty:
@@ -148,6 +152,8 @@ class Custody:
         self.orphans = Orphans()
         self.check_at = float("inf")
         self.effects: list[Effect] = []
+        # The records for the host broker before this position are a former process's.
+        self.former_host_end = 0
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -430,6 +436,7 @@ class Custody:
 
     def restore(self, ranges: dict[int, tuple[int, int]]) -> None:
         """What an earlier process left in the outbox: way to the first and the end of its positions."""
+        self.former_host_end = ranges.get(HOST, (0, 0))[1]
         for identity, (first, end) in ranges.items():
             way = self._ways.setdefault(identity, Way(identity))
             self._ends[identity] = end
@@ -552,27 +559,31 @@ class Custody:
             entry, duty.entry = duty.entry, Entry(DISK, record=(identity, duty.position))
             self._settle(entry)
 
-    def fetched(self, now: float, identity: int, records: Sequence[tuple[int, Sequence[Run]]], end: int) -> bool:
-        """Records of a neighbour or the host, from the front of what waits on disk up to `end`; whether they go now."""
+    def fetched(
+        self, now: float, identity: int, records: Sequence[tuple[int, Sequence[Run]]], end: int, sift: Sift
+    ) -> None:
+        """Records of a neighbour or the host, from the front of what waits on disk up to `end`."""
         way = self._ways.get(identity)
         if way is None:
-            return False
+            return
         if way.stale_fetches:
             way.stale_fetches -= 1  # each fetch is answered once, in order
-            return False
+            return
         if not way.is_fetching:
-            return False
+            return
         way.is_fetching = False
         way.disk[0][0] = end
         if way.disk[0][0] >= way.disk[0][1]:
             way.disk.popleft()
         for position, runs in records:
-            duty = Duty(Entry(DISK, record=(identity, position)), runs, now, NOBODY)
+            duty = Duty(Entry(DISK, record=(identity, position)), sift(position, runs), now, NOBODY)
             duty.position = position
-            way.front.append(duty)
+            if duty.runs:
+                way.front.append(duty)
+            else:
+                self.close(duty.entry)
         self.check_at = min(self.check_at, now + CHECK_EVERY_S)
         self._pump(now, way)
-        return True
 
 
 def _add_position(ranges: list[list[int]], position: int) -> None:

@@ -17,6 +17,7 @@ Plain tuples, dictionaries and local variables throughout: bench/bench_route.py 
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from hanse.errors import RemoteError
@@ -26,7 +27,7 @@ from hanse.protocol.effects import Acknowledge, Deliver, Effect, SendRuns
 from hanse.protocol.messages import BLOCKED, HOST, Publication, Run, Summary
 from hanse.protocol.packets import split, topic_of
 from hanse.protocol.retention import Retention
-from hanse.protocol.seen import Done, SeenIds
+from hanse.protocol.seen import NOTHING, Done, SeenIds
 from hanse.protocol.settings import Settings
 from hanse.protocol.topics import check_name, may_cross
 
@@ -670,15 +671,41 @@ class Forwarding:
         return source >= 0 and self._table.hops(group) == ((source,), False)
 
     def fetched(self, now: float, way: int, records: Sequence[tuple[int, Sequence[Run]]], end: int) -> None:
-        """Records of the outbox that go to a neighbour, or the host broker, now.
+        """Records of the outbox that go to a neighbour, or the host broker, now."""
+        sift = self._sift_delivered if way == HOST else self._retain_again
+        self.custody.fetched(now, way, records, end, partial(sift, now))
 
-        They are retained from now on: what was kept when they came is gone, and the neighbour may have joined a mesh
-        that leads to us, and to others only through us (R37).
+    def _retain_again(self, now: float, _position: int, runs: Sequence[Run]) -> Sequence[Run]:
+        """What goes to a neighbour from disk is retained from now on (R37).
+
+        What was kept when it came is gone, and the neighbour may have joined a mesh that leads to us, and to others
+        only through us.
         """
-        if self.custody.fetched(now, way, records, end) and way != HOST:
-            for _, runs in records:
-                for run in runs:
-                    self.retention.add(now, run)
+        for run in runs:
+            self.retention.add(now, run)
+        return runs
+
+    def _sift_delivered(self, now: float, position: int, runs: Sequence[Run]) -> Sequence[Run]:
+        """What a former process has left for the host broker, and no copy from a neighbour has brought since (R34)."""
+        if position >= self.custody.former_host_end:
+            return runs
+        left = []
+        for run in runs:
+            window = self._seen.window(run.origin, run.epoch)
+            if window is None:
+                left.append(run)  # too old for a copy of it to come
+                continue
+            spans = split(run.body)
+            for first, count, done in list(window.pieces(run.first, run.length)):
+                served, was_delivered = done or NOTHING
+                if was_delivered:
+                    self._counters["duplicates"] += count
+                    continue
+                window.record(now, first, count, (served, True))
+                low, high = first - run.first, first - run.first + count - 1
+                body = run.body[spans[low][0] : spans[high][1]]
+                left.append(run._replace(first=first, length=count, body=body))
+        return left
 
     def fetched_blocked(self, now: float, records: Sequence[tuple[int, Sequence[Run]]], end: int) -> None:
         """Records of the outbox, up to a position, that had no way (R36)."""
