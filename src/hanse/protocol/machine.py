@@ -666,10 +666,11 @@ class Machine:
         """On new mesh edges: say what we have, so that the other side sends what we lack (R37)."""
         ages_ms: dict[int, dict[str, int]] = {}
         for neighbour, group in edges:
-            # What it wants itself, it has or asks us for.
-            since = min([at for who, at in self._since.get(group, {}).items() if who != neighbour], default=now)
-            if now > since:
-                age_s = min(self.settings.retention_s_max, now - since)
+            # What it wants itself, it has or asks us for. Who has only just come asks too: its membership may take
+            # long to reach the core, and what is published meanwhile is wanted.
+            since = [at for who, at in self._since.get(group, {}).items() if who != neighbour]
+            if since:
+                age_s = min(self.settings.retention_s_max, now - min(since))
                 ages_ms.setdefault(neighbour, {})[group] = math.ceil(age_s * 1000)
         limit = self.settings.items_per_frame_max
         for neighbour in sorted(ages_ms):
@@ -706,7 +707,7 @@ class Machine:
             since = now - min(summary.age_ms / 1000, self.settings.retention_s_max)
             if self.is_known(summary.group):
                 known = self._since.setdefault(summary.group, {})
-                if since < known.get(identity, now) - SINCE_SLACK_S:
+                if since < known.get(identity, math.inf) - SINCE_SLACK_S:
                     known[identity] = since
                     edges = self._mesh.edges(summary.group)
                     self._changes.edges.update((edge, summary.group) for edge in edges if edge != identity)

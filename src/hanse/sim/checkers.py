@@ -205,10 +205,10 @@ class Checkers(Monitor):
             return "not started"
         if message.qos and message.is_told:
             # In custody from here on: only what no federator can help is an excuse.
-            # R38: nothing is kept for who says goodbye. What was still on its way, for as long as a repair or
-            # a lossy carrier may take, is given up with what comes later.
+            # R38: nothing is kept for who says goodbye. What was still on its way, for as long as it may wait for
+            # a way (R36), is given up with what comes later.
             left = [left_s - message.published_s for left_s in self._left_s.get(client.broker, ())]
-            if any(-self._a < after_s < self._settings.retention_s for after_s in left):
+            if any(-self._a < after_s < self._settings.retention_s_max for after_s in left):
                 return "its federator took its leave"
             if self._was_parted(message, client):
                 return "a partition came between"
