@@ -220,7 +220,8 @@ def test_summaries_are_told_again_until_they_are_answered() -> None:
     summaries = (Summary("g", 5),)
     books.custody.summarise(0.0, NEAR, summaries)
     assert books.effects() == [SendSummaries(NEAR, summaries, 1)]
-    assert books.check(books.settings.retransmission_s + 1) == [SendSummaries(NEAR, summaries, 1)]
+    late_s = books.settings.retransmission_s + 1
+    assert books.check(late_s) == [SendSummaries(NEAR, (Summary("g", 5 + int(1000 * late_s)),), 1)]
     assert books.acknowledge(NEAR, 1) == []
     assert books.check(100.0) == []
     assert books.custody.check_at == float("inf")

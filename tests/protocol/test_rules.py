@@ -1646,6 +1646,19 @@ def test_r37_who_leaves_returns_what_the_other_cores_mesh_may_lack() -> None:
     assert max(effects.index(one) for one in left) < min(goodbyes)
 
 
+def test_r37_what_was_published_while_a_membership_was_on_its_way_to_the_core_comes() -> None:
+    net = Network(4, [(0, 1), (1, 2), (0, 3)], interest={0: ["g"]})
+    net.run(5)
+    net.deaf.add((1, 0))
+    net.subscribe(2, "g")
+    net.run(1)
+    net.publish(3, "g", b"1", qos=1)
+    net.run(0.5)
+    net.deaf.clear()
+    net.run(5)
+    assert net.got(2) == ["g"]
+
+
 def test_r37_what_is_older_than_the_interest_is_not_asked_for() -> None:
     net = Network(2, [(0, 1)], interest={0: ["g"]})
     net.run(5)
@@ -1667,10 +1680,13 @@ def test_r37_summaries_are_sent_again_until_they_are_acknowledged() -> None:
     (asked,) = effects_of(SendSummaries, desk.effects)
     assert (asked.neighbour, [summary.group for summary in asked.summaries]) == (1, ["g"])
     desk.wait(desk.machine.settings.retransmission_s + 0.5, talking=[1])
-    assert effects_of(SendSummaries, desk.effects) == [asked, asked]
+    (_, again) = effects_of(SendSummaries, desk.effects)
+    assert (again.neighbour, again.token) == (asked.neighbour, asked.token)
+    # As far back as the first time.
+    assert again.summaries[0].age_ms >= asked.summaries[0].age_ms + 1_000 * desk.machine.settings.retransmission_s
     desk.machine.acknowledged(desk.now, 1, (asked.token,))
     desk.wait(3 * desk.machine.settings.retransmission_s, talking=[1])
-    assert effects_of(SendSummaries, desk.effects) == [asked, asked]
+    assert effects_of(SendSummaries, desk.effects) == [asked, again]
 
 
 def test_r37_who_is_told_of_what_it_still_lacks_a_round_later_asks_back_but_not_for_its_own() -> None:

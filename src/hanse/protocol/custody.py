@@ -14,6 +14,7 @@ The rules (docs/protocol.md R33 to R38):
 - Nothing here decides by itself to drop: what is given up is counted where it is given up.
 """
 
+import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 
@@ -516,7 +517,17 @@ class Custody:
                 break
             way.resent_at = now
             self._counters["retransmitted"] += len(duty.runs)
-            self._launch(way, duty, duty.token)
+            if duty.summaries:
+                summaries = self._aged(duty.summaries, now - duty.sent_at)
+                self.effects.append(SendSummaries(way.identity, summaries, duty.token))
+            else:
+                self._launch(way, duty, duty.token)
+
+    def _aged(self, summaries: tuple[Summary, ...], late_s: float) -> tuple[Summary, ...]:
+        """The same wishes, said later: they go as far back as they did."""
+        age_ms_max = math.ceil(self._settings.retention_s_max * 1000)
+        late_ms = math.ceil(late_s * 1000)
+        return tuple([one._replace(age_ms=min(one.age_ms + late_ms, age_ms_max)) for one in summaries])
 
     def stored(self, identity: int, end: int) -> None:
         """What was to be stored for a way, up to a position, is on disk: its givers may hear so."""
