@@ -60,8 +60,11 @@ def test_of_a_contested_group_it_is_kept_for_longer_and_goes_when_the_cores_have
     assert numbers(found.missing(21.0, [Summary("h", 60_000)])) == [0, 2, 3]
     found.age(31.0, lambda group: group == "h")
     assert numbers(found.missing(31.0, [Summary("h", 60_000)])) == [2, 3]  # not for ever
-    found.age(31.0, never)
-    assert (found.bytes, found.missing(31.0, [Summary("h", 60_000)])) == (0, [])
+    # The cores have met: who lacks what is told in the time that is left.
+    found.age(33.0, never)
+    assert numbers(found.missing(33.0, [Summary("h", 60_000)])) == [3]
+    found.age(60.0, never)
+    assert (found.bytes, found.missing(60.0, [Summary("h", 60_000)])) == (0, [])
 
 
 def test_of_what_is_contested_the_newest_are_left_to_others() -> None:

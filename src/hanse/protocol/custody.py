@@ -319,9 +319,7 @@ class Custody:
             self._launch(way, duty, self._put_under_way(now, way, duty))
 
     def _launch(self, way: Way, duty: Duty, token: int) -> None:
-        if duty.summaries:
-            self.effects.append(SendSummaries(way.identity, duty.summaries, token))
-        elif way.identity == HOST:
+        if way.identity == HOST:
             self.effects.append(Deliver(tuple(duty.runs), token))
         else:
             self._count("forwarded", way, duty.runs)

@@ -9,6 +9,7 @@ its publications are kept for longer: their meshes will meet, and what went thro
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
+from math import inf
 
 from hanse.protocol.messages import Run, Summary
 from hanse.protocol.packets import split
@@ -22,7 +23,7 @@ _Ranges = list[tuple[int, int]]
 class Retention:
     """What one federator has passed on lately, oldest first."""
 
-    __slots__ = ("_bytes", "_bytes_max", "_contested", "_counters", "_keep_s", "_keep_s_max", "_runs")
+    __slots__ = ("_bytes", "_bytes_max", "_contested", "_contested_at", "_counters", "_keep_s", "_keep_s_max", "_runs")
 
     def __init__(self, keep_s: float, keep_s_max: float, bytes_max: int, counters: Counter[str]) -> None:
         self._keep_s = keep_s
@@ -30,8 +31,10 @@ class Retention:
         self._bytes_max = bytes_max
         self._counters = counters
         self._runs: deque[tuple[float, Run]] = deque()
-        # Older than all of these: what is kept because its group has several cores, or none.
+        # Older than all of these: what is kept because its group has several cores, or none, or had until lately.
         self._contested: deque[tuple[float, Run]] = deque()
+        # Group to when it was last found contested, of those that something is kept for.
+        self._contested_at: dict[str, float] = {}
         self._bytes = 0
 
     @property
@@ -49,12 +52,21 @@ class Retention:
             self._bytes -= len(oldest.body)
 
     def age(self, now: float, is_contested: Callable[[str], bool]) -> None:
-        """Let go of what is older than the time to keep, unless one of its groups is contested."""
+        """Let go of what is older than the time to keep, unless one of its groups is contested, or was within it.
+
+        The meshes have just met then, and who lacks what is yet to be told.
+        """
         old, self._contested = self._contested, deque()
         while self._runs and self._runs[0][0] < now - self._keep_s:
             old.append(self._runs.popleft())
+        recent: dict[str, float] = {}
+        for group in {group for _, run in chain(old, self._runs) for group in run.groups}:
+            contested_at = now if is_contested(group) else self._contested_at.get(group, -inf)
+            if contested_at >= now - self._keep_s:
+                recent[group] = contested_at
+        self._contested_at = recent
         for at, run in old:
-            if at >= now - self._keep_s_max and any(map(is_contested, run.groups)):
+            if at >= now - self._keep_s_max and any(group in recent for group in run.groups):
                 self._contested.append((at, run))
             else:
                 self._bytes -= len(run.body)
