@@ -528,6 +528,17 @@ def test_r13_a_core_announces_itself_every_interval_with_the_next_number_and_nob
     assert net.machines[0].distance_to(1) == 1
 
 
+def test_r13_of_a_core_that_has_given_everything_up_a_late_word_is_none_whatever_its_epoch() -> None:
+    # A word of the epoch before made a way that the words of the newer one, late as well, did not end.
+    desk = Desk(peers=(1, 2))
+    desk.say(1, claim_parts=(ClaimPart(9, 1_002, 6, 0, 0, ()),))
+    for epoch, version in ((1_001, 9), (1_002, 6), (1_002, 0)):
+        desk.say(2, announcements=(Announcement(9, epoch, 5, 1, version),))
+        assert desk.machine.distance_to(9) is None
+    desk.say(2, announcements=(Announcement(9, 1_002, 5, 1, 7),))
+    assert desk.machine.distance_to(9) == 2
+
+
 def test_r14_a_word_counts_for_k_intervals_and_one_for_each_hop_while_its_number_stands_still() -> None:
     desk = Desk(peers=(1,))
     desk.say(1, announcements=(Announcement(9, 1_000, 1, 2, 0),))

@@ -124,8 +124,8 @@ class Ways:
                 self._changes.routes.add(core)
             return
         claims = self._claims.sets.get(core)
-        if claims is not None and claims.epoch == epoch and not claims.groups and version <= claims.version:
-            return  # it has given everything up; the word is merely late
+        if claims is not None and not claims.groups and (epoch, version) <= (claims.epoch, claims.version):
+            return  # it has given everything up, in this epoch or a later one; the word is merely late
         if route is None or epoch > route.epoch:
             if route is None and len(self._routes) >= self._settings.cores_max:
                 counters["rejected_cores_max"] += 1
