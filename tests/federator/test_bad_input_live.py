@@ -10,7 +10,7 @@ import json
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import mqtt5
 import psutil
@@ -341,7 +341,15 @@ def test_attack_a_client_cannot_become_core_or_move_a_mesh_by_publishing(scene: 
         announcements=(Announcement(1, EPOCH_MAX, SEQUENCE_MAX, 0, 1),),
         claim_deltas=(ClaimDelta(1, EPOCH_MAX, 0, (ClaimChange("#", 0), ClaimChange("here/#", 0))),),
     )
-    pages = [one.page("/groups") for one in (scene.federator, scene.other)]
+
+    def groups() -> list[dict[str, Any]]:
+        """All but a federator's own group, which it leaves when the answers to a trace have had their time."""
+        pages: list[Any] = [one.page("/groups") for one in (scene.federator, scene.other)]
+        rows = [row for page in pages for row in page["groups"]]
+        return [row for row in rows if not row["group"].startswith("$hanse/federator/")]
+
+    before = groups()
+    assert [row["group"] for row in before] == ["#", "$hanse/management", "here/#"] * 2
 
     def bad() -> None:
         for _ in range(200):
@@ -351,7 +359,7 @@ def test_attack_a_client_cannot_become_core_or_move_a_mesh_by_publishing(scene: 
         scene.here.publish("federator/core_ann/0/1", codec.encode_control(forged), 1, retain=True)
 
     scene.after(bad)
-    assert [one.page("/groups") for one in (scene.federator, scene.other)] == pages
+    assert groups() == before
     assert scene.crossed == []
 
 

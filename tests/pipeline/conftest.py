@@ -11,6 +11,19 @@ from pyspark.sql import SparkSession
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.fixture(autouse=True)
+def _session_is_active(request: pytest.FixtureRequest) -> None:
+    """Spark looks for Python data sources in the active session of the thread in the JVM that a call comes by.
+
+    That thread is another one after a connection to the JVM was lost, and has no session then: which tests are in one
+    process, and so what came before, differs from run to run.
+    """
+    if "spark" in request.fixturenames and "HANSE_TEST_REMOTE" not in os.environ:
+        session = request.getfixturevalue("spark")
+        if hasattr(session, "_jsparkSession"):
+            SparkSession._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from hanse.pipeline import session
