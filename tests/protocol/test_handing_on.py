@@ -197,21 +197,6 @@ def test_of_a_record_that_was_under_way_to_a_lost_neighbour_others_take_what_is_
     assert list(custody._ways[RIGHT].disk) == [[0, 2]]
 
 
-def test_what_goes_from_disk_is_retained_for_neighbours_if_it_goes_to_one_and_was_asked_for() -> None:
-    desk = outsider("g")
-    record = run_of(0)
-    desk.machine._custody.restore({HOST: (0, 1)})
-    assert of_kind(desk.step(Fetched(HOST, ((0, (record,)),), 1)), Deliver)
-    assert desk.step(Fetched(LEFT, ((0, (record,)),), 1)) == []
-    assert desk.machine.retained_bytes == 0
-    desk.step(LinkDown(LEFT))
-    desk.machine._custody.restore({LEFT: (0, 1)})
-    desk.up(LEFT)
-    assert Fetch(LEFT, 0, 1) in desk.say(LEFT)
-    assert of_kind(desk.step(Fetched(LEFT, ((0, (record,)),), 1)), SendRuns)
-    assert desk.machine.retained_bytes == len(record.body)
-
-
 def test_a_copy_of_what_a_former_process_left_for_the_host_is_not_delivered_as_well() -> None:
     desk = outsider("g")
     desk.step(Subscribed("g"))

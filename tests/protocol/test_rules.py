@@ -1611,31 +1611,6 @@ def test_r37_while_a_groups_cores_have_not_met_its_publications_are_kept_for_lon
     assert net.machines[1].retained_bytes == 0
 
 
-def test_r37_what_goes_from_disk_is_kept_anew_for_whom_its_neighbour_does_not_reach() -> None:
-    """5 was outside, and sent by 1 to the mesh. When 1 gets it, from the next process, its mesh leads through 5."""
-    links = [(0, 1), (1, 5), (5, 9), (9, 8), (8, 0)]
-    net = Network((0, 1, 5, 8, 9), links, interest={0: ["g"], 1: ["g"], 9: ["g"]})
-    net.run(5)
-    net.deaf.update([(5, 1), (1, 5)])
-    net.publish(5, "g", qos=1)
-    net.run(1.5)
-    assert (on_disk(net, 5), own(net, 5)) == (1, 0)
-    net.crash(5)
-    net.crash(1)
-    net.deaf.clear()
-    net.restart(5, [9])
-    net.unsubscribe(0, "g")
-    net.run(15)
-    assert net.cores("g") == {9}
-    assert not net.machines[5].is_member("g")
-    net.restart(1, [5])
-    net.run(5)
-    assert (net.got(1), net.got(9)) == (["g"], ["g"])
-    assert on_disk(net, 5) == 0
-    net.run(5)
-    assert net.machines[5].retained_bytes == 0
-
-
 def test_r37_who_leaves_returns_what_the_other_cores_mesh_may_lack() -> None:
     desk = Desk(5, (1, 2))
     desk.say(1)

@@ -672,18 +672,8 @@ class Forwarding:
 
     def fetched(self, now: float, way: int, records: Sequence[tuple[int, Sequence[Run]]], end: int) -> None:
         """Records of the outbox that go to a neighbour, or the host broker, now."""
-        sift = self._sift_delivered if way == HOST else self._retain_again
-        self.custody.fetched(now, way, records, end, partial(sift, now))
-
-    def _retain_again(self, now: float, _position: int, runs: Sequence[Run]) -> Sequence[Run]:
-        """What goes to a neighbour from disk is retained from now on (R37).
-
-        What was kept when it came is gone, and the neighbour may have joined a mesh that leads to us, and to others
-        only through us.
-        """
-        for run in runs:
-            self.retention.add(now, run)
-        return runs
+        sift = partial(self._sift_delivered, now) if way == HOST else _whole
+        self.custody.fetched(now, way, records, end, sift)
 
     def _sift_delivered(self, now: float, position: int, runs: Sequence[Run]) -> Sequence[Run]:
         """What a former process has left for the host broker, and no copy from a neighbour has brought since (R34)."""
@@ -928,3 +918,7 @@ def _groups_by_id(runs: Sequence[Run]) -> dict[tuple[int, int, int], set[str]]:
         for number in range(run.first, run.first + run.length):
             found.setdefault((run.origin, run.epoch, number), set()).update(run.groups)
     return found
+
+
+def _whole(_position: int, runs: Sequence[Run]) -> Sequence[Run]:
+    return runs
