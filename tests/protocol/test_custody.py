@@ -1,6 +1,7 @@
 """The books of custody on their own: entries, duties, ways and the outbox (R33 to R38)."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 from tests.protocol.net import packet
@@ -66,7 +67,7 @@ class Books:
 
     def fetched(self, way: int, *positions: int, end: int) -> list[Effect]:
         records = [(position, (run_of(position),)) for position in positions]
-        self.custody.fetched(self.now, way, records, end, lambda _position, runs: runs)
+        self.custody.fetched(self.now, way, records, end, lambda runs: runs)
         return self.effects()
 
 
@@ -439,6 +440,26 @@ def test_what_a_former_process_left_for_the_host_is_fetched_at_once() -> None:
     assert books.has_blocked() is False
     books.give(0, to=(7,))
     assert books.check(1.0) == [Store(7, 2, ((run_of(0),),))]
+
+
+def test_of_records_only_those_that_a_former_process_left_for_the_host_are_sifted() -> None:
+    books = Books(window_bytes=SIZE)
+    sifted: list[int] = []
+
+    def sift(runs: Sequence[Run]) -> Sequence[Run]:
+        sifted.extend(run.first for run in runs)
+        return runs
+
+    books.custody.restore({HOST: (3, 4), NEAR: (0, 1)})
+    books.custody.fetched(books.now, NEAR, [(0, (run_of(0),))], 1, sift)
+    books.custody.fetched(books.now, HOST, [(3, (run_of(3),))], 4, sift)
+    books.give(4, to=(HOST,))  # behind the record, so it goes to disk in turn
+    assert Store(HOST, 4, ((run_of(4),),)) in books.check(BUSY_FACTOR * books.settings.stuck_after_s + 1)
+    books.stored(HOST, 5)
+    assert Fetch(HOST, 4, 5) in books.acknowledge(HOST, 2)
+    books.custody.fetched(books.now, HOST, [(4, (run_of(4),))], 5, sift)
+    assert [effect.runs for effect in books.effects() if isinstance(effect, Deliver)] == [(run_of(4),)]
+    assert sifted == [3]
 
 
 # --- what has no way -------------------------------------------------------------------------------------------------

@@ -214,13 +214,6 @@ def test_a_copy_of_what_a_former_process_left_for_the_host_is_not_delivered_as_w
     assert desk.machine.forward(desk.now, RIGHT, [run_of(1, epoch=20)]).deliveries == []
 
 
-def test_what_this_process_wrote_for_the_host_counts_as_delivered_and_is() -> None:
-    desk = outsider("g")
-    desk.step(Subscribed("g"))
-    desk.machine.forward(desk.now, LEFT, [run_of(0)])
-    assert desk.machine._forwarding._sift_delivered(desk.now, 0, (run_of(0),)) == (run_of(0),)
-
-
 def records_of_a_neighbour_that_goes(desk: Desk) -> None:
     """One record for RIGHT on disk, which is then removed."""
     desk.step(LinkDown(RIGHT))

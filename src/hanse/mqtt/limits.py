@@ -2,7 +2,7 @@
 
 from typing import Final
 
-# A publication of 16 MiB (DESIGN section 4) with 128 KiB for topic and properties. Smaller refuses what brokers let
+# A publication of 16 MiB with 128 KiB for topic and properties. Smaller refuses what brokers let
 # pass (Mosquitto's default is 256 MiB), larger lets one peer hold that much memory a connection.
 PACKET_BYTES_MAX: Final = 16 * 1024 * 1024 + 128 * 1024
 
@@ -29,7 +29,7 @@ PROPERTIES_MAX: Final = 1_000
 # Filters in one SUBSCRIBE or UNSUBSCRIBE. Larger packets make one refusal cost more.
 FILTERS_A_PACKET_MAX: Final = 64
 
-# Filters wanted at one broker; DESIGN section 4 bounds groups at the same number.
+# Filters wanted at one broker; the protocol bounds groups at the same number (`groups_max`).
 FILTERS_MAX: Final = 1_000_000
 
 # QoS 1 and 2 publications held for one peer (in flight and queued), in number and bytes. Larger hides a slow peer

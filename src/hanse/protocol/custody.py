@@ -58,8 +58,8 @@ class Entry:
         self.followers: list[Entry] = []
 
 
-# What of a record goes on its way now, by the record's position and runs.
-Sift = Callable[[int, Sequence[Run]], Sequence[Run]]
+# What of a former process's record for the host broker has not been delivered since (R34).
+Sift = Callable[[Sequence[Run]], Sequence[Run]]
 
 
 class Duty:
@@ -154,7 +154,7 @@ class Custody:
         self.check_at = float("inf")
         self.effects: list[Effect] = []
         # The records for the host broker before this position are a former process's.
-        self.former_host_end = 0
+        self._former_host_end = 0
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -435,7 +435,7 @@ class Custody:
 
     def restore(self, ranges: dict[int, tuple[int, int]]) -> None:
         """What an earlier process left in the outbox: way to the first and the end of its positions."""
-        self.former_host_end = ranges.get(HOST, (0, 0))[1]
+        self._former_host_end = ranges.get(HOST, (0, 0))[1]
         for identity, (first, end) in ranges.items():
             way = self._ways.setdefault(identity, Way(identity))
             self._ends[identity] = end
@@ -585,7 +585,8 @@ class Custody:
         if way.disk[0][0] >= way.disk[0][1]:
             way.disk.popleft()
         for position, runs in records:
-            duty = Duty(Entry(DISK, record=(identity, position)), sift(position, runs), now, NOBODY)
+            is_former = identity == HOST and position < self._former_host_end
+            duty = Duty(Entry(DISK, record=(identity, position)), sift(runs) if is_former else runs, now, NOBODY)
             duty.position = position
             if duty.runs:
                 way.front.append(duty)

@@ -116,8 +116,7 @@ class Election:
         if (group in own) != was_ours:
             core = self.core_of(group)
         self._mesh.choose_own_core(group, core, has_interest=has_interest)
-        claimants = self._claims.cores_by_group.get(group, ())
-        is_claimed_elsewhere = bool(claimants) and claimants != (self._identity,)
+        is_claimed_elsewhere = self._claims.claimants(group) not in ((), (self._identity,))
         self._host.subscribe(group, is_wanted=is_claimed_elsewhere or self._mesh.has_children(group))  # R32
         if group == MANAGEMENT_GROUP:
             self._compare_grouping(core)

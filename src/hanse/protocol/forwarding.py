@@ -672,13 +672,10 @@ class Forwarding:
 
     def fetched(self, now: float, way: int, records: Sequence[tuple[int, Sequence[Run]]], end: int) -> None:
         """Records of the outbox that go to a neighbour, or the host broker, now."""
-        sift = partial(self._sift_delivered, now) if way == HOST else _whole
-        self.custody.fetched(now, way, records, end, sift)
+        self.custody.fetched(now, way, records, end, partial(self._sift_delivered, now))
 
-    def _sift_delivered(self, now: float, position: int, runs: Sequence[Run]) -> Sequence[Run]:
+    def _sift_delivered(self, now: float, runs: Sequence[Run]) -> Sequence[Run]:
         """What a former process has left for the host broker, and no copy from a neighbour has brought since (R34)."""
-        if position >= self.custody.former_host_end:
-            return runs
         left = []
         for run in runs:
             window = self._seen.window(run.origin, run.epoch)
@@ -918,7 +915,3 @@ def _groups_by_id(runs: Sequence[Run]) -> dict[tuple[int, int, int], set[str]]:
         for number in range(run.first, run.first + run.length):
             found.setdefault((run.origin, run.epoch, number), set()).update(run.groups)
     return found
-
-
-def _whole(_position: int, runs: Sequence[Run]) -> Sequence[Run]:
-    return runs

@@ -32,7 +32,7 @@ from hanse.sim.ledger import ENTITLED_AFTER_A, Ledger, Message
 from hanse.sim.monitor import Monitor
 from hanse.sim.packets import read_packets
 
-# B: clients here report their interest at once, but the bound of RELIABILITY names it.
+# B: clients here report their interest at once; the bound allows for a source that tells it only with its beacons.
 BEACON_A = 1.0
 # An edge of these kinds may cost (K+1)A + B; of the others, which bring something back, 2A.
 LOSSES = frozenset({"stop", "pause", "cut", "deaf", "link down"})
@@ -477,7 +477,7 @@ class Checkers(Monitor):
             message.is_lost_in_flight = True
 
     def lost_with_host(self, publications: Sequence[Publication]) -> None:
-        """What a broker had not handed over when it died is lost with it: RELIABILITY 4."""
+        """What a broker had not handed over when it died is lost with it: no federator has seen it."""
         for publication in publications:
             for number, _, _ in read_packets(publication.packet):
                 self.ledger.messages[number].excuse = "the broker that had it died"

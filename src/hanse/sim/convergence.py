@@ -1,4 +1,4 @@
-"""Whether a federation has converged, as RELIABILITY defines it, and if not, why not.
+"""Whether a federation has converged, and if not, why not.
 
 Converged: in each component, for each group with interest there (and the management group), all federators name one
 core, which is in the component, with the epoch that it really has; their distance is the length of a shortest way;

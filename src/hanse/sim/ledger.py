@@ -1,6 +1,6 @@
 """What was published, who was entitled to it, and what became of each pair.
 
-Terms, as RELIABILITY has them:
+Terms:
 - An *eligible pair* is a message that its broker took and a subscriber at another broker whose SUBACK came at least
   2A earlier and who stayed, at a broker that was up.
 - A pair is ok, lost or a duplicate. Echoes, corrupted packets and reused ids are never allowed. At QoS 0 loss is, while

@@ -1,6 +1,6 @@
 """One seed, one whole life of a federation: it grows, faults strike, they end, everything must be well.
 
-Rules, as RELIABILITY has them:
+Rules:
 - A run lasts at least 300 A and has at least 1,000 publications and five faults of three kinds; what it counted is
   in its result, and a run without eligible pairs fails.
 - First faults on: safety holds at every step, and between faults, once the bound has passed, nothing is lost.
