@@ -1252,9 +1252,9 @@ def test_r33_a_batch_that_became_nothing_is_acknowledged_at_once() -> None:
     assert routed.effects == [Acknowledge(HOST, (7,))]
 
 
-def two_ways() -> Desk:
+def two_ways(**settings: Any) -> Desk:
     """Federator 5 in the mesh of g: its core is 1, and 2 and 3 have joined through it."""
-    desk = Desk(5, (1, 2, 3))
+    desk = Desk(5, (1, 2, 3), **settings)
     desk.say(
         1,
         announcements=(Announcement(1, 1_000, 1, 0, 1),),
@@ -1684,6 +1684,34 @@ def test_r37_who_is_told_of_what_it_still_lacks_a_round_later_asks_back_but_not_
         effects = desk.wait(1.0, talking=[1, 2, 3])
         found = effects_of(SendSummaries, effects)
         assert [(one.neighbour, summary.group) for one in found for summary in one.summaries] == asked
+
+
+def asked_for(effects: list[Effect]) -> list[tuple[int, list[str]]]:
+    """Whom we tell what we have, and of which groups."""
+    found = effects_of(SendSummaries, effects)
+    return [(one.neighbour, [summary.group for summary in one.summaries]) for one in found]
+
+
+def test_r37_who_learns_that_a_group_was_wanted_for_longer_asks_its_other_edges_once() -> None:
+    desk = two_ways()
+    desk.now = 20.0
+    assert asked_for(desk.step(Summarised(2, (Summary("g", 5_000),), 9))) == [(1, ["g"]), (3, ["g"])]
+    # 1 has sent what is missing of those 5 s already, 2 has heard of nobody but us.
+    assert asked_for(desk.step(Summarised(3, (Summary("g", 3_000),), 9))) == [(2, ["g"])]
+    assert asked_for(desk.step(Summarised(3, (Summary("g", 3_000),), 10))) == []
+    assert asked_for(desk.step(Summarised(3, (Summary("g", 8_000),), 11))) == [(1, ["g"]), (2, ["g"])]
+
+
+def test_r37_summaries_within_the_coalescing_time_travel_together() -> None:
+    desk = two_ways(coalescing_s=0.005)
+    core_known(desk, 1, 1, ("g", "h", "i"), sequence=2)
+    for number, group in enumerate(("h", "i"), start=1):
+        desk.say(2, memberships=SetDelta(1, number, number + 1, (SetStep(True, 1, group),)))
+    desk.wait(0.1)
+    assert asked_for(desk.step(Summarised(2, (Summary("g", 5_000),), 9))) == [(1, ["g"]), (3, ["g"])]
+    assert asked_for(desk.step(Summarised(2, (Summary("h", 5_000),), 10))) == []
+    assert asked_for(desk.step(Summarised(2, (Summary("i", 5_000),), 11))) == []
+    assert asked_for(desk.wait(0.006)) == [(1, ["h", "i"])]
 
 
 def test_r37_from_a_stranger_summaries_are_refused() -> None:

@@ -110,6 +110,9 @@ class Machine:
         self._since: dict[str, dict[int, float]] = {}
         # Neighbour and group to publications that it named and we lack: where we still do in a round, we ask (R37).
         self._lacking: dict[tuple[int, str], Summary] = {}
+        # When new mesh edges were last asked for what was missed, and when those that wait for others to come are.
+        self._asked_at = -math.inf
+        self._ask_at = math.inf
         self._had_link = False
         self._rounds = 0
         # Others may remember claims of an earlier life that we do not have any longer.
@@ -158,7 +161,7 @@ class Machine:
         if self._custody.effects:
             effects += self._custody.take_effects()
         flush_at = self._speaker.flush_at
-        self.deadline = min(self._alarms.next_at, self._custody.check_at)
+        self.deadline = min(self._alarms.next_at, self._custody.check_at, self._ask_at)
         if flush_at is not None and flush_at < self.deadline:
             self.deadline = flush_at
         return effects
@@ -621,7 +624,7 @@ class Machine:
             changes.is_table_changed = False
             self._change_table(now)
         if changes.edges:
-            self._ask_for_missing(now, changes.take_edges())
+            self._ask_for_missing(now)
 
     def _change_table(self, now: float) -> None:
         """The data path learns of changes: what was with lost neighbours, or had no way, may have one now."""
@@ -662,10 +665,14 @@ class Machine:
 
     # --- what was missed ----------------------------------------------------------------------------------------------
 
-    def _ask_for_missing(self, now: float, edges: list[tuple[int, str]]) -> None:
-        """On new mesh edges: say what we have, so that the other side sends what we lack (R37)."""
+    def _ask_for_missing(self, now: float) -> None:
+        """On new mesh edges: say what we have, so that the other side sends what we lack (R37), in a burst together."""
+        if now < self._asked_at + self.settings.coalescing_s:
+            self._ask_at = self._asked_at + self.settings.coalescing_s
+            return
+        self._ask_at, self._asked_at = math.inf, now
         ages_ms: dict[int, dict[str, int]] = {}
-        for neighbour, group in edges:
+        for neighbour, group in self._changes.take_edges():
             # What it wants itself, it has or asks us for. Who has only just come asks too: its membership may take
             # long to reach the core, and what is published meanwhile is wanted.
             since = [at for who, at in self._since.get(group, {}).items() if who != neighbour]
@@ -709,8 +716,13 @@ class Machine:
                 known = self._since.setdefault(summary.group, {})
                 if since < known.get(identity, math.inf) - SINCE_SLACK_S:
                     known[identity] = since
-                    edges = self._mesh.edges(summary.group)
-                    self._changes.edges.update((edge, summary.group) for edge in edges if edge != identity)
+                    self._changes.edges.update(
+                        (edge, summary.group)
+                        for edge in self._mesh.edges(summary.group)
+                        # Who has heard from us that somebody else has wanted it for as long has sent us all of that.
+                        if edge != identity
+                        and all(since < at - SINCE_SLACK_S for who, at in known.items() if who not in {identity, edge})
+                    )
             # It may have got them after we asked it and before it took us for an edge; mostly they are on their way.
             if len(self._lacking) < self.settings.items_per_frame_max and self._forwarding.lacks(summary):
                 self._lacking[identity, summary.group] = summary
