@@ -87,7 +87,11 @@ def test_a_list_of_another_make_is_read_by_paths() -> None:
 
 
 def test_the_protocols_defaults_are_ours() -> None:
-    assert FederatorSettings(id=7).protocol_settings() == Settings()
+    assert FederatorSettings(id=7, link="broker").protocol_settings() == Settings()
+
+
+def test_over_direct_links_which_lose_nothing_little_is_sent_again() -> None:
+    assert FederatorSettings(id=7).protocol_settings() == Settings(retransmission_factor=10)
 
 
 def test_what_the_protocol_reads_is_handed_on() -> None:
@@ -108,6 +112,7 @@ def test_what_the_protocol_reads_is_handed_on() -> None:
         election="largest",
         outsider="one_parent",
         announcements="per_group",
+        retransmission_factor=10,
     )
 
 

@@ -209,6 +209,13 @@ def test_what_is_not_answered_is_sent_again_in_order() -> None:
     assert books.counters["retransmitted"] == 3
 
 
+def test_over_links_that_lose_nothing_it_is_sent_again_later() -> None:
+    books = Books(retransmission_factor=10)
+    books.give(0)
+    assert sent_numbers(books.check(9 * books.settings.expiry_s)) == []
+    assert sent_numbers(books.check(books.settings.expiry_s)) == [0]
+
+
 def test_the_host_is_not_sent_to_again() -> None:
     """Its session sends again by itself."""
     books = Books(stuck_after_s=1000.0)

@@ -19,6 +19,7 @@ from hanse.protocol.settings import Settings
         ("cores_max", 0, "cores_max is 0; it must be at least 1."),
         ("neighbours_max", 0, "neighbours_max is 0; it must be at least 1."),
         ("items_per_frame_max", 0, "items_per_frame_max is 0; it must be at least 1."),
+        ("retransmission_factor", 0, "retransmission_factor is 0; it must be at least 1."),
         ("claim_log_max", 0, "claim_log_max is 0; it must be at least 1."),
         ("election", "oldest", "election is 'oldest'; it must be one of smallest, largest."),
         ("outsider", "", "outsider is ''; it must be one of all_parents, one_parent."),

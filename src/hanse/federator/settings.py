@@ -476,6 +476,8 @@ class FederatorSettings:
             election=self.election,
             outsider=self.outsider,
             announcements=self.announcements,
+            # TCP loses nothing while it stands; a neighbour's broker may.
+            retransmission_factor=1 if self.link == "broker" else 10,
         )
 
     def warnings(self) -> list[str]:
