@@ -1,7 +1,7 @@
 import pytest
 from tests.protocol.net import Desk, packet, publication
 
-from hanse.protocol import accounts, forwarding
+from hanse.protocol import accounts, plans
 from hanse.protocol.events import LinkDown, Subscribed
 from hanse.protocol.messages import Announcement, ClaimChange, ClaimDelta, Run
 from hanse.protocol.seen import CHUNK
@@ -105,14 +105,14 @@ def test_a_run_that_names_a_known_and_an_unknown_group_goes_on_for_the_known_one
 
 
 def test_the_caches_of_plans_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forwarding, "PLANS_MAX", 3)
+    monkeypatch.setattr(plans, "PLANS_MAX", 3)
     groups = [f"g{number}" for number in range(10)]
     desk = outsider(*groups)
     for number, group in enumerate(groups):
         assert desk.machine.publish(0.0, [publication(group)]).frames
         assert desk.machine.forward(0.0, 2, [runs(number, b"", group=group)]).frames
-    assert len(desk.machine._forwarding._topic_plans) <= 3
-    assert len(desk.machine._forwarding._link_plans) <= 3
+    assert len(desk.machine._forwarding._plans.by_topic) <= 3
+    assert len(desk.machine._forwarding._plans.by_link) <= 3
 
 
 def test_parked_publications_keep_waiting_for_the_groups_that_are_still_without_a_way() -> None:

@@ -1,8 +1,7 @@
 """The data path: from runs of publications to frames per neighbour and local deliveries, in batches.
 
-The control side owns who is a neighbour in which mesh; this side reads it through `Table` and caches what it reads:
-topic to plan for what the host broker hands in, groups to plan for what a link hands in. `invalidate` empties the
-caches whenever the control side changed anything that a plan depends on.
+The control side owns who is a neighbour in which mesh; this side asks `plans` where things go. `invalidate` is called
+whenever the control side changed anything that a plan depends on.
 
 The rules (docs/protocol.md R25 to R38):
 
@@ -14,73 +13,31 @@ The rules (docs/protocol.md R25 to R38):
 Plain tuples, dictionaries and local variables throughout: bench/bench_route.py measures it.
 """
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from hanse.errors import RemoteError
-from hanse.protocol.accounts import DROPPED, PIECE, Accounts, Stream, Use, Way
+from hanse.protocol.accounts import DROPPED, PIECE, Accounts
 from hanse.protocol.custody import DISK, NOBODY, Custody, Duty, Entry
 from hanse.protocol.effects import Acknowledge, Deliver, Effect, SendRuns
 from hanse.protocol.messages import BLOCKED, HOST, Publication, Run, Summary
 from hanse.protocol.packets import split, topic_of
+from hanse.protocol.parking import Parking
+from hanse.protocol.plans import CAME, OUTSIDER, SENT, TURNED, Plan, Planner, Table, sent_mark
 from hanse.protocol.retention import Retention
-from hanse.protocol.seen import NOTHING, Done, SeenIds
+from hanse.protocol.seen import NOTHING, SeenIds
 from hanse.protocol.settings import Settings
 from hanse.protocol.topics import check_name, may_cross
 
-PLANS_MAX = 65_536
 # How much who leaves sends to each neighbour of what it keeps.
 LEFT_BYTES_MAX = 4 << 20
 
 _new_tuple = tuple.__new__
 # In the place of an entry, for what is of QoS 0 alone.
 _UNOWED = Entry(NOBODY)
-_NO_USE: Use = [0, 0]
 _NO_TOKENS: dict[int, int] = {}
-
-
-class Table(Protocol):
-    """What the control side tells the data path."""
-
-    def match(self, topic: str) -> tuple[str, ...]:
-        """The groups that a topic belongs to, of all that anybody claims."""
-
-    def is_known(self, group: str) -> bool:
-        """Whether this federator has heard of the group at all."""
-
-    def is_hearsay(self, group: str) -> bool:
-        """Whether this federator knows the group only because neighbours send publications of it."""
-
-    def is_contested(self, group: str) -> bool:
-        """Whether the group has several cores, or none, as far as this federator knows."""
-
-    def is_local(self, group: str) -> bool:
-        """Whether the host broker's clients are interested in the group."""
-
-    def is_member(self, group: str) -> bool:
-        """Whether this federator is in the group's mesh."""
-
-    def hops(self, group: str) -> tuple[tuple[int, ...], bool]:
-        """The neighbours that a publication of the group goes to, and whether it must wait for a way."""
-
-    def former_hops(self, group: str) -> tuple[int, ...]:
-        """The neighbours that led to a core which has just given the group up."""
-
-    def hop_limit(self) -> int:
-        """The number of hops beyond which a publication is dropped (R29)."""
-
-    @property
-    def is_synchronised(self) -> bool:
-        """Whether a neighbour has told all the claims that it knows of."""
-
-    def is_kept_for(self, neighbour: int, group: str) -> bool:
-        """Whether a neighbour that is away belonged to the group's mesh over its link to us (R38)."""
-
-    def is_claimed_by(self, neighbour: int, group: str) -> bool:
-        """Whether a neighbour is, as far as is known, a core of the group."""
 
 
 class Routed(NamedTuple):
@@ -97,38 +54,6 @@ class Routed(NamedTuple):
     effects: Sequence[Effect] = ()
 
 
-@dataclass(slots=True)
-class Plan:
-    """Where the publications of some groups go from here. Not a tuple: a field of a slot is read in half the time."""
-
-    groups: tuple[str, ...]
-    hops: tuple[tuple[int, tuple[str, ...]], ...]
-    is_local: bool
-    blocked: tuple[str, ...]
-    done: Done
-    has_unknown: bool
-    # The accounts: what all this means, its uses by stream, and the use by our own publications.
-    way: Way
-    uses: dict[Stream, Use]
-    own: Use
-    # Claims are not known yet, so there may be more groups: QoS 1 and 2 wait (R36).
-    is_unsure: bool = False
-
-
-class _Parked(NamedTuple):
-    expires_at: float
-    source: int
-    run: Run
-
-
-# Before a group in what was done with a publication: it passed here on its way to the mesh, not along the mesh.
-OUTSIDER = "\0"
-# Before a group: it came back, and was sent through the mesh once more.
-TURNED = "\1"
-# Before a neighbour: a copy came from it of what passed here on its way to a mesh.
-CAME = "\2"
-# Before a neighbour and a group: it was sent there on its way to the group's mesh.
-SENT = "\3"
 # The groups of a run that waits to be matched.
 UNMATCHED: tuple[str, ...] = ()
 
@@ -144,13 +69,11 @@ class Forwarding:
         self._table = table
         self._counters = counters
         self._seen = SeenIds(settings.seen_s, settings.seen_ids_max)
-        self._topic_plans: dict[str, Plan] = {}
-        self._link_plans: dict[tuple[int, tuple[str, ...]], Plan] = {}
-        self._parked: deque[_Parked] = deque()
-        self._parked_bytes = 0
         # 0 where it has to be asked for anew.
         self._hop_limit = 0
         self.accounts = Accounts()
+        self._plans = Planner(identity, epoch, table, self.accounts)
+        self._parking = Parking(settings, counters, self.accounts)
         self.custody = Custody(settings, counters, self.accounts)
         self.retention = Retention(
             settings.retention_s, settings.retention_s_max, settings.retention_bytes_max, counters
@@ -162,13 +85,12 @@ class Forwarding:
 
     def invalidate(self) -> None:
         """The control side changed: no plan holds any longer."""
-        self._topic_plans.clear()
-        self._link_plans.clear()
+        self._plans.invalidate()
         self._hop_limit = 0
 
     def begin_epoch(self, epoch: int) -> None:
         """Ids start anew under a new epoch (R1)."""
-        self.epoch = epoch
+        self.epoch = self._plans.epoch = epoch
         self.next_id = 0
         self.invalidate()  # plans hold accounts of the old epoch
 
@@ -176,31 +98,32 @@ class Forwarding:
         """Once a round: drop what is too old to be remembered or to wait."""
         self._seen.forget(now)
         self.retention.age(now, self._table.is_contested)
-        while self._parked and self._parked[0].expires_at <= now:
-            self._drop_parked("parked_expired", "parked_expired")
+        self._parking.age(now)
 
     def retry_parked(self) -> dict[int, list[Run]]:
         """Frames for what was parked and now has a way, in the order in which it was parked (R30)."""
         frames: dict[int, list[Run]] = {}
-        waiting, self._parked = self._parked, deque()
-        self._parked_bytes = 0
-        for parked in waiting:
-            plan = self._plan(parked.run.groups, parked.source)
+        for parked in self._parking.take():
+            plan = self._plans.make(parked.run.groups, parked.source)
             self._spread(plan, parked.run, frames)
             if plan.hops or not plan.blocked:
                 self.accounts.use(plan.way._replace(source=PIECE, blocked=()), parked.run)
             if plan.blocked:
-                self._keep(parked._replace(run=parked.run._replace(groups=plan.blocked)))
+                self._parking.keep(parked._replace(run=parked.run._replace(groups=plan.blocked)))
         return frames
 
     @property
     def parked_bytes(self) -> int:
         """How much waits for a way."""
-        return self._parked_bytes
+        return self._parking.size
 
     def waiting(self) -> list[Run]:
         """The runs that wait for a way, or for their turn on one."""
-        return [parked.run for parked in self._parked] + self.custody.held()
+        return self._parking.runs + self.custody.held()
+
+    def plan(self, groups: tuple[str, ...], source: int) -> Plan:
+        """Where publications of these groups would go from here, coming from a source: what a probe follows."""
+        return self._plans.make(groups, source)
 
     # --- publications from the host broker ----------------------------------------------------------------------
 
@@ -224,7 +147,7 @@ class Forwarding:
             self.next_id = first + len(publications)
         else:
             epoch, first = again
-        plans = self._topic_plans
+        plans = self._plans.by_topic
         plan: Plan | None = None
         qos = -1
         owes = 0
@@ -232,7 +155,7 @@ class Forwarding:
         for topic, packet_qos, packet in publications:
             new_plan = plans.get(topic)
             if new_plan is None:
-                new_plan = self._plan_topic(topic)
+                new_plan = self._plans.of_topic(topic)
             if new_plan is plan and packet_qos == qos:
                 packets.append(packet)
                 continue
@@ -253,7 +176,7 @@ class Forwarding:
         frames: dict[int, list[Run]] = {}
         first = self.next_id
         self.next_id = first + len(packets)
-        self._number(now, self._plan((group,), HOST), qos, self.epoch, first, packets, frames)
+        self._number(now, self._plans.make((group,), HOST), qos, self.epoch, first, packets, frames)
         return self._hand_out(now, self.custody.open(NOBODY, 0), frames, [], HOST)
 
     def _number(
@@ -304,17 +227,6 @@ class Forwarding:
         if plan.blocked:
             self._wait(now, HOST, run._replace(groups=plan.blocked))
 
-    def _plan_topic(self, topic: str) -> Plan:
-        # A wide filter such as # brings in topics that never cross (R32).
-        crosses = may_cross(topic)
-        plan = self._plan(self._table.match(topic) if crosses else (), HOST)
-        if crosses and not self._table.is_synchronised:
-            plan.is_unsure = True
-        if len(self._topic_plans) >= PLANS_MAX:
-            self._topic_plans.clear()
-        self._topic_plans[topic] = plan
-        return plan
-
     # --- runs from a neighbour ----------------------------------------------------------------------------------
 
     def forward(  # noqa: C901 - one loop, each branch a rule
@@ -332,6 +244,7 @@ class Forwarding:
         named: dict[tuple[int, int, int], set[str]] = {}
         accounts = self.accounts
         accounts.now = now
+        link_plans = self._plans.by_link
         hop_limit = self._hop_limit
         if not hop_limit:
             hop_limit = self._hop_limit = self._table.hop_limit()
@@ -356,9 +269,9 @@ class Forwarding:
                 counters["refused_old"] += count
                 self._refuse(neighbour, run, f"{DROPPED}too_old")
                 continue
-            plan = self._link_plans.get((neighbour, groups))
+            plan = link_plans.get((neighbour, groups))
             if plan is None:
-                plan = self._plan_link(neighbour, groups)
+                plan = self._plans.of_link(neighbour, groups)
             if plan.has_unknown:
                 accounts.count("received", run, neighbour=neighbour)
                 if qos:
@@ -433,7 +346,7 @@ class Forwarding:
                 self._route_again(now, entry, piece._replace(groups=(group,)), neighbour, now)
             is_local = any(map(self._table.is_local, groups))
             if groups:
-                marks = self._plan(groups, neighbour).done[0].union([TURNED + group for group in groups])
+                marks = self._plans.make(groups, neighbour).done[0].union([TURNED + group for group in groups])
                 window.record(now, first, count, (served | marks, was_delivered or is_local))
                 plain = piece._replace(groups=groups, is_returned=False)
                 self.retention.add(now, plain)
@@ -511,7 +424,7 @@ class Forwarding:
                 if run.qos and mark not in served and any(OUTSIDER + group in served for group in groups):
                     window.record(now, first, count, (served | {mark}, was_delivered))
                 continue
-            plan = self._plan_link(neighbour, fresh)
+            plan = self._plans.of_link(neighbour, fresh)
             low, high = first - run.first, first - run.first + count - 1
             piece = run._replace(first=first, length=count, groups=fresh, body=run.body[spans[low][0] : spans[high][1]])
             self.accounts.use(plan.way._replace(source=PIECE), piece)
@@ -530,9 +443,9 @@ class Forwarding:
         """
         if group in served or OUTSIDER + group not in served:
             return False
-        plan = self._plan_link(source, (group,))
+        plan = self._plans.of_link(source, (group,))
         if plan.hops:
-            return any(_sent(neighbour, group) not in served for neighbour, _ in plan.hops)
+            return any(sent_mark(neighbour, group) not in served for neighbour, _ in plan.hops)
         return bool(plan.blocked) and any(mark.startswith(SENT) and mark.endswith(f" {group}") for mark in served)
 
     def _pass_on(self, now: float, neighbour: int, plan: Plan, run: Run, frames: dict[int, list[Run]]) -> None:
@@ -554,6 +467,13 @@ class Forwarding:
                 frames[neighbour].append(piece)
             else:
                 frames[neighbour] = [piece]
+
+    def _wait(self, now: float, source: int, run: Run) -> None:
+        """A run has no way now: QoS 1 and 2 stay in custody, QoS 0 is parked (R30, R36)."""
+        if run.qos:
+            self._blocked_runs.append(run)
+        else:
+            self._parking.park(now, source, run)
 
     # --- custody ----------------------------------------------------------------------------------------------------
 
@@ -663,7 +583,7 @@ class Forwarding:
         """Whether publications of these groups, or at least of one of them, need not wait."""
         if groups == UNMATCHED:
             return self._table.is_synchronised
-        plan = self._plan(groups, source)
+        plan = self._plans.make(groups, source)
         return plan.blocked != groups or any(self._leads_back(group, source) for group in groups)
 
     def _leads_back(self, group: str, source: int) -> bool:
@@ -734,7 +654,7 @@ class Forwarding:
 
     def _route_again(self, now: float, entry: Entry, run: Run, source: int, since: float) -> None:
         """Another way for a run, or back to where it came from, or it waits (R35, R36)."""
-        plan = self._plan(run.groups, source)
+        plan = self._plans.make(run.groups, source)
         for neighbour, groups in plan.hops:
             is_returned = run.is_returned or self._came_from(neighbour, run)
             self._send_again(now, entry, neighbour, run._replace(groups=groups, is_returned=is_returned), source)
@@ -824,88 +744,6 @@ class Forwarding:
             window = self._seen.window(origin, epoch)
             if window is not None:
                 window.record(now, first, count, (frozenset(), True))
-
-    def _plan_link(self, neighbour: int, groups: tuple[str, ...]) -> Plan:
-        key = (neighbour, groups)
-        plan = self._link_plans.get(key)
-        if plan is None:
-            if len(self._link_plans) >= PLANS_MAX:
-                self._link_plans.clear()
-            plan = self._link_plans[key] = self._plan(groups, neighbour)
-        return plan
-
-    # --- plans and parking ----------------------------------------------------------------------------------------
-
-    def plan(self, groups: tuple[str, ...], source: int) -> Plan:
-        """Where publications of these groups would go from here, coming from a source: what a probe follows."""
-        return self._plan(groups, source)
-
-    def _plan(self, groups: tuple[str, ...], source: int) -> Plan:
-        table = self._table
-        by_neighbour: dict[int, list[str]] = {}
-        blocked = []
-        for group in groups:
-            neighbours, is_blocked = table.hops(group)
-            for neighbour in neighbours:
-                if neighbour != source:
-                    by_neighbour.setdefault(neighbour, []).append(group)
-            if neighbours == (source,) and not table.is_member(group):
-                # An outsider whose only way leads back to the sender: that one has not heard yet of the new core, whose
-                # mesh the former one's still belongs to. Where that is not so it waits too: the ways are changing.
-                former = [hop for hop in table.former_hops(group) if hop != source]
-                for neighbour in former:
-                    by_neighbour.setdefault(neighbour, []).append(group)
-                is_blocked = not former
-            if is_blocked:
-                blocked.append(group)
-        hops = []
-        for neighbour in sorted(by_neighbour):
-            served = tuple(by_neighbour[neighbour])
-            hops.append((neighbour, groups if served == groups else served))
-        is_local = any(map(table.is_local, groups))
-        has_unknown = not all(map(table.is_known, groups)) or any(map(table.is_hearsay, groups))
-        way = Way(source, groups, tuple(hops), is_local, tuple(blocked))
-        uses = self.accounts.uses(way)
-        own = _NO_USE
-        if source == HOST and (hops or blocked):
-            stream = self.identity, self.epoch
-            own = uses.get(stream) or self.accounts.begin(uses, way, stream)
-        outside = {group for group in groups if not table.is_member(group)}
-        marks = [OUTSIDER + group if group in outside else group for group in groups]
-        marks += [_sent(neighbour, group) for neighbour, served in hops for group in served if group in outside]
-        done = frozenset(marks), is_local
-        return Plan(groups, way.hops, is_local, way.blocked, done, has_unknown, way, uses, own)
-
-    def _wait(self, now: float, source: int, run: Run) -> None:
-        """A run has no way now: QoS 1 and 2 stay in custody, QoS 0 is parked (R30, R36)."""
-        if run.qos:
-            self._blocked_runs.append(run)
-        else:
-            self._park(now, source, run)
-
-    def _park(self, now: float, source: int, run: Run) -> None:
-        """Keep a run until there is a way, within the limits; the oldest goes first (R30)."""
-        settings = self._settings
-        wait_s = (settings.expiry_factor + 2) * settings.announcement_interval_s
-        self._counters["parked"] += run.length
-        self._keep(_Parked(now + wait_s, source, run))
-        while self._parked_bytes > settings.parked_bytes_max:
-            self._drop_parked("dropped_parked_full", "parked_full")
-
-    def _keep(self, parked: _Parked) -> None:
-        self._parked.append(parked)
-        self._parked_bytes += len(parked.run.body)
-
-    def _drop_parked(self, counter: str, reason: str) -> None:
-        parked = self._parked.popleft()
-        self._parked_bytes -= len(parked.run.body)
-        self._counters[counter] += parked.run.length
-        self.accounts.count(f"{DROPPED}{reason}", parked.run)
-
-
-def _sent(neighbour: int, group: str) -> str:
-    """The mark of what was sent to a neighbour on its way to a group's mesh."""
-    return f"{SENT}{neighbour} {group}"
 
 
 def _groups_by_id(runs: Sequence[Run]) -> dict[tuple[int, int, int], set[str]]:

@@ -47,12 +47,13 @@ from hanse.protocol.events import (
     Tick,
     Unsubscribed,
 )
-from hanse.protocol.forwarding import Forwarding, Plan, Routed
+from hanse.protocol.forwarding import Forwarding, Routed
 from hanse.protocol.hostside import HostSide
 from hanse.protocol.identity import boot_epoch, check_federator_id
 from hanse.protocol.mesh import Mesh
 from hanse.protocol.messages import BLOCKED, UNREACHABLE, ControlFrame, Publication, Run, Summary
 from hanse.protocol.neighbour import Neighbour
+from hanse.protocol.plans import Plan
 from hanse.protocol.settings import MANAGEMENT_GROUP, Settings
 from hanse.protocol.speaker import Speaker
 from hanse.protocol.ways import Ways

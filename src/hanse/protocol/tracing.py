@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
-from hanse.protocol.forwarding import Plan
 from hanse.protocol.messages import HOST, Probe
+from hanse.protocol.plans import Plan
 from hanse.protocol.topics import may_cross
 
 # Half a kilobyte each. Ten people who trace a topic a second are remembered for as long as a probe can live.
