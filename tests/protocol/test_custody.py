@@ -224,12 +224,19 @@ def test_the_host_is_not_sent_to_again() -> None:
 
 
 def test_summaries_are_told_again_until_they_are_answered() -> None:
-    books = Books()
+    books = Books(stuck_after_s=1000.0)
     summaries = (Summary("g", 5),)
     books.custody.summarise(0.0, NEAR, summaries)
     assert books.effects() == [SendSummaries(NEAR, summaries, 1)]
-    late_s = books.settings.retransmission_s + 1
-    assert books.check(late_s) == [SendSummaries(NEAR, (Summary("g", 5 + int(1000 * late_s)),), 1)]
+    books.give(0)
+    books.effects()
+    asking_s = books.settings.asking_s
+    assert books.check(asking_s - 0.1) == []
+    for number in (1, 2):  # sooner than a publication that is not answered
+        late_ms = int(1000 * number * asking_s)
+        assert books.check(0.1) == [SendSummaries(NEAR, (Summary("g", 5 + late_ms),), 1)]
+        assert books.check(asking_s - 0.1) == []
+    assert books.acknowledge(NEAR, 2) == [Acknowledge(HOST, (1,))]
     assert books.acknowledge(NEAR, 1) == []
     assert books.check(100.0) == []
     assert books.custody.check_at == float("inf")
@@ -328,7 +335,7 @@ def test_what_is_stuck_is_stored_and_still_under_way() -> None:
     books = Books()
     (token,) = books.give(0, receipt=1)
     books.give(1, receipt=0)  # nobody waits for that
-    books.custody.summarise(0.0, NEAR, (Summary("g", 5),))
+    books.custody.summarise(1.0, NEAR, (Summary("g", 5),))
     books.effects()
     assert books.check(books.settings.stuck_after_s + 0.1) == [Store(NEAR, 0, ((run_of(0),),))]
     assert books.stored(NEAR, 1) == [Acknowledge(HOST, (1,))]

@@ -67,6 +67,15 @@ def test_of_a_contested_group_it_is_kept_for_longer_and_goes_when_the_cores_have
     assert (found.bytes, found.missing(60.0, [Summary("h", 60_000)])) == (0, [])
 
 
+def test_what_a_neighbour_was_told_of_is_kept_for_as_long_again() -> None:
+    found = kept(run_of(0, 1, "g"), run_of(1, 1, "h"))
+    found.summaries(5.0, {"g": 0, "other": 0})
+    found.age(10.9, never)
+    assert numbers(found.missing(10.9, [Summary("g", 60_000), Summary("h", 60_000)])) == [0]
+    found.age(11.1, never)
+    assert found.bytes == 0
+
+
 def test_of_what_is_contested_the_newest_are_left_to_others() -> None:
     found = kept(run_of(0, 1, "g", "h"), run_of(1, 1, "i"), run_of(2, 1, "h"), run_of(3, 1, "h"))
     found.age(7.0, lambda group: group == "h")
@@ -110,7 +119,7 @@ def test_a_summary_says_what_is_kept_in_as_few_ranges_as_possible() -> None:
         run_of(0, 1, "h"),
         run_of(7, 1, "g", "h", "not asked for", origin=3),
     )
-    assert found.summaries({"h": 5, "g": 4_000, "other": 1}) == (
+    assert found.summaries(9.0, {"h": 5, "g": 4_000, "other": 1}) == (
         Summary("g", 4_000, ((3, 1, ((7, 1),)), (8, 1, ((0, 6), (10, 5))))),
         Summary("h", 5, ((3, 1, ((7, 1),)), (8, 1, ((0, 1),)))),
         Summary("other", 1, ()),
@@ -119,7 +128,7 @@ def test_a_summary_says_what_is_kept_in_as_few_ranges_as_possible() -> None:
 
 def test_who_has_everything_lacks_nothing() -> None:
     found = kept(run_of(0, 3), run_of(3, 3), run_of(9, 1, origin=2))
-    assert found.missing(3.0, found.summaries({"g": 60_000})) == []
+    assert found.missing(3.0, found.summaries(3.0, {"g": 60_000})) == []
 
 
 def test_what_somebody_lacks_is_cut_out_of_its_run() -> None:
@@ -174,5 +183,5 @@ def test_what_one_has_and_the_other_lacks_is_what_comes(
     there = kept(*[run_of(first, count) for first, count in theirs])
     have = {number for first, count in theirs for number in range(first, first + count)}
     all_of_ours = {number for first, count in ours for number in range(first, first + count)}
-    missing = numbers(here.missing(10.0, there.summaries({"g": 60_000})))
+    missing = numbers(here.missing(10.0, there.summaries(9.0, {"g": 60_000})))
     assert set(missing) == all_of_ours - have

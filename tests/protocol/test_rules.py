@@ -1665,13 +1665,13 @@ def test_r37_summaries_are_sent_again_until_they_are_acknowledged() -> None:
     core_known(desk, 1, 1)  # somebody else has wanted it, too, and anchors it: we join, and may have missed something
     (asked,) = effects_of(SendSummaries, desk.effects)
     assert (asked.neighbour, [summary.group for summary in asked.summaries]) == (1, ["g"])
-    desk.wait(desk.machine.settings.retransmission_s + 0.5, talking=[1])
+    desk.wait(desk.machine.settings.asking_s + 0.5, talking=[1])
     (_, again) = effects_of(SendSummaries, desk.effects)
     assert (again.neighbour, again.token) == (asked.neighbour, asked.token)
     # As far back as the first time.
-    assert again.summaries[0].age_ms >= asked.summaries[0].age_ms + 1_000 * desk.machine.settings.retransmission_s
+    assert again.summaries[0].age_ms >= asked.summaries[0].age_ms + 1_000 * desk.machine.settings.asking_s
     desk.machine.acknowledged(desk.now, 1, (asked.token,))
-    desk.wait(3 * desk.machine.settings.retransmission_s, talking=[1])
+    desk.wait(3 * desk.machine.settings.asking_s, talking=[1])
     assert effects_of(SendSummaries, desk.effects) == [asked, again]
 
 

@@ -65,7 +65,7 @@ Sift = Callable[[Sequence[Run]], Sequence[Run]]
 class Duty:
     """Runs of one batch that one way has to take."""
 
-    __slots__ = ("entry", "position", "runs", "sent_at", "since", "size", "source", "summaries", "token")
+    __slots__ = ("asked_at", "entry", "position", "runs", "sent_at", "since", "size", "source", "summaries", "token")
 
     def __init__(self, entry: Entry, runs: Sequence[Run], since: float, source: int) -> None:
         self.entry = entry
@@ -78,7 +78,9 @@ class Duty:
         self.token = 0
         # In the outbox of the way; -1 where it is not there.
         self.position = -1
+        # Word of what we have, in the place of runs, and when the neighbour was last told.
         self.summaries: tuple[Summary, ...] = ()
+        self.asked_at = since
 
 
 class Way:
@@ -507,18 +509,19 @@ class Custody:
             self.effects.append(Store(way.identity, position, tuple(records)))
 
     def _send_again(self, now: float, way: Way) -> None:
-        wait_s = self._settings.retransmission_s
-        if now - way.resent_at < wait_s:
-            return
+        wait_s, ask_s = self._settings.retransmission_s, self._settings.asking_s
+        is_due = now - way.resent_at >= wait_s
         for duty in list(way.sent.values()):
-            if now - duty.sent_at < wait_s:
+            if now - duty.sent_at < ask_s:
                 break
-            way.resent_at = now
-            self._counters["retransmitted"] += len(duty.runs)
             if duty.summaries:
-                summaries = self._aged(duty.summaries, now - duty.sent_at)
-                self.effects.append(SendSummaries(way.identity, summaries, duty.token))
-            else:
+                if now - duty.asked_at >= ask_s:
+                    duty.asked_at = now
+                    summaries = self._aged(duty.summaries, now - duty.sent_at)
+                    self.effects.append(SendSummaries(way.identity, summaries, duty.token))
+            elif is_due and now - duty.sent_at >= wait_s:
+                way.resent_at = now
+                self._counters["retransmitted"] += len(duty.runs)
                 self._launch(way, duty, duty.token)
 
     def _aged(self, summaries: tuple[Summary, ...], late_s: float) -> tuple[Summary, ...]:

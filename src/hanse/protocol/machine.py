@@ -685,7 +685,7 @@ class Machine:
             groups = sorted(ages_ms[neighbour])
             for start in range(0, len(groups), limit):
                 asked = {group: ages_ms[neighbour][group] for group in groups[start : start + limit]}
-                self._custody.summarise(now, neighbour, self._forwarding.retention.summaries(asked))
+                self._custody.summarise(now, neighbour, self._forwarding.retention.summaries(now, asked))
 
     def _on_custody(self, now: float, event: Summarised | Stored | Fetched) -> None:
         match event:

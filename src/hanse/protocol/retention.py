@@ -2,8 +2,9 @@
 
 Custody alone is not enough: after a loss the new way runs through federators that have seen a publication and would
 drop it. So each keeps what it has passed on for (K + 2)·A + B, and on every new mesh edge both sides say what they
-have and send what the other lacks (docs/protocol.md R37). Where the cores of a group have not found each other by then,
-its publications are kept for longer: their meshes will meet, and what went through the one is lacking in the other.
+have and send what the other lacks (docs/protocol.md R37). Some are kept for longer: those of a group whose cores have
+not found each other by then, because their meshes will meet, and what went through the one is lacking in the other; and
+those of a group that a neighbour was just told of, because it is yet to ask.
 """
 
 from collections import Counter, deque
@@ -23,7 +24,7 @@ _Ranges = list[tuple[int, int]]
 class Retention:
     """What one federator has passed on lately, oldest first."""
 
-    __slots__ = ("_bytes", "_bytes_max", "_contested", "_contested_at", "_counters", "_keep_s", "_keep_s_max", "_runs")
+    __slots__ = ("_bytes", "_bytes_max", "_counters", "_keep_s", "_keep_s_max", "_old", "_renewed_at", "_runs")
 
     def __init__(self, keep_s: float, keep_s_max: float, bytes_max: int, counters: Counter[str]) -> None:
         self._keep_s = keep_s
@@ -31,10 +32,10 @@ class Retention:
         self._bytes_max = bytes_max
         self._counters = counters
         self._runs: deque[tuple[float, Run]] = deque()
-        # Older than all of these: what is kept because its group has several cores, or none, or had until lately.
-        self._contested: deque[tuple[float, Run]] = deque()
-        # Group to when it was last found contested, of those that something is kept for.
-        self._contested_at: dict[str, float] = {}
+        # Older than all of these: what is kept for longer.
+        self._old: deque[tuple[float, Run]] = deque()
+        # Group to when it was last found contested, or told of: from then on it is kept for another `keep_s`.
+        self._renewed_at: dict[str, float] = {}
         self._bytes = 0
 
     @property
@@ -47,34 +48,34 @@ class Retention:
         self._runs.append((now, run))
         self._bytes += len(run[7])
         while self._bytes > self._bytes_max:
-            _, oldest = (self._contested or self._runs).popleft()
+            _, oldest = (self._old or self._runs).popleft()
             self._counters["retention_cut"] += oldest.length
             self._bytes -= len(oldest.body)
 
     def age(self, now: float, is_contested: Callable[[str], bool]) -> None:
-        """Let go of what is older than the time to keep, unless one of its groups is contested, or was within it.
+        """Let go of what is older than the time to keep, unless one of its groups was contested, or told of, within it.
 
-        The meshes have just met then, and who lacks what is yet to be told.
+        The meshes have just met then, and who lacks what is yet to be told, or to be asked for.
         """
-        old, self._contested = self._contested, deque()
+        old, self._old = self._old, deque()
         while self._runs and self._runs[0][0] < now - self._keep_s:
             old.append(self._runs.popleft())
         recent: dict[str, float] = {}
         for group in {group for _, run in chain(old, self._runs) for group in run.groups}:
-            contested_at = now if is_contested(group) else self._contested_at.get(group, -inf)
-            if contested_at >= now - self._keep_s:
-                recent[group] = contested_at
-        self._contested_at = recent
+            renewed_at = now if is_contested(group) else self._renewed_at.get(group, -inf)
+            if renewed_at >= now - self._keep_s:
+                recent[group] = renewed_at
+        self._renewed_at = recent
         for at, run in old:
             if at >= now - self._keep_s_max and any(group in recent for group in run.groups):
-                self._contested.append((at, run))
+                self._old.append((at, run))
             else:
                 self._bytes -= len(run.body)
 
     def contested(self, is_contested: Callable[[str], bool], bytes_max: int) -> list[Run]:
         """The newest of what is kept and contested, for its contested groups alone, in order."""
         found: list[Run] = []
-        for _, run in reversed([*self._contested, *self._runs]):
+        for _, run in reversed([*self._old, *self._runs]):
             groups = tuple(filter(is_contested, run.groups))
             bytes_max -= len(run.body) if groups else 0
             if bytes_max < 0:
@@ -84,9 +85,9 @@ class Retention:
         return found[::-1]
 
     def _kept(self) -> Iterator[tuple[float, Run]]:
-        return chain(self._contested, self._runs)
+        return chain(self._old, self._runs)
 
-    def summaries(self, ages_ms: Mapping[str, int]) -> tuple[Summary, ...]:
+    def summaries(self, now: float, ages_ms: Mapping[str, int]) -> tuple[Summary, ...]:
         """What is kept of these groups; each with the age from which on more is wanted."""
         have: dict[str, dict[tuple[int, int], _Ranges]] = {group: {} for group in ages_ms}
         for _, run in self._kept():
@@ -96,6 +97,8 @@ class Retention:
         out = []
         for group in sorted(have):
             known = tuple((*source, _joined(ranges)) for source, ranges in sorted(have[group].items()))
+            if known:
+                self._renewed_at[group] = now
             out.append(Summary(group, ages_ms[group], known))
         return tuple(out)
 

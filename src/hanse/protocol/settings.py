@@ -114,6 +114,11 @@ class Settings:
         """What is not acknowledged for this long is sent again over a link that stands."""
         return self.retransmission_factor * self.expiry_s
 
+    @property
+    def asking_s(self) -> float:
+        """A neighbour that does not answer a summary is asked again after this: what it has is not kept for long."""
+        return self.retransmission_factor * self.announcement_interval_s
+
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
