@@ -17,6 +17,7 @@ from hanse.sim.checkers import Checkers, InvariantError
 from hanse.sim.convergence import why_not_converged
 from hanse.sim.federation import Federation
 from hanse.sim.host import Client
+from hanse.sim.ledger import Message
 from hanse.sim.overlay import Overlay
 from hanse.sim.packets import publish_packet
 
@@ -339,6 +340,26 @@ def test_who_is_cut_off_is_not_entitled_and_each_side_is_lossless_within() -> No
         checkers.sweep()
     assert checkers.ledger.eligible == 1
     assert checkers.ledger.counters["delivered"] == 1
+
+
+def test_a_partition_excuses_loss_also_where_the_origin_has_gone_too() -> None:
+    federation, checkers = world(shape=overlay.ring(6))
+    anna, ben = Client("anna", 2), Client("ben", 3)
+    message = Message(0, 0, "a", 1, b"", published_s=5.0, is_told=True, is_calm=False)
+    whole = dict.fromkeys(federation.nodes, 0)
+    assert not parted(checkers, whole, message, anna)
+    assert parted(checkers, {**whole, 2: 2}, message, anna)
+    assert not parted(checkers, {**whole, 2: 2}, message, ben)
+    # 0, the origin, is down; its neighbours 1 and 5 have what it published.
+    left = {1: 1, 2: 2, 3: 2, 4: 2, 5: 5}
+    assert parted(checkers, left, message, anna)
+    assert not parted(checkers, {**left, 5: 2}, message, anna)
+    assert not parted(checkers, {2: 2, 3: 2}, message, anna)
+
+
+def parted(checkers: Checkers, sides: dict[int, int], message: Message, client: Client) -> bool:
+    checkers._partitions = [(message.published_s, sides)]
+    return checkers._was_parted(message, client)
 
 
 def test_who_leaves_before_the_message_comes_is_not_entitled() -> None:

@@ -230,8 +230,15 @@ class Checkers(Monitor):
         """Whether a partition came between while the message was under way: each side is lossless within."""
         for begun_s, sides in self._partitions:
             if -self._a < begun_s - message.published_s < EXCUSED_AFTER_A * self._a:
-                here, there = sides.get(message.origin), sides.get(client.broker)
-                if here is not None and there is not None and here != there:
+                there = sides.get(client.broker)
+                # Where the origin has gone as well, what it published is with its neighbours.
+                near = (
+                    (message.origin,)
+                    if message.origin in sides
+                    else self._federation.overlay.neighbours(message.origin)
+                )
+                here = {sides[k] for k in near if k in sides}
+                if here and there is not None and there not in here:
                     return True
         return False
 
