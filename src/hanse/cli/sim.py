@@ -41,6 +41,9 @@ def run_command(
     redundancy: Annotated[int, typer.Option(help="Parents that a member keeps.")] = 2,
     announcements: Annotated[str, typer.Option(help="per_core, or per_group as in the papers.")] = "per_core",
     outsider: Annotated[str, typer.Option(help="all_parents (2022) or one_parent (2020).")] = "all_parents",
+    processes: Annotated[
+        int | None, typer.Option(help="1 or 2 processes; 2 from 500 brokers on where there are two processors.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Grow one federation without faults, and count what a quiet round costs."""
@@ -58,6 +61,7 @@ def run_command(
         redundancy=redundancy,
         announcements=announcements,
         outsider=outsider,
+        processes=processes,
     )
     result = run(profile)
     typer.echo(json.dumps(dataclasses.asdict(result)) if as_json else _sentence(result))
