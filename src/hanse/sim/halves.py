@@ -178,7 +178,7 @@ class Part(Federation):
         here = halves(overlay)[peer.number] if peer else frozenset(overlay.identities)
         self.nodes_here = {identity: node for identity, node in self.nodes.items() if identity in here}
         # No frame that crosses is on its way for less than this.
-        self._window_s = min(
+        self.window_s = min(
             (
                 link.directions[0].latency_s
                 for (one, other), link in self.links.items()
@@ -208,7 +208,7 @@ class Part(Federation):
         if self._peer is not None:
             while (next_s := self._exchange()) <= end_s:
                 # All before the end of the window, which is where the first frame from the other process may arrive.
-                engine.run_until(min(end_s, math.nextafter(next_s + self._window_s, 0.0)))
+                engine.run_until(min(end_s, math.nextafter(next_s + self.window_s, 0.0)))
         engine.run_until(end_s)
 
     def _exchange(self) -> float:
@@ -219,6 +219,7 @@ class Part(Federation):
         for number, (_, frames) in enumerate(shared):
             if self._peer is not None and number != self._peer.number:
                 for time_s, source, target, frame in frames:
+                    assert time_s >= self.engine.now, f"a frame for {time_s} came when it was {self.engine.now} here"
                     way = self.nodes[source].ways[target]
                     self.engine.frame_at(time_s, source, self._arrive, way, way.link.generation, frame)
         return min(due_s for due_s, _ in shared)
