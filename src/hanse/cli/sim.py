@@ -165,5 +165,6 @@ def _sentence(result: RunResult) -> str:
         f"A quiet round costs {result.announcements_per_round:.0f} announcements "
         f"(at most {result.announcements_per_round_max}) in {result.frames_per_round:.0f} frames, "
         f"{result.control_bytes_per_round} bytes. {result.delivered} of {result.eligible} pairs delivered. "
-        f"{result.seconds} s, {result.rss_bytes >> 20} MiB, trace {result.trace_hash}."
+        f"{result.seconds} s, {result.rss_bytes >> 20} MiB, {result.processes} of {os.cpu_count()} processors, "
+        f"trace {result.trace_hash}."
     )

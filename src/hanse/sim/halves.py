@@ -28,12 +28,18 @@ from hanse.protocol.events import Event
 from hanse.protocol.identity import boot_epoch
 from hanse.protocol.machine import Machine
 from hanse.protocol.settings import Settings
-from hanse.sim.convergence import groups_with_interest, why_not_converged
+from hanse.sim.convergence import (
+    groups_with_interest,
+    interest_by_group,
+    why_no_mesh,
+    why_no_way,
+    why_not_converged,
+)
 from hanse.sim.cut import halves
 from hanse.sim.engine import Engine, Handler
 from hanse.sim.federation import Federation, Node
 from hanse.sim.links import Direction, Link
-from hanse.sim.overlay import Overlay
+from hanse.sim.overlay import Overlay, distances
 from hanse.sim.peer import Peer
 
 # Frames come after whatever else happens at their moment: no engine schedules as many events as this.
@@ -271,8 +277,16 @@ class Part(Federation):
         return blake2b(b"".join(found[k] for k in sorted(found)), digest_size=16).hexdigest()
 
     def why_not_converged(self) -> str | None:
-        """The first thing that is missing; the first process judges, by what the second tells of its machines."""
-        is_judge = self._peer is None or self._peer.number == 0
+        """The first thing that is missing, None when the federation has converged; to be asked for in both processes.
+
+        First each looks at its own machines. Only where one finds something is the first thing looked for: then the
+        first process judges, by what the second tells of its machines.
+        """
+        if self._peer is None:
+            return why_not_converged(self)
+        if _is_converged(self, self._peer):
+            return None
+        is_judge = self._peer.number == 0
         for told in self.gather([] if is_judge else self._tell())[-1]:
             stand_in = self.nodes[told.identity].machine
             if isinstance(stand_in, Elsewhere):
@@ -295,3 +309,51 @@ class Part(Federation):
             meshes = {group: machine.mesh_neighbours(group) for group in groups if machine.is_member(group)}
             told.append(Told(machine.identity, machine.epoch, named, ways, meshes))
         return told
+
+
+def _is_converged(part: Part, peer: Peer) -> bool:
+    """Whether each process finds nothing missing at its own machines; what they share, both judge alike."""
+    components = part.components()
+    if len(components) != 1 or len(components[0]) < len(part.nodes):
+        return False
+    machines = [node.running for node in part.nodes_here.values()]
+    cores = [machine.cores() for machine in machines]
+    are_agreed = all(named == cores[0] for named in cores)
+    epochs = {machine.identity: machine.epoch for machine in machines}
+    (first, epochs_first), (second, epochs_second) = peer.share((cores[0] if cores and are_agreed else None, epochs))
+    if first is None or first != second:
+        return False
+    for identity, epoch in {**epochs_first, **epochs_second}.items():
+        part.nodes[identity].running.epoch = epoch
+    seen: defaultdict[str, set[int]] = defaultdict(set)
+    beyond: list[tuple[str, int, int]] = []
+    is_well = _are_ways_well(part, machines, first)
+    interested = interest_by_group(part, list(part.nodes_here))
+    while True:
+        is_well = is_well and all(
+            why_no_mesh(part, members, group, first[group], needs_redundancy=True, seen=seen[group], beyond=beyond)
+            is None
+            for group, members in interested.items()
+        )
+        shared = peer.share((is_well, beyond))
+        if not all(word for word, _ in shared):
+            return False
+        if not any(asked for _, asked in shared):
+            return True
+        # Go on where the other process came to our machines.
+        asked, beyond, interested = shared[1 - peer.number][1], [], {}
+        for group, parent, member in asked:
+            is_well = is_well and member in part.nodes[parent].running.mesh_neighbours(group)
+            interested.setdefault(group, []).append(parent)
+
+
+def _are_ways_well(part: Part, machines: list[Machine], named: dict[str, int | None]) -> bool:
+    """Whether each group has a core, and these machines their ways to it."""
+    cores = {named.get(group) for group in groups_with_interest(part, part.nodes)}
+    for core in cores:
+        if core is None or core not in part.nodes:
+            return False
+        hops = distances(core, part.live_neighbours)
+        if why_no_way(part, machines, core, hops, needs_redundancy=True) is not None:
+            return False
+    return True

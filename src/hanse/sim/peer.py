@@ -18,12 +18,25 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import fields
+from functools import lru_cache
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from hanse.errors import HanseError
-from hanse.protocol.messages import ClaimChange, SetStep
+from hanse.protocol.messages import (
+    Announcement,
+    ClaimChange,
+    ClaimDelta,
+    ClaimPart,
+    ClaimRequest,
+    ControlFrame,
+    SetAck,
+    SetDelta,
+    SetStep,
+)
 
 # How long a process whose pipe has ended may take to end itself.
 END_S = 5.0
@@ -119,10 +132,7 @@ def _second(function: Callable[[Any, Peer], object], argument: object, connectio
 
 
 def _dumps(value: object) -> bytes:
-    """Pickled, with the names of groups made one object for each name when they are read.
-
-    Each name is a key in thousands of tables: as many copies of it would cost memory, and a comparison a look-up.
-    """
+    """Pickled, in a third of the time that named tuples take by themselves."""
     into = io.BytesIO()
     pickler = pickle.Pickler(into, pickle.HIGHEST_PROTOCOL)
     pickler.dispatch_table = _REDUCERS
@@ -130,16 +140,33 @@ def _dumps(value: object) -> bytes:
     return into.getvalue()
 
 
+# What is read is one object for each value, as it is where all is in one process: the name of a group is a key in
+# thousands of tables, an announcement is kept by each who hears it. Copies would cost memory, and comparisons.
+_ONE_EACH_MAX = 1 << 16
+
+
+@lru_cache(_ONE_EACH_MAX)
+def _announcement(*values: *tuple[int, int, int, int, int, str]) -> Announcement:
+    return Announcement(*values)
+
+
+@lru_cache(_ONE_EACH_MAX)
 def _claim_change(group: str, rank: int | None, grouping: str) -> ClaimChange:
     return ClaimChange(sys.intern(group), rank, sys.intern(grouping))
 
 
+@lru_cache(_ONE_EACH_MAX)
 def _set_step(is_added: bool, core: int, group: str) -> SetStep:
     return SetStep(is_added, core, sys.intern(group))
 
 
-_REDUCERS = {
+_values_of_frame = attrgetter(*(field.name for field in fields(ControlFrame)))
+
+_REDUCERS: dict[type, Callable[[Any], Any]] = {
     **copyreg.dispatch_table,
+    Announcement: lambda announcement: (_announcement, tuple(announcement)),
     ClaimChange: lambda change: (_claim_change, tuple(change)),
     SetStep: lambda step: (_set_step, tuple(step)),
+    ControlFrame: lambda frame: (ControlFrame, _values_of_frame(frame)),
+    **dict.fromkeys((ClaimDelta, ClaimPart, ClaimRequest, SetAck, SetDelta), lambda part: (type(part), tuple(part))),
 }
