@@ -5,8 +5,14 @@ import dataclasses
 import math
 import multiprocessing
 import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 
@@ -20,6 +26,8 @@ from hanse.sim.overlay import Overlay, build, given, line, ring
 from hanse.sim.peer import Peer, second_process
 from hanse.sim.run import ROUNDS_MAX, RunProfile, _processes, _simulate, run
 from hanse.sim.seeds import overlay_random
+
+T = TypeVar("T")
 
 
 def results(profile: RunProfile) -> list[dict[str, Any]]:
@@ -200,6 +208,45 @@ def test_an_error_of_the_first_process_ends_the_second() -> None:
     with pytest.raises(KeyboardInterrupt), second_process(_simulate, RunProfile(brokers=5)):
         raise KeyboardInterrupt
     assert not multiprocessing.active_children()
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_whatever_ends_the_first_process_ends_the_second(end: signal.Signals) -> None:
+    # Far more than there is time for.
+    words = [sys.executable, "-m", "hanse", "sim", "run", "--brokers", "5000", "--groups", "5000", "--processes", "2"]
+    # As from a shell: a process group of its own, to which Ctrl-C goes as a whole.
+    first = subprocess.Popen(words, start_new_session=True, stderr=subprocess.PIPE, env=environment())
+    try:
+        second = wait_for(lambda: children(first.pid))
+        os.killpg(first.pid, end) if end == signal.SIGINT else first.send_signal(end)
+        first.communicate(timeout=30)
+        wait_for(lambda: not Path(f"/proc/{second[0]}").exists())
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(first.pid, signal.SIGKILL)
+    assert first.returncode
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has started and that have begun their work."""
+    found = [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    # Besides the second process `multiprocessing` has one of its own, which watches what both leave behind.
+    return [child for child in found if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+
+
+def wait_for(condition: Callable[[], T]) -> T:
+    """What a condition gives, once that is true."""
+    until = time.monotonic() + 60.0
+    while time.monotonic() < until:
+        if found := condition():
+            return found
+        time.sleep(0.02)
+    raise AssertionError("the condition did not come true within a minute")
 
 
 def test_a_link_that_a_federator_closes_ends_the_run() -> None:

@@ -1,6 +1,7 @@
 """`hanse sim`: the protocol in a simulated federation, with or without faults, from a seed."""
 
 import dataclasses
+import gc
 import json
 import os
 from pathlib import Path
@@ -64,6 +65,8 @@ def run_command(
         processes=processes,
     )
     result = run(profile)
+    # This process ends now: looking through the millions of objects that it leaves would take seconds for nothing.
+    gc.freeze()
     typer.echo(json.dumps(dataclasses.asdict(result)) if as_json else _sentence(result))
     if not result.converged or result.delivered < result.eligible:
         raise typer.Exit(1)

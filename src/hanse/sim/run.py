@@ -116,12 +116,9 @@ def run(profile: RunProfile) -> RunResult:
     """Simulate one federation from its start until its quiet rounds have been counted."""
     begun = time.perf_counter()
     if _processes(profile) == 1:
-        result = _simulate(profile, None)
-    else:
-        with second_process(_simulate, profile) as peer:
-            result = _simulate(profile, peer)
-    result.seconds = round(time.perf_counter() - begun, 3)
-    return result
+        return _simulate(profile, None, begun)
+    with second_process(_simulate, profile) as peer:
+        return _simulate(profile, peer, begun)
 
 
 def _processes(profile: RunProfile) -> int:
@@ -130,7 +127,7 @@ def _processes(profile: RunProfile) -> int:
     return 2 if profile.brokers >= SHARED_BROKERS_MIN and (os.cpu_count() or 1) >= 2 else 1
 
 
-def _simulate(profile: RunProfile, peer: Peer | None) -> RunResult:
+def _simulate(profile: RunProfile, peer: Peer | None, begun: float = 0.0) -> RunResult:
     # Long-lived objects by the million and no cycles among them: the collector would only walk them over and over.
     was_collecting = gc.isenabled()
     gc.disable()
@@ -146,7 +143,9 @@ def _simulate(profile: RunProfile, peer: Peer | None) -> RunResult:
             _publish_to_all(federation, checkers, profile)
         quiet = _count_quiet_rounds(federation)
         counted = _account(checkers.ledger)
-        return _result(profile, federation, trouble, rounds, quiet, counted)
+        result = _result(profile, federation, trouble, rounds, quiet, counted)
+        result.seconds = round(time.perf_counter() - begun, 3)
+        return result
     finally:
         if was_collecting:
             gc.enable()
