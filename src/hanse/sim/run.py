@@ -115,10 +115,15 @@ class RunResult:
 def run(profile: RunProfile) -> RunResult:
     """Simulate one federation from its start until its quiet rounds have been counted."""
     begun = time.perf_counter()
-    if _processes(profile) == 1:
-        return _simulate(profile, None, begun)
-    with second_process(_simulate, profile) as peer:
-        return _simulate(profile, peer, begun)
+    was_collecting = gc.isenabled()
+    try:
+        if _processes(profile) == 1:
+            return _simulate(profile, None, begun)
+        with second_process(_simulate, profile) as peer:
+            return _simulate(profile, peer, begun)
+    finally:
+        if was_collecting:
+            gc.enable()
 
 
 def _processes(profile: RunProfile) -> int:
@@ -129,26 +134,21 @@ def _processes(profile: RunProfile) -> int:
 
 def _simulate(profile: RunProfile, peer: Peer | None, begun: float = 0.0) -> RunResult:
     # Long-lived objects by the million and no cycles among them: the collector would only walk them over and over.
-    was_collecting = gc.isenabled()
     gc.disable()
-    try:
-        federation, checkers = _build(profile, peer)
-        trouble, rounds = _converge(federation)
-        if not trouble:
-            _join_others(federation, profile)
-            trouble, more = _converge(federation)
-            rounds += more
-        federation.run(SETTLING_ROUNDS * federation.interval_s)
-        if not trouble:
-            _publish_to_all(federation, checkers, profile)
-        quiet = _count_quiet_rounds(federation)
-        counted = _account(checkers.ledger)
-        result = _result(profile, federation, trouble, rounds, quiet, counted)
-        result.seconds = round(time.perf_counter() - begun, 3)
-        return result
-    finally:
-        if was_collecting:
-            gc.enable()
+    federation, checkers = _build(profile, peer)
+    trouble, rounds = _converge(federation)
+    if not trouble:
+        _join_others(federation, profile)
+        trouble, more = _converge(federation)
+        rounds += more
+    federation.run(SETTLING_ROUNDS * federation.interval_s)
+    if not trouble:
+        _publish_to_all(federation, checkers, profile)
+    quiet = _count_quiet_rounds(federation)
+    counted = _account(checkers.ledger)
+    result = _result(profile, federation, trouble, rounds, quiet, counted)
+    result.seconds = round(time.perf_counter() - begun, 3)
+    return result
 
 
 def _result(
