@@ -3,7 +3,8 @@
     python bench/bench_sim.py            # 1,000, 3,000 and 10,000 brokers; 10 to 1,000 groups; JSON on stdout
     python bench/bench_sim.py --quick    # a tenth of that
 
-Each run is a process of its own, so that `rss_bytes` is the run's. `seconds_per_n_log_n` should not grow.
+Each run begins in a process of its own, so that `rss_bytes` is the run's; from 500 brokers on a second one has half
+of it. `seconds_per_n_log_n` should not grow.
 """
 
 import argparse

@@ -3,7 +3,9 @@
 import pytest
 
 from hanse.errors import LocalError
-from hanse.sim.run import RunProfile, run
+from hanse.sim.host import Client
+from hanse.sim.ledger import Ledger, Message
+from hanse.sim.run import RunProfile, _account, run
 
 
 @pytest.mark.parametrize("overlay", ["random", "ring", "grid", "full", "placement", "scale-free"])
@@ -49,6 +51,17 @@ def test_the_wire_does_not_change_what_is_counted() -> None:
     assert wire.control_bytes_per_round == objects.control_bytes_per_round
     assert wire.frames_per_round == objects.frames_per_round
     assert wire.rounds == objects.rounds
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_what_has_not_arrived_at_the_end_is_lost(qos: int) -> None:
+    ledger = Ledger(lambda name, text: pytest.fail(f"{name}: {text}"), interval_s=1.0)
+    clients = [Client("one", 1), Client("two", 2)]
+    message = Message(7, 0, "group/0", qos, b"", published_s=3.0, is_told=True, is_calm=True)
+    ledger.publish(message, clients)
+    ledger.deliver(1, message, clients[:1])
+    counted = _account(ledger)
+    assert (counted["published"], counted["delivered"], counted["lost"]) == (1, 1, 1)
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """`hanse sim`: the protocol in a simulated federation, with or without faults, from a seed."""
 
 import dataclasses
+import gc
 import json
 import os
 from pathlib import Path
@@ -41,6 +42,9 @@ def run_command(
     redundancy: Annotated[int, typer.Option(help="Parents that a member keeps.")] = 2,
     announcements: Annotated[str, typer.Option(help="per_core, or per_group as in the papers.")] = "per_core",
     outsider: Annotated[str, typer.Option(help="all_parents (2022) or one_parent (2020).")] = "all_parents",
+    processes: Annotated[
+        int | None, typer.Option(help="1 or 2 processes; 2 from 500 brokers on where there are two processors.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Grow one federation without faults, and count what a quiet round costs."""
@@ -58,8 +62,11 @@ def run_command(
         redundancy=redundancy,
         announcements=announcements,
         outsider=outsider,
+        processes=processes,
     )
     result = run(profile)
+    # This process ends now: looking through the millions of objects that it leaves would take seconds for nothing.
+    gc.freeze()
     typer.echo(json.dumps(dataclasses.asdict(result)) if as_json else _sentence(result))
     if not result.converged or result.delivered < result.eligible:
         raise typer.Exit(1)
@@ -161,5 +168,6 @@ def _sentence(result: RunResult) -> str:
         f"A quiet round costs {result.announcements_per_round:.0f} announcements "
         f"(at most {result.announcements_per_round_max}) in {result.frames_per_round:.0f} frames, "
         f"{result.control_bytes_per_round} bytes. {result.delivered} of {result.eligible} pairs delivered. "
-        f"{result.seconds} s, {result.rss_bytes >> 20} MiB, trace {result.trace_hash}."
+        f"{result.seconds} s, {result.rss_bytes >> 20} MiB, {result.processes} of {os.cpu_count()} processors, "
+        f"trace {result.trace_hash}."
     )

@@ -388,7 +388,7 @@ class Checkers(Monitor):
         parts = self._components()
         here = parts.get(node.identity)
         found = []
-        for identity, other in self._federation.nodes.items():
+        for identity, other in self._federation.nodes_here.items():
             if identity == node.identity or not other.host.is_up or here is None or parts.get(identity) != here:
                 continue
             for client in other.host.clients.values():

@@ -40,7 +40,7 @@ def _why_not(
 ) -> str | None:
     machines = [federation.nodes[identity].running for identity in component]
     ways: dict[int, dict[int, int]] = {}
-    interested = _interest_by_group(federation, component)
+    interested = interest_by_group(federation, component)
     cores = [machine.cores() for machine in machines]
     # Nearly always: then one look at each of them is enough.
     are_agreed = all(named == cores[0] for named in cores)
@@ -58,18 +58,19 @@ def _why_not(
             if core not in federation.nodes or federation.nodes[core].machine is None or core not in component:
                 return f"{group}: core {core} is not in the component of {component[0]}"
             ways[core] = distances(core, federation.live_neighbours)
-            trouble = _why_no_way(federation, machines, core, ways[core], needs_redundancy=needs_redundancy)
+            trouble = why_no_way(federation, machines, core, ways[core], needs_redundancy=needs_redundancy)
             if trouble is not None:
                 return trouble
-        trouble = _why_no_mesh(federation, interested[group], group, core, needs_redundancy=needs_redundancy)
+        trouble = why_no_mesh(federation, interested[group], group, core, needs_redundancy=needs_redundancy)
         if trouble is not None:
             return trouble
     return None
 
 
-def _why_no_way(
+def why_no_way(
     federation: Federation, machines: list[Machine], core: int, hops: dict[int, int], *, needs_redundancy: bool
 ) -> str | None:
+    """What is missing of the ways of these machines to a core, which is `hops` from each."""
     epoch = federation.nodes[core].running.epoch
     for machine in machines:
         if machine.core_epoch(core) != epoch:
@@ -85,13 +86,25 @@ def _why_no_way(
     return None
 
 
-def _why_no_mesh(
-    federation: Federation, interested: list[int], group: str, core: int, *, needs_redundancy: bool
+def why_no_mesh(
+    federation: Federation,
+    interested: list[int],
+    group: str,
+    core: int,
+    *,
+    needs_redundancy: bool,
+    seen: set[int] | None = None,
+    beyond: list[tuple[str, int, int]] | None = None,
 ) -> str | None:
-    """Each member that is interested, and each parent of a member, must be in the mesh, known from both sides."""
-    nodes = federation.nodes
-    pending = list(interested)
-    seen = set(pending)
+    """Each member that is interested, and each parent of a member, must be in the mesh, known from both sides.
+
+    `seen` are members that have been looked at. With `beyond` only those are that run here; for the parents elsewhere
+    it gets the group, the parent, and the member whose link to it must be known there too.
+    """
+    nodes, here = federation.nodes, federation.nodes_here
+    seen = set() if seen is None else seen
+    pending = [k for k in dict.fromkeys(interested) if k not in seen]
+    seen.update(pending)
     while pending:
         identity = pending.pop()
         machine = nodes[identity].running
@@ -101,18 +114,23 @@ def _why_no_mesh(
             continue
         mesh = machine.mesh_neighbours(group)
         parents = machine.parents_of(core)
-        joined = [k for k in parents if k in mesh and identity in nodes[k].running.mesh_neighbours(group)]
-        if len(joined) < (len(parents) if needs_redundancy else 1):
-            missing = sorted(set(parents) - set(joined))
+        far = [] if beyond is None else [k for k in parents if k in mesh and k not in here]
+        near = [
+            k for k in parents if k in mesh and k not in far and identity in nodes[k].running.mesh_neighbours(group)
+        ]
+        if len(far) + len(near) < (len(parents) if needs_redundancy else 1):
+            missing = sorted(set(parents) - {*far, *near})
             return f"{group}: the mesh link from {identity} to its parent {missing[0]} is not complete"
-        for parent in joined:
+        if beyond is not None:
+            beyond += [(group, parent, identity) for parent in far]
+        for parent in near:
             if parent not in seen:
                 seen.add(parent)
                 pending.append(parent)
     return None
 
 
-def _interest_by_group(federation: Federation, component: list[int]) -> dict[str, list[int]]:
+def interest_by_group(federation: Federation, component: list[int]) -> dict[str, list[int]]:
     """Group to the federators whose clients want it. One walk over all of them, not one for each group."""
     group_of: Callable[[str], str] = federation.settings.grouping.group_of
     found: dict[str, list[int]] = {MANAGEMENT_GROUP: list(component)}

@@ -191,10 +191,11 @@ class Federation:
         is_wire: bool = True,
         machine: MachineFactory = Machine,
         monitor: Monitor | None = None,
+        engine: Engine | None = None,
     ) -> None:
         self.overlay = overlay
         self.settings = settings
-        self.engine = Engine(seed)
+        self.engine = engine or Engine(seed)
         self.random = self.engine.random
         self.interval_s = settings.announcement_interval_s
         self.is_wire = is_wire
@@ -203,6 +204,8 @@ class Federation:
         self.monitor = monitor
         self.machine_factory = machine
         self.nodes: dict[int, Node] = {identity: Node(identity) for identity in overlay.identities}
+        # Those whose machines run here: all, unless another process simulates the others (`halves`).
+        self.nodes_here = self.nodes
         self.links: dict[Pair, Link] = {}
         low, high = latency_s
         for ends in overlay.links:

@@ -5,25 +5,33 @@ Rules:
   was asked for; core 0 anchors the management group as well.
 - A round is one announcement interval. Quiet rounds are counted after the federation has converged and has had time
   to stop talking about it.
-- Everything but `seconds` and `rss_bytes` is decided by the seed.
+- Everything but `seconds`, `rss_bytes` and `processes` is decided by the seed. Where two processes simulate it
+  (`halves`), both run what is written here, and the first has the result.
 """
 
 import gc
+import os
 import resource
+import sys
 import time
+from collections import Counter
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from hanse.errors import LocalError
 from hanse.protocol.settings import Settings
 from hanse.sim import overlay
 from hanse.sim.checkers import Checkers
-from hanse.sim.convergence import why_not_converged
-from hanse.sim.federation import Federation
+from hanse.sim.halves import Part
 from hanse.sim.host import Client
+from hanse.sim.ledger import Ledger
+from hanse.sim.peer import Peer, second_process
 from hanse.sim.seeds import overlay_random
 
 # From this many brokers on frames pass as objects, unless told otherwise: the codec is proved on smaller ones.
 WIRE_BROKERS_MAX = 499
+# From this many brokers on two processes share the work, unless told otherwise: below, one is as fast.
+SHARED_BROKERS_MIN = 500
 # A federation that has not converged after this many rounds does not.
 ROUNDS_MAX = 60
 # Rounds to let the last words pass after convergence, and rounds that are counted.
@@ -53,6 +61,8 @@ class RunProfile:
     redundancy: int = 2
     announcements: str = "per_core"
     outsider: str = "all_parents"
+    # 1 or 2; None is 2 for a large federation on a machine with two processors.
+    processes: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("brokers", "groups", "subscribers"):
@@ -66,6 +76,8 @@ class RunProfile:
         low, high = self.latency_ms
         if not 0 < low <= high:
             raise LocalError(f"The latency is {low} to {high} ms; it must be above 0, and not end before it begins.")
+        if self.processes not in {None, 1, 2}:
+            raise LocalError(f"processes is {self.processes}; a federation is simulated by 1 process or by 2.")
 
 
 @dataclass(slots=True)
@@ -95,32 +107,59 @@ class RunResult:
     trouble: str
     trace_hash: str
     seconds: float
+    # The largest size of each process, added up.
     rss_bytes: int
+    processes: int
 
 
 def run(profile: RunProfile) -> RunResult:
     """Simulate one federation from its start until its quiet rounds have been counted."""
     begun = time.perf_counter()
-    # Long-lived objects by the million and no cycles among them: the collector would only walk them over and over.
     was_collecting = gc.isenabled()
-    gc.disable()
     try:
-        federation, checkers = _build(profile)
-        trouble, rounds = _converge(federation)
-        if not trouble:
-            _join_others(federation, profile)
-            trouble, more = _converge(federation)
-            rounds += more
-        federation.run(SETTLING_ROUNDS * federation.interval_s)
-        if not trouble:
-            _publish_to_all(federation, checkers, profile)
-        frames, announcements, size = _count_quiet_rounds(federation)
-        checkers.ledger.judge(float("inf"), lambda _message, _client: "did not arrive")
+        if _processes(profile) == 1:
+            return _simulate(profile, None, begun)
+        with second_process(_simulate, profile) as peer:
+            return _simulate(profile, peer, begun)
     finally:
         if was_collecting:
             gc.enable()
-    ledger = checkers.ledger
-    published = ledger.counters["published"]
+
+
+def _processes(profile: RunProfile) -> int:
+    if profile.processes is not None:
+        return profile.processes
+    return 2 if profile.brokers >= SHARED_BROKERS_MIN and (os.cpu_count() or 1) >= 2 else 1
+
+
+def _simulate(profile: RunProfile, peer: Peer | None, begun: float = 0.0) -> RunResult:
+    # Long-lived objects by the million and no cycles among them: the collector would only walk them over and over.
+    gc.disable()
+    federation, checkers = _build(profile, peer)
+    trouble, rounds = _converge(federation)
+    if not trouble:
+        _join_others(federation, profile)
+        trouble, more = _converge(federation)
+        rounds += more
+    federation.run(SETTLING_ROUNDS * federation.interval_s)
+    if not trouble:
+        _publish_to_all(federation, checkers, profile)
+    quiet = _count_quiet_rounds(federation)
+    counted = _account(checkers.ledger)
+    result = _result(profile, federation, trouble, rounds, quiet, counted)
+    result.seconds = round(time.perf_counter() - begun, 3)
+    return result
+
+
+def _result(
+    profile: RunProfile, federation: Part, trouble: str, rounds: int, quiet: "_Quiet", counted: Counter[str]
+) -> RunResult:
+    """What all processes have counted."""
+    rss_bytes = federation.gather(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+    counts = federation.gather(counted)
+    total: Counter[str] = sum(counts, Counter())
+    # Each process sees all publications.
+    published = counts[0]["published"]
     cores = _cores(profile)
     return RunResult(
         converged=not trouble,
@@ -131,38 +170,41 @@ def run(profile: RunProfile) -> RunResult:
         seed=profile.seed,
         overlay=profile.overlay,
         rounds=rounds,
-        announcements_per_round=announcements,
+        announcements_per_round=quiet.announcements,
         # Theorem 1, for each core.
         announcements_per_round_max=2 * len(federation.links) * cores,
-        frames_per_round=frames,
-        control_bytes_per_round=round(size),
-        frame_bytes_largest=federation.control_bytes_largest,
+        frames_per_round=quiet.frames,
+        control_bytes_per_round=round(quiet.bytes),
+        frame_bytes_largest=quiet.frame_bytes_largest,
         published=published,
-        eligible=ledger.eligible,
-        delivered=ledger.counters["delivered"],
-        duplicates=ledger.counters["duplicates"],
-        forwards_per_message=round(ledger.counters["forwards"] / published, 2) if published else 0.0,
-        events=federation.engine.handled,
+        eligible=total["delivered"] + total["lost"],
+        delivered=total["delivered"],
+        duplicates=total["duplicates"],
+        forwards_per_message=round(total["forwards"] / published, 2) if published else 0.0,
+        events=federation.events(),
         trouble=trouble,
-        trace_hash=federation.engine.trace_hash(),
-        seconds=round(time.perf_counter() - begun, 3),
-        rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        trace_hash=federation.trace_hash(),
+        seconds=0.0,
+        rss_bytes=sum(rss_bytes),
+        processes=len(rss_bytes),
     )
 
 
-def _build(profile: RunProfile) -> tuple[Federation, Checkers]:
+def _account(ledger: Ledger) -> Counter[str]:
+    """Close the books: whatever has not arrived by now counts as lost."""
+    ledger.judge(float("inf"), lambda _message, _client: "did not arrive")
+    ledger.judge_kept(lambda _message, _client: "did not arrive")
+    return ledger.counters + Counter(lost=sum(ledger.lost.values()))
+
+
+def _build(profile: RunProfile, peer: Peer | None) -> tuple[Part, Checkers]:
     settings = Settings(redundancy=profile.redundancy, announcements=profile.announcements, outsider=profile.outsider)
     shape = overlay.build(profile.overlay, profile.brokers, profile.degree, overlay_random(profile.seed))
     is_wire = profile.brokers <= WIRE_BROKERS_MAX if profile.is_wire is None else profile.is_wire
     checkers = Checkers(is_eager=False)
     low_ms, high_ms = profile.latency_ms
-    federation = Federation(
-        shape,
-        settings,
-        seed=profile.seed,
-        latency_s=(low_ms / 1e3, high_ms / 1e3),
-        is_wire=is_wire,
-        monitor=None,
+    federation = Part(
+        shape, settings, peer, seed=profile.seed, latency_s=(low_ms / 1e3, high_ms / 1e3), is_wire=is_wire
     )
     checkers.attach(federation)
     for k in range(profile.groups):
@@ -176,7 +218,7 @@ def _cores(profile: RunProfile) -> int:
     return profile.cores or min(profile.groups, profile.brokers)
 
 
-def _join_others(federation: Federation, profile: RunProfile) -> None:
+def _join_others(federation: Part, profile: RunProfile) -> None:
     """The other subscribers come when each group has its core: the first subscriber's broker, as in the papers."""
     others = range(_cores(profile), profile.brokers)
     for k in range(profile.groups):
@@ -185,33 +227,44 @@ def _join_others(federation: Federation, profile: RunProfile) -> None:
 
 
 def _topic(k: int) -> str:
-    return f"group/{k}"
+    # One object for each name, as those that come from the other process are.
+    return sys.intern(f"group/{k}")
 
 
-def _converge(federation: Federation) -> tuple[str, int]:
+def _converge(federation: Part) -> tuple[str, int]:
     """Let rounds pass until the federation has converged; what is missing if it does not, and the rounds."""
     trouble: str | None = "not started"
     rounds = 0
     while trouble is not None and rounds < ROUNDS_MAX:
         federation.run(federation.interval_s)
         rounds += 1
-        trouble = why_not_converged(federation)
+        trouble = federation.why_not_converged()
     return trouble or "", rounds
 
 
-def _count_quiet_rounds(federation: Federation) -> tuple[float, float, float]:
-    """Frames, announcements and bytes of a quiet round; what was published passes at the same time."""
+class _Quiet(NamedTuple):
+    """What a quiet round costs."""
+
+    frames: float
+    announcements: float
+    bytes: float
+    frame_bytes_largest: int
+
+
+def _count_quiet_rounds(federation: Part) -> _Quiet:
+    """Count what the control plane says in quiet rounds; what was published passes at the same time."""
     federation.is_weighing = True
     before = federation.control_frames, federation.announcements, federation.control_bytes
     federation.control_bytes_largest = 0
     federation.run(COUNTED_ROUNDS * federation.interval_s)
     after = federation.control_frames, federation.announcements, federation.control_bytes
     federation.is_weighing = federation.is_wire
-    frames, announcements, size = ((b - a) / COUNTED_ROUNDS for a, b in zip(before, after, strict=True))
-    return frames, announcements, size
+    parts = federation.gather([b - a for a, b in zip(before, after, strict=True)])
+    frames, announcements, size = (sum(counts) / COUNTED_ROUNDS for counts in zip(*parts, strict=True))
+    return _Quiet(frames, announcements, size, max(federation.gather(federation.control_bytes_largest)))
 
 
-def _publish_to_all(federation: Federation, checkers: Checkers, profile: RunProfile) -> None:
+def _publish_to_all(federation: Part, checkers: Checkers, profile: RunProfile) -> None:
     """Publish to the groups from anywhere; everyone entitled gets it, once. Only now does watching pay."""
     federation.monitor = checkers
     for number in range(min(profile.groups, PUBLICATIONS_MAX)):

@@ -1,0 +1,359 @@
+"""One federation without faults, simulated by one process or by two, with the same result.
+
+Each process has all nodes and all links, and draws the same random numbers. Starts, connections, subscriptions and
+publications happen in both; but a node that belongs to the other process has no machine here, only an `Elsewhere` that
+does nothing. Frames to such a node go to the other process. Nothing arrives sooner than the smallest latency among the
+links that cross, so both run alone for that long (a *window*) and then exchange what crossed: conservative parallel
+simulation, after Chandy and Misra.
+
+Rules:
+- The number of processes decides nothing. A node's events of one moment run in this order: first what it or the
+  whole federation scheduled, in the order of scheduling; then frames, by sender, in the order of sending. Nothing in
+  that depends on what other nodes do at the same moment, nor on who runs them.
+- The trace is one for each node, and the trace hash a hash over theirs.
+- Nothing may break a link, for that would happen in one process only.
+"""
+
+import heapq
+import math
+from array import array
+from collections import defaultdict
+from functools import partial
+from hashlib import blake2b
+from typing import Any, NamedTuple, TypeVar
+
+from hanse.errors import HanseError
+from hanse.protocol.effects import Effect
+from hanse.protocol.events import Event
+from hanse.protocol.identity import boot_epoch
+from hanse.protocol.machine import Machine
+from hanse.protocol.settings import Settings
+from hanse.sim.convergence import (
+    groups_with_interest,
+    interest_by_group,
+    why_no_mesh,
+    why_no_way,
+    why_not_converged,
+)
+from hanse.sim.cut import halves
+from hanse.sim.engine import Engine, Handler
+from hanse.sim.federation import Federation, Node
+from hanse.sim.links import Direction, Link
+from hanse.sim.overlay import Overlay, distances
+from hanse.sim.peer import Peer
+
+# Frames come after whatever else happens at their moment: no engine schedules as many events as this.
+SENDER_SHIFT = 40
+# A node's records are hashed in blocks of so many integers: larger ones cost memory, a kilobyte a node.
+NODE_TRACE_BLOCK = 128
+# The subject of a record of the trace is a node, or `source << 32 | target`.
+NODE_MASK = 0xFFFFFFFF
+
+T = TypeVar("T")
+
+
+class PartEngine(Engine):
+    """An engine whose order and trace are each node's own."""
+
+    __slots__ = ("_blocks", "_hashes")
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self._blocks: defaultdict[int, array[int]] = defaultdict(partial(array, "q"))
+        self._hashes: defaultdict[int, Any] = defaultdict(partial(blake2b, digest_size=16))
+
+    def frame_at(self, time_s: float, sender: int, handler: Handler, *arguments: object) -> None:
+        """Call `handler(*arguments)`, which takes in a frame, at a time that has not passed."""
+        self._order += 1
+        heapq.heappush(self._heap, (time_s, sender + 1 << SENDER_SHIFT | self._order, handler, arguments))
+
+    @property
+    def next_s(self) -> float:
+        """When the next event is due."""
+        return self._heap[0][0] if self._heap else math.inf
+
+    def note(self, *record: int) -> None:
+        """Add a record to the trace of the node that it is about."""
+        identity = record[1] & NODE_MASK
+        block = self._blocks[identity]
+        block.append(round(self.now * 1e6))
+        block.extend(record)
+        if len(block) >= NODE_TRACE_BLOCK:
+            self._hashes[identity].update(block)
+            del block[:]
+
+    def trace_of(self, identity: int) -> bytes:
+        """The hash over all records of a node so far."""
+        digest = self._hashes[identity].copy()
+        digest.update(self._blocks[identity])
+        return bytes(digest.digest())
+
+
+class Told(NamedTuple):
+    """What the judge of convergence must know of a machine that runs in the other process."""
+
+    identity: int
+    epoch: int
+    cores: dict[str, int | None]
+    # Core to the epoch in which it is known, the distance, and the parents.
+    ways: dict[int, tuple[int | None, int | None, tuple[int, ...]]]
+    # Group to the neighbours in its mesh, where the machine is a member.
+    meshes: dict[str, tuple[int, ...]]
+
+
+class Elsewhere(Machine):
+    """Stands for a machine that the other process runs: it does nothing, and knows what was last told of it."""
+
+    def __init__(self, identity: int, settings: Settings, *, now: float, wall_s: int, stored_epoch: int = 0) -> None:
+        del now
+        self.identity = identity
+        self.settings = settings
+        self.epoch = boot_epoch(stored_epoch, wall_s)
+        self.deadline = math.inf
+
+    def start(self, now: float) -> list[Effect]:
+        """Nothing is to be done here."""
+        del now
+        return []
+
+    def step(self, now: float, event: Event) -> list[Effect]:
+        """Nothing is to be done here."""
+        del now, event
+        return []
+
+    def restore(self, now: float, **left: object) -> list[Effect]:
+        """Nothing is to be done here."""
+        del now, left
+        return []
+
+    def tell(self, told: Told) -> None:
+        """From now on this is known."""
+        self.epoch = told.epoch
+        self._told = told
+
+    def cores(self) -> dict[str, int | None]:
+        """As it was told."""
+        return self._told.cores
+
+    def core_epoch(self, core: int) -> int | None:
+        """As it was told."""
+        return self._told.ways[core][0]
+
+    def distance_to(self, core: int) -> int | None:
+        """As it was told."""
+        return self._told.ways[core][1]
+
+    def parents_of(self, core: int) -> tuple[int, ...]:
+        """As it was told."""
+        return self._told.ways[core][2]
+
+    def is_member(self, group: str) -> bool:
+        """As it was told."""
+        return group in self._told.meshes
+
+    def mesh_neighbours(self, group: str) -> tuple[int, ...]:
+        """As it was told."""
+        return self._told.meshes.get(group, ())
+
+
+class Part(Federation):
+    """The part of a federation that one process simulates; without a peer, all of it."""
+
+    engine: PartEngine
+
+    def __init__(
+        self,
+        overlay: Overlay,
+        settings: Settings,
+        peer: Peer | None,
+        *,
+        seed: int,
+        latency_s: tuple[float, float],
+        is_wire: bool,
+    ) -> None:
+        super().__init__(
+            overlay,
+            settings,
+            seed=seed,
+            latency_s=latency_s,
+            is_wire=is_wire,
+            machine=self._machine,
+            engine=PartEngine(seed),
+        )
+        self._peer = peer
+        here = halves(overlay)[peer.number] if peer else frozenset(overlay.identities)
+        self.nodes_here = {identity: node for identity, node in self.nodes.items() if identity in here}
+        # No frame that crosses is on its way for less than this.
+        self.window_s = min(
+            (
+                link.directions[0].latency_s
+                for (one, other), link in self.links.items()
+                if (one in here) != (other in here)
+            ),
+            default=math.inf,
+        )
+        # Frames that go to the other process: when, from whom, to whom, and what.
+        self._crossing: list[tuple[float, int, int, object]] = []
+        # Events that happen in both processes.
+        self._common_events = 0
+
+    def _machine(self, identity: int, settings: Settings, *, now: float, wall_s: int, stored_epoch: int) -> Machine:
+        kind = Machine if identity in self.nodes_here else Elsewhere
+        return kind(identity, settings, now=now, wall_s=wall_s, stored_epoch=stored_epoch)
+
+    def gather(self, mine: T) -> tuple[T, ...]:
+        """What each process has at this place, in the same order in both."""
+        return (mine,) if self._peer is None else self._peer.share(mine)
+
+    # --- time ---
+
+    def run(self, seconds: float) -> None:
+        """Let time pass, window by window."""
+        engine = self.engine
+        end_s = engine.now + seconds
+        if self._peer is not None:
+            while (next_s := self._exchange()) <= end_s:
+                # All before the end of the window, which is where the first frame from the other process may arrive.
+                engine.run_until(min(end_s, math.nextafter(next_s + self.window_s, 0.0)))
+        engine.run_until(end_s)
+
+    def _exchange(self) -> float:
+        """Give away the frames that cross and take in those that come; when anything is due next, here or there."""
+        crossing, self._crossing = self._crossing, []
+        next_s = min(self.engine.next_s, min((frame[0] for frame in crossing), default=math.inf))
+        shared = self.gather((next_s, crossing))
+        for number, (_, frames) in enumerate(shared):
+            if self._peer is not None and number != self._peer.number:
+                for time_s, source, target, frame in frames:
+                    assert time_s >= self.engine.now, f"a frame for {time_s} came when it was {self.engine.now} here"
+                    way = self.nodes[source].ways[target]
+                    self.engine.frame_at(time_s, source, self._arrive, way, way.link.generation, frame)
+        return min(due_s for due_s, _ in shared)
+
+    def events(self) -> int:
+        """How many events were handled, common ones counted once; to be asked for in both processes."""
+        own = self.engine.handled - self._common_events
+        return self._common_events + sum(self.gather(own))
+
+    def start(self, identity: int) -> None:
+        """Start a federator, in both processes."""
+        self._common_events += 1
+        super().start(identity)
+
+    def _connect(self, link: Link) -> None:
+        self._common_events += 1
+        super()._connect(link)
+
+    def _link_up(self, way: Direction, generation: int) -> None:
+        self._common_events += 1
+        super()._link_up(way, generation)
+
+    # --- frames ---
+
+    def _send(self, node: Node, neighbour: int, frame: object) -> None:
+        way = node.ways.get(neighbour)
+        if way is None or not way.link.is_up:
+            self._lost(frame)
+            return
+        engine, source = self.engine, node.identity
+        time_s = engine.now + way.latency_s
+        if neighbour in self.nodes_here:
+            engine.frame_at(time_s, source, self._arrive, way, way.link.generation, frame)
+        else:
+            self._crossing.append((time_s, source, neighbour, frame))
+
+    def _close_by_federator(self, node: Node, neighbour: int, reason: str) -> None:
+        raise HanseError(
+            f"Federator {node.identity} closed its link to {neighbour}: {reason}. In a run without faults nobody "
+            "breaks the rules that lead to it."
+        )
+
+    # --- what both find together ---
+
+    def trace_hash(self) -> str:
+        """The hash over the traces of all nodes; to be asked for in both processes."""
+        traces = {k: self.engine.trace_of(k) for k in self.nodes_here}
+        found = {k: trace for part in self.gather(traces) for k, trace in part.items()}
+        return blake2b(b"".join(found[k] for k in sorted(found)), digest_size=16).hexdigest()
+
+    def why_not_converged(self) -> str | None:
+        """The first thing that is missing, None when the federation has converged; to be asked for in both processes.
+
+        First each looks at its own machines. Only where one finds something is the first thing looked for: then the
+        first process judges, by what the second tells of its machines.
+        """
+        if self._peer is None:
+            return why_not_converged(self)
+        if _is_converged(self, self._peer):
+            return None
+        is_judge = self._peer.number == 0
+        for told in self.gather([] if is_judge else self._tell())[-1]:
+            stand_in = self.nodes[told.identity].machine
+            if isinstance(stand_in, Elsewhere):
+                stand_in.tell(told)
+        return self.gather(why_not_converged(self) if is_judge else None)[0]
+
+    def _tell(self) -> list[Told]:
+        machines = [node.machine for node in self.nodes_here.values() if node.machine is not None]
+        told: list[Told] = []
+        groups = groups_with_interest(self, self.nodes)
+        for machine in machines:
+            named = machine.cores()
+            if told and named == told[0].cores:
+                # Nearly always: then it is told once.
+                named = told[0].cores
+            ways = {
+                core: (machine.core_epoch(core), machine.distance_to(core), machine.parents_of(core))
+                for core in sorted({core for core in named.values() if core is not None})
+            }
+            meshes = {group: machine.mesh_neighbours(group) for group in groups if machine.is_member(group)}
+            told.append(Told(machine.identity, machine.epoch, named, ways, meshes))
+        return told
+
+
+def _is_converged(part: Part, peer: Peer) -> bool:
+    """Whether each process finds nothing missing at its own machines; what they share, both judge alike."""
+    components = part.components()
+    if len(components) != 1 or len(components[0]) < len(part.nodes):
+        return False
+    machines = [node.running for node in part.nodes_here.values()]
+    cores = [machine.cores() for machine in machines]
+    are_agreed = all(named == cores[0] for named in cores)
+    epochs = {machine.identity: machine.epoch for machine in machines}
+    (first, epochs_first), (second, epochs_second) = peer.share((cores[0] if cores and are_agreed else None, epochs))
+    if first is None or first != second:
+        return False
+    for identity, epoch in {**epochs_first, **epochs_second}.items():
+        part.nodes[identity].running.epoch = epoch
+    seen: defaultdict[str, set[int]] = defaultdict(set)
+    beyond: list[tuple[str, int, int]] = []
+    is_well = _are_ways_well(part, machines, first)
+    interested = interest_by_group(part, list(part.nodes_here))
+    while True:
+        is_well = is_well and all(
+            why_no_mesh(part, members, group, first[group], needs_redundancy=True, seen=seen[group], beyond=beyond)
+            is None
+            for group, members in interested.items()
+        )
+        shared = peer.share((is_well, beyond))
+        if not all(word for word, _ in shared):
+            return False
+        if not any(asked for _, asked in shared):
+            return True
+        # Go on where the other process came to our machines.
+        asked, beyond, interested = shared[1 - peer.number][1], [], {}
+        for group, parent, member in asked:
+            is_well = is_well and member in part.nodes[parent].running.mesh_neighbours(group)
+            interested.setdefault(group, []).append(parent)
+
+
+def _are_ways_well(part: Part, machines: list[Machine], named: dict[str, int | None]) -> bool:
+    """Whether each group has a core, and these machines their ways to it."""
+    cores = {named.get(group) for group in groups_with_interest(part, part.nodes)}
+    for core in cores:
+        if core is None or core not in part.nodes:
+            return False
+        hops = distances(core, part.live_neighbours)
+        if why_no_way(part, machines, core, hops, needs_redundancy=True) is not None:
+            return False
+    return True
