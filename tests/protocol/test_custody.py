@@ -148,7 +148,7 @@ def test_what_the_host_gave_has_no_copies_to_wait_for() -> None:
 
 
 def test_beyond_the_window_the_rest_waits_in_order_and_no_way_waits_for_another() -> None:
-    books = Books(window_bytes=2 * SIZE)
+    books = Books(window_bytes=2 * custody.PUBLICATION_BYTES_MIN)
     tokens = [books.give(number)[0] for number in range(5)]
     assert tokens == [1, 2, 0, 0, 0]
     assert books.give(5, to=(FAR,)) == [3]
@@ -352,7 +352,7 @@ def test_what_was_done_before_the_disk_had_it_is_let_go_of() -> None:
 
 
 def test_what_a_closed_way_was_sent_from_disk_goes_back_there_in_order() -> None:
-    books = Books(window_bytes=2 * SIZE)
+    books = Books(window_bytes=2 * custody.PUBLICATION_BYTES_MIN)
     books.custody.restore({FAR: (0, 8)})
     books.effects()
     books.fetched(FAR, 0, 1, 2, 4, end=5)

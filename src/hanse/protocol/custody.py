@@ -30,6 +30,9 @@ DISK = -4
 
 # How often waiting duties are looked at.
 CHECK_EVERY_S = 0.1
+# What a publication counts for, at least, in the window of a way: 8,192 of them are under way at most. With 100,000 a
+# federator that had just come back had seconds of them before the next control frame, and was taken for lost again.
+PUBLICATION_BYTES_MIN = 2 << 10
 # How much is fetched from disk for a way before what was fetched has left.
 FETCH_BYTES = 1 << 20
 # What may wait in memory for a way that is only busy, and for how many times `stuck_after_s`.
@@ -65,7 +68,19 @@ Sift = Callable[[Sequence[Run]], Sequence[Run]]
 class Duty:
     """Runs of one batch that one way has to take."""
 
-    __slots__ = ("asked_at", "entry", "position", "runs", "sent_at", "since", "size", "source", "summaries", "token")
+    __slots__ = (
+        "asked_at",
+        "entry",
+        "position",
+        "runs",
+        "sent_at",
+        "since",
+        "size",
+        "source",
+        "summaries",
+        "token",
+        "weight",
+    )
 
     def __init__(self, entry: Entry, runs: Sequence[Run], since: float, source: int) -> None:
         self.entry = entry
@@ -75,6 +90,8 @@ class Duty:
         # The neighbour that the runs came from: they do not go back there.
         self.source = source
         self.size = sum([len(run[7]) for run in runs])
+        # What it takes of the window: a small publication takes a neighbour as long as one of this size.
+        self.weight = max(self.size, PUBLICATION_BYTES_MIN * sum([run[3] for run in runs]))
         self.token = 0
         # In the outbox of the way; -1 where it is not there.
         self.position = -1
@@ -263,7 +280,7 @@ class Custody:
         self._next_token = token + 1
         duty.sent_at = now
         way.sent[token] = duty
-        way.sent_bytes += duty.size
+        way.sent_bytes += duty.weight
         return token
 
     def summarise(self, now: float, identity: int, summaries: tuple[Summary, ...]) -> None:
@@ -292,7 +309,7 @@ class Custody:
         for token in tokens:
             duty = way.sent.pop(token, None)
             if duty is not None:
-                way.sent_bytes -= duty.size
+                way.sent_bytes -= duty.weight
                 way.answered_at = now
                 self._finish(way, duty)
         if way.backlog or way.disk or way.front:

@@ -143,7 +143,7 @@ class Planner:
             for neighbour in neighbours:
                 if neighbour != source:
                     by_neighbour.setdefault(neighbour, []).append(group)
-            if neighbours == (source,) and not table.is_member(group):
+            if neighbours == (source,) and not table.is_member(group) and not table.is_claimed_by(source, group):
                 # An outsider whose only way leads back to the sender: that one has not heard yet of the new core, whose
                 # mesh the former one's still belongs to. Where that is not so it waits too: the ways are changing.
                 former = [hop for hop in table.former_hops(group) if hop != source]
