@@ -1020,6 +1020,20 @@ def test_r26_what_would_go_back_to_its_sender_goes_where_the_former_core_was() -
     assert desk.machine.parked_bytes > 0  # by now everybody has heard: the ways are changing
 
 
+def test_r26_what_a_core_sends_to_who_has_left_its_mesh_has_been_served() -> None:
+    """It was returned, and went through the whole mesh once more: thousands of them after a restart."""
+    desk = Desk(5, (1, 2))
+    core_known(desk, 1, 1)
+    run = run_of("g", groups=("g",), origin=8)._replace(qos=1, body=packet("g", qos=1))
+    assert Acknowledge(1, (7,)) in desk.machine.forward(desk.now, 1, [run], 7).effects
+    assert desk.machine.counters["blocked"] == 0
+    # From an outsider on the way to the core it is another thing: that one's way leads through us.
+    other = Desk(5, (1, 2))
+    core_known(other, 1, 9)
+    assert other.machine.forward(other.now, 1, [run], 7).effects == ()
+    assert other.machine.counters["blocked"] == 1
+
+
 def test_r27_a_later_copy_is_forwarded_only_for_groups_that_no_earlier_copy_served() -> None:
     desk = three_neighbours()
     first = desk.machine.forward(0.0, 3, [run_of("g", groups=("g",))])
@@ -1318,20 +1332,6 @@ def test_r34_what_the_host_broker_hands_in_again_keeps_its_id() -> None:
     net.run(0.1)
     assert net.got(1) == ["g"]
     assert machine.next_id == number + 1
-
-
-def test_r26_what_a_core_sends_to_who_has_left_its_mesh_has_been_served() -> None:
-    """It was returned, and went through the whole mesh once more: thousands of them after a restart."""
-    desk = Desk(5, (1, 2))
-    core_known(desk, 1, 1)
-    run = run_of("g", groups=("g",), origin=8)._replace(qos=1, body=packet("g", qos=1))
-    assert Acknowledge(1, (7,)) in desk.machine.forward(desk.now, 1, [run], 7).effects
-    assert desk.machine.counters["blocked"] == 0
-    # From an outsider on the way to the core it is another thing: that one's way leads through us.
-    other = Desk(5, (1, 2))
-    core_known(other, 1, 9)
-    assert other.machine.forward(other.now, 1, [run], 7).effects == ()
-    assert other.machine.counters["blocked"] == 1
 
 
 def test_r35_what_a_lost_neighbour_was_sent_goes_another_way_at_once() -> None:
