@@ -30,7 +30,7 @@ from hanse.sim.workload import WorkloadProfile
 
 # Ten brokers and many publications: more is under way when something happens.
 BUSY = SeedProfile(brokers=10, is_wire=False, workload=WorkloadProfile(bursts=5.0))
-SEEDS = (1, 2, 4, 8)
+SEEDS = (1, 2, 3, 4)
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -144,8 +144,8 @@ def lose_the_outbox_with_the_process(patch: pytest.MonkeyPatch) -> None:
         (forget_what_others_wanted, 4, "lost: message"),
         (take_no_way_for_done, 1, "lost: message"),
         (forget_what_was_delivered, 1, "duplicate: message"),
-        (give_new_ids_to_what_comes_again, 1, "duplicate: message"),
-        (keep_no_journal, 8, "duplicate: message"),
+        (give_new_ids_to_what_comes_again, 3, "duplicate: message"),
+        (keep_no_journal, 2, "duplicate: message"),
         (give_up_what_a_lost_way_had, 1, "lost: message"),
         (send_nothing_again, 2, "lost: message"),
     ],

@@ -215,16 +215,22 @@ def test_an_error_of_the_first_process_ends_the_second() -> None:
 def test_whatever_ends_the_first_process_ends_the_second(end: signal.Signals) -> None:
     # Far more than there is time for.
     words = [sys.executable, "-m", "hanse", "sim", "run", "--brokers", "5000", "--groups", "5000", "--processes", "2"]
-    # As from a shell: a process group of its own, to which Ctrl-C goes as a whole.
-    first = subprocess.Popen(words, start_new_session=True, stderr=subprocess.PIPE, env=environment())
+    # As from a shell: a process group of its own, to which Ctrl-C goes as a whole, and which heeds it. What runs in the
+    # background of a script does not, and hands that down.
+    heeding = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        second = wait_for(lambda: children(first.pid))
-        os.killpg(first.pid, end) if end == signal.SIGINT else first.send_signal(end)
-        first.communicate(timeout=30)
-        wait_for(lambda: not Path(f"/proc/{second[0]}").exists())
+        first = subprocess.Popen(words, start_new_session=True, stderr=subprocess.PIPE, env=environment())
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(first.pid, signal.SIGKILL)
+        signal.signal(signal.SIGINT, heeding)
+    with first:
+        try:
+            second = wait_for(lambda: children(first.pid))
+            os.killpg(first.pid, end) if end == signal.SIGINT else first.send_signal(end)
+            first.communicate(timeout=30)
+            wait_for(lambda: not Path(f"/proc/{second[0]}").exists())
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(first.pid, signal.SIGKILL)
     assert first.returncode
 
 
