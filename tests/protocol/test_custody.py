@@ -107,7 +107,7 @@ def test_an_acknowledgement_counts_once_and_only_for_its_way() -> None:
     assert books.acknowledge(99, token) == []
     assert books.acknowledge(NEAR, token, token, 1234) == [Acknowledge(HOST, (7,))]
     assert books.acknowledge(NEAR, token) == []
-    assert books.custody._ways[NEAR].sent_bytes == 0
+    assert books.custody._ways[NEAR].sent_weight == 0
 
 
 def test_a_copy_from_the_same_giver_is_answered_with_the_first() -> None:

@@ -112,7 +112,7 @@ class Way:
         "is_fetching",
         "resent_at",
         "sent",
-        "sent_bytes",
+        "sent_weight",
         "stale_fetches",
     )
 
@@ -120,7 +120,7 @@ class Way:
         self.identity = identity
         # Token to what is under way, in the order in which it was sent.
         self.sent: dict[int, Duty] = {}
-        self.sent_bytes = 0
+        self.sent_weight = 0
         # What waits, in order: fetched from disk, on disk as ranges of positions, and in memory.
         self.front: deque[Duty] = deque()
         self.disk: deque[list[int]] = deque()
@@ -268,7 +268,7 @@ class Custody:
         duty = Duty(entry, runs, now, source)
         entry.owed += 1
         self.check_at = min(self.check_at, now + CHECK_EVERY_S)
-        is_busy = way.backlog or way.disk or way.front or way.sent_bytes >= self._settings.window_bytes
+        is_busy = way.backlog or way.disk or way.front or way.sent_weight >= self._settings.window_bytes
         if is_busy or identity not in self.open_ways:
             way.backlog.append(duty)
             self._count("queued", way, runs)
@@ -280,7 +280,7 @@ class Custody:
         self._next_token = token + 1
         duty.sent_at = now
         way.sent[token] = duty
-        way.sent_bytes += duty.weight
+        way.sent_weight += duty.weight
         return token
 
     def summarise(self, now: float, identity: int, summaries: tuple[Summary, ...]) -> None:
@@ -309,7 +309,7 @@ class Custody:
         for token in tokens:
             duty = way.sent.pop(token, None)
             if duty is not None:
-                way.sent_bytes -= duty.weight
+                way.sent_weight -= duty.weight
                 way.answered_at = now
                 self._finish(way, duty)
         if way.backlog or way.disk or way.front:
@@ -323,7 +323,7 @@ class Custody:
     def _pump(self, now: float, way: Way) -> None:
         """Send what waits, in order, as far as the window lets."""
         window = self._settings.window_bytes
-        while way.identity in self.open_ways and way.sent_bytes < window:
+        while way.identity in self.open_ways and way.sent_weight < window:
             if way.front:
                 duty = way.front.popleft()
             elif way.disk:
@@ -386,7 +386,7 @@ class Custody:
             else:
                 way.disk.appendleft([position, position + 1])
         way.sent.clear()
-        way.sent_bytes = 0
+        way.sent_weight = 0
         way.front.clear()
         way.backlog.clear()
         return lost

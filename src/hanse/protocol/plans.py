@@ -146,6 +146,7 @@ class Planner:
             if neighbours == (source,) and not table.is_member(group) and not table.is_claimed_by(source, group):
                 # An outsider whose only way leads back to the sender: that one has not heard yet of the new core, whose
                 # mesh the former one's still belongs to. Where that is not so it waits too: the ways are changing.
+                # From a core itself it is no such thing: we have just left its mesh, which it has served (R26).
                 former = [hop for hop in table.former_hops(group) if hop != source]
                 for neighbour in former:
                     by_neighbour.setdefault(neighbour, []).append(group)
