@@ -168,6 +168,7 @@ def test_what_the_manager_hands_out_is_used_where_nothing_else_is_set() -> None:
         ({"link_listen": "mqtt://"}, ["--link-listen", "names no host"]),
         ({"link_listen": "mqtt://u@127.0.0.1:0"}, ["--link-listen", "a listener has none"]),
         ({"link_ca_file": "/nonexistent.pem"}, ["--link-ca-file", "that exists"]),
+        ({"broker_socket": "/run/" + 103 * "s"}, ["--broker-socket", "at most 107 bytes"]),
         ({"interest": ["gossip"]}, ["--interest", "mosquitto-file:PATH"]),
         ({"interest": ["mosquitto-file:"]}, ["--interest", "mosquitto-file:PATH"]),
         ({"beacon_interval": "2"}, ["--beacon-interval", "a number and a unit"]),

@@ -18,6 +18,12 @@ from hanse.interest.vendor import MOSQUITTO_LOG_TYPES
 from hanse.local.supervise import FederationSettings, plan
 
 
+def connections(path: Path) -> int:
+    """How many are connected to a Unix socket, as unix(5) of /proc tells: 01 is who listens, 03 is connected."""
+    rows = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()]
+    return sum(row[-1] == str(path) and row[5] == "03" for row in rows)
+
+
 def invoke(*words: str) -> BaseException | None:
     return CliRunner().invoke(build(["up"]), ["up", *words]).exception
 
@@ -45,6 +51,7 @@ def test_given_brokers_follow_those_that_are_started_and_a_login_is_shown_nowher
     assert (sites[2].broker_url, sites[2].broker_shown, sites[2].has_login) == (url, "mqtt://192.0.2.1:1884", True)
     assert sites[0].neighbour_brokers[1] == (2, "mqtt://192.0.2.1:1884")
     assert not sites[0].has_login
+    assert [site.broker_socket is not None for site in sites] == [True, True, False]
 
 
 @pytest.mark.processes
@@ -59,6 +66,8 @@ def test_a_federation_is_placed_by_its_manager_and_takes_a_broker_that_runs_alre
                 found = json.load(answer)
             assert [one["state"] for one in found["federators"]] == ["up"] * 3
             assert found["isTwoConnected"]
+            # A broker of ours is served over its socket.
+            assert [connections(tmp_path / f"run/site-{k}/broker/mosquitto.sock") for k in range(3)] == [1, 1, 0]
             with Client(running.port(0)) as subscriber, Client(given.port) as publisher:
                 subscriber.subscribe("given/#")
                 eventually(lambda: knows(running, "given/#"), "all know given/#")

@@ -26,6 +26,13 @@ def test_the_configuration_is_bounded_persistent_and_on_the_loopback(tmp_path: P
     assert all(limit > 0 for limit in limits)  # 0 would be no limit
 
 
+def test_it_listens_on_a_socket_for_its_federator_unless_the_name_is_too_long(tmp_path: Path) -> None:
+    lines = mosquitto.configuration(BrokerSettings(18830, Path("/srv/b"))).splitlines()
+    assert "listener 0 /srv/b/mosquitto.sock" in lines
+    long = BrokerSettings(18830, tmp_path / ("d" * 100))
+    assert not [line for line in mosquitto.configuration(long).splitlines() if line.startswith("listener 0")]
+
+
 def test_a_missing_program_is_said_with_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HANSE_MOSQUITTO", raising=False)
     monkeypatch.setenv("PATH", "")

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import paho.mqtt.client as paho
@@ -112,6 +113,37 @@ def test_a_run_goes_there_and_back_at_each_qos(qos: int) -> None:
             assert first == 0
 
     with Mosquitto("max_inflight_messages 100", "max_queued_messages 0") as broker:
+        play(story, broker)
+
+
+def test_a_unix_socket_serves_as_tcp_does_also_after_a_kill(tmp_path: Path) -> None:
+    path = tmp_path / "m.sock"
+
+    async def story(broker: Mosquitto) -> None:
+        # The address is where nothing listens: all goes by the socket.
+        nowhere = f"mqtt://127.0.0.1:{free_port()}"
+        client, recorder = await connected(nowhere, "beside", socket_path=path, auto_ack=True)
+        await subscribed(client, Subscription("t/#", no_local=False))
+        client.publish_run(b"".join(encode("t/x", b"x" * 50_000, qos=1) for _ in range(40)))
+        await until(lambda: len(recorder.publications) == 40, "40 publications of 50,000 bytes")
+        broker.kill()
+        await until(lambda: recorder.disconnected, "word of the loss")
+        broker.start()
+        await until(lambda: len(recorder.connected) == 2 and client.is_subscribed, "another session")
+        client.publish_run(encode("t/y", b"again"))
+        await until(lambda: recorder.publications[-1].payload == b"again", "a publication over the new socket")
+
+    with Mosquitto(f"listener 0 {path}") as broker:
+        play(story, broker)
+
+
+def test_a_socket_that_is_not_there_is_named(tmp_path: Path) -> None:
+    async def story(broker: Mosquitto) -> None:
+        client = Client(ClientSettings(broker.url, "lost", socket_path=tmp_path / "none.sock"), ClientHandler())
+        with pytest.raises(Unavailable, match=r"unix:.*none\.sock cannot be reached: No such file"):
+            await client.start(must_connect=True)
+
+    with Mosquitto() as broker:
         play(story, broker)
 
 

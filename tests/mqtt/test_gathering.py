@@ -9,6 +9,7 @@ from hanse.mqtt.gathering import (
     REST_S,
     SHORT_S,
     SMALL_BYTES,
+    UNIX_LONG_S,
     WINDOW_S,
     Gathering,
 )
@@ -20,6 +21,11 @@ def read_at(gathering: Gathering, rate_per_s: float, count: int, size: int = 70,
 
 def test_a_thousand_reads_a_second_are_never_made_to_wait() -> None:
     assert not any(read_at(Gathering(), 1_000, 10_000))
+
+
+def test_a_full_pause_is_as_long_as_the_wire_can_hold_what_comes() -> None:
+    for gathering, long_s in ((Gathering(), LONG_S), (Gathering(UNIX_LONG_S), UNIX_LONG_S)):
+        assert max(read_at(gathering, 10_000, 100, LARGE_BYTES)) == long_s
 
 
 def test_many_reads_within_a_moment_are_gathered_for_a_moment() -> None:

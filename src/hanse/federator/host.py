@@ -44,6 +44,7 @@ def client_settings(settings: FederatorSettings, identity: int) -> ClientSetting
         username=settings.username,
         password=settings.password,
         tls=settings.host_tls(),
+        socket_path=settings.broker_socket,
         clean_start=False,
         session_expiry_s=_SESSION_EXPIRY_S,
         version=settings.mqtt_version(),

@@ -17,6 +17,8 @@ def agent_command(site: Site, link: str = "direct", manager: str | None = None) 
     words = [sys.executable, "-m", "hanse.federator", "--id", str(site.k)]
     if not site.has_login:  # else the environment tells
         words += ["--broker", site.broker_url]
+    if site.broker_socket is not None:
+        words += ["--broker-socket", str(site.broker_socket)]
     words += ["--state-dir", str(site.directory / "federator"), "--metrics", f"127.0.0.1:{site.metrics_port}"]
     if link == "direct":
         words += ["--link-listen", site.link_url]

@@ -84,6 +84,16 @@ class Site:
     broker_given: str | None = None
 
     @property
+    def broker_directory(self) -> Path:
+        """What a broker of ours keeps is here."""
+        return self.directory / "broker"
+
+    @property
+    def broker_socket(self) -> Path | None:
+        """Where a broker of ours takes its federator besides."""
+        return None if self.broker_given else mosquitto.socket_path(self.broker_directory)
+
+    @property
     def broker_url(self) -> str:
         """Where its broker listens, with the login if one was given."""
         return self.broker_given or f"mqtt://{LOOPBACK}:{self.broker_port}"
@@ -203,7 +213,7 @@ class Federation:
         self.brokers: list[SupervisedProcess] = []
         self.agents: list[SupervisedProcess] = []
         for site in self.sites[: settings.brokers]:
-            directory = site.directory / "broker"
+            directory = site.broker_directory
             broker = mosquitto.command(
                 mosquitto.BrokerSettings(
                     site.broker_port, directory, autosave_s=settings.autosave_s, queued_max=settings.queued_max

@@ -19,6 +19,7 @@ import random
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, Literal
 
 import mqtt5
@@ -85,6 +86,7 @@ class ClientSettings:
 
     Args:
         url: where the broker is; user name and password may stand in it.
+        socket_path: the broker's Unix socket, dialled instead, without TLS: nobody listens in between.
         client_id: who we are.
         clean_start: whether the first connection makes the broker forget an old session. A reconnect never does.
             Mosquitto 2.0.11 saves no session to disk whose CONNECT asked for a clean start.
@@ -107,6 +109,7 @@ class ClientSettings:
     username: str | None = None
     password: str | None = field(default=None, repr=False)
     tls: TlsSettings | None = None
+    socket_path: Path | None = None
     will: Will | None = None
     keep_alive_s: int = 20
     clean_start: bool = True
@@ -171,7 +174,7 @@ class Client:
 
     Args:
         jitter: numbers from 0 to 1 for the back-off.
-        dial: how to make the transport; by default TCP or TLS to the address in the settings.
+        dial: how to make the transport; by default a Unix socket, TCP or TLS, as the settings say.
         counters: to count into one place with others.
 
     Raises:
@@ -189,6 +192,8 @@ class Client:
     ) -> None:
         self.settings = settings
         self.address: Address = parse(settings.url)
+        # For messages; without a login.
+        self.where = f"unix:{settings.socket_path}" if settings.socket_path else str(self.address)
         self.handler = handler
         self.counters = counters or Counters()
         self._tls = self._tls_context()
@@ -245,7 +250,7 @@ class Client:
         try:
             await asyncio.wait_for(self._connected.wait(), timeout_s)
         except TimeoutError:
-            raise Unavailable(f"{self.address} did not let us in within {timeout_s} s.") from None
+            raise Unavailable(f"{self.where} did not let us in within {timeout_s} s.") from None
 
     async def stop(self, *, with_will: bool = False) -> None:
         """DISCONNECT and end. `with_will` makes the broker publish the will."""
@@ -343,10 +348,12 @@ class Client:
         self._loop.call_soon(self._exchange.settle)
 
     def _tls_context(self) -> ssl.SSLContext | None:
+        if self.settings.socket_path is not None:
+            return None
         if self.address.is_tls:
             return client_context(self.settings.tls or TlsSettings())
         if self.settings.tls is not None:
-            raise LocalError(f"TLS files were given for {self.address}, which is plain; write mqtts:// to use them.")
+            raise LocalError(f"TLS files were given for {self.where}, which is plain; write mqtts:// to use them.")
         return None
 
     def _login(self) -> tuple[str | None, str | None]:
@@ -402,6 +409,9 @@ class Client:
 
     async def _dial_network(self, make: Callable[[], Connection]) -> None:
         loop = asyncio.get_running_loop()
+        if self.settings.socket_path is not None:
+            await loop.create_unix_connection(make, str(self.settings.socket_path))
+            return
         name = self.settings.tls.server_name if self.settings.tls else None
         await loop.create_connection(
             make,
@@ -470,11 +480,11 @@ class Client:
         if asked.failure is not None:
             why = _OPERATORS.get(asked.refusal_code)
             if why is not None:
-                raise LocalError(f"{self.address} refused the session: {why}; check the settings.")
-            raise Unavailable(f"{self.address} was not to be asked what it can do: {asked.failure}")
+                raise LocalError(f"{self.where} refused the session: {why}; check the settings.")
+            raise Unavailable(f"{self.where} was not to be asked what it can do: {asked.failure}")
         if not asked.is_answered and self._unanswered < SURVEYS_MAX - 1:
             self._unanswered += 1
-            raise Unavailable(f"{self.address} did not answer when it was asked what it can do; it is asked again.")
+            raise Unavailable(f"{self.where} did not answer when it was asked what it can do; it is asked again.")
         return asked.found
 
     async def _try(self, attempt: "_Attempt") -> None:
@@ -486,7 +496,7 @@ class Client:
         except TimeoutError:
             attempt.give_up()
             raise Unavailable(
-                f"{self.address} did not answer CONNECT within {self.settings.connect_timeout_s} s."
+                f"{self.where} did not answer CONNECT within {self.settings.connect_timeout_s} s."
             ) from None
         except asyncio.CancelledError:
             attempt.give_up()
@@ -501,14 +511,14 @@ class Client:
             raise
         except ssl.SSLCertVerificationError as error:
             raise LocalError(
-                f"the certificate of {self.address} is not to be trusted: {error.verify_message}; check ca_file, "
+                f"the certificate of {self.where} is not to be trusted: {error.verify_message}; check ca_file, "
                 "and that the name in the address is in the certificate."
             ) from error
         except ssl.SSLError as error:
-            raise LocalError(f"TLS with {self.address} failed: {error.reason or error}; is it a TLS port?") from error
+            raise LocalError(f"TLS with {self.where} failed: {error.reason or error}; is it a TLS port?") from error
         except OSError as error:
             tls = " (is it a TLS port?)" if self._tls is not None else ""
-            raise Unavailable(f"{self.address} cannot be reached: {error.strerror or error}{tls}.") from error
+            raise Unavailable(f"{self.where} cannot be reached: {error.strerror or error}{tls}.") from error
 
     def _on_connack(self, attempt: "_Attempt", connack: ConnAckPacket) -> None:
         connection = attempt.connection
@@ -618,7 +628,7 @@ class _Attempt:
         """The broker says DISCONNECT: why the connection is about to end."""
         reason = packet.reason_str or packet.reason_code.name.lower().replace("_", " ")
         elsewhere = f" (use {packet.server_reference})" if packet.server_reference else ""
-        self._told = Unavailable(f"{self._client.address} ended the connection: {reason}{elsewhere}.")
+        self._told = Unavailable(f"{self._client.where} ended the connection: {reason}{elsewhere}.")
         assert self.connection is not None
         self.connection.end(self._told, b"")
 
@@ -650,15 +660,13 @@ class _Attempt:
     def _refused(self, connack: ConnAckPacket) -> None:
         code = int(connack.reason_code)
         name = connack.reason_str or connack.reason_code.name.lower().replace("_", " ")
-        address = self._client.address
+        where = self._client.where
         self.is_older = self.may_be_older = self.older is None and code == UNSUPPORTED_VERSION
         if code in _OPERATORS:
-            self.failure = LocalError(
-                f"{address} refused the session: {_OPERATORS[code]} ({name}); check the settings."
-            )
+            self.failure = LocalError(f"{where} refused the session: {_OPERATORS[code]} ({name}); check the settings.")
         else:
             elsewhere = f"; it names {connack.server_reference}" if connack.server_reference else ""
-            self.failure = Unavailable(f"{address} refused the session for now: {name}{elsewhere}.")
+            self.failure = Unavailable(f"{where} refused the session for now: {name}{elsewhere}.")
         assert self.connection is not None
         self.connection.end(self.failure, b"")
 
@@ -667,14 +675,14 @@ class _Attempt:
         if self._is_accepted:
             self._client._on_lost(error)  # noqa: SLF001
         elif self.failure is None:
-            address = self._client.address
+            where = self._client.where
             spoken = "MQTT 5" if self.older is None else "MQTT 3.1.1"
             if isinstance(error, Refusal):
-                self.failure = RemoteError(f"{address} does not answer as an {spoken} broker: {error}.")
+                self.failure = RemoteError(f"{where} does not answer as an {spoken} broker: {error}.")
             else:
                 self.may_be_older = self.older is None
                 self.failure = Unavailable(
-                    f"{address} closed the connection before CONNACK; is it an {spoken} port, plain or TLS as the "
+                    f"{where} closed the connection before CONNACK; is it an {spoken} port, plain or TLS as the "
                     "address says, and does it want a client certificate?"
                 )
         self.closed.set()

@@ -18,7 +18,7 @@ from hanse.errors import HanseError, Unavailable
 from hanse.mqtt import codec
 from hanse.mqtt.counters import Counters
 from hanse.mqtt.framing import Splitter
-from hanse.mqtt.gathering import Gathering
+from hanse.mqtt.gathering import UNIX_LONG_S, Gathering
 from hanse.mqtt.keepalive import KeepAlive
 from hanse.mqtt.refusal import KEEP_ALIVE_TIMEOUT, NORMAL, UNSPECIFIED, Refusal
 
@@ -123,7 +123,9 @@ class Connection(asyncio.Protocol):
         self.is_open = not self._is_ending
         self.received_at = self.sent_at = self._loop.time()
         wire = transport.get_extra_info("socket")
-        if wire is not None and wire.family != socket.AF_UNIX:
+        if wire is not None and wire.family == socket.AF_UNIX:
+            self._gathering = Gathering(UNIX_LONG_S)
+        elif wire is not None:
             wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._transport_bytes is not None and sys.platform == "linux":
                 wire.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, self._transport_bytes)

@@ -20,6 +20,9 @@ Rules:
 # libuv's timers count milliseconds: the shortest wait there is, and the one for streams of tens of thousands a second.
 SHORT_S = 0.001
 LONG_S = 0.005
+# A Unix socket holds some 270 small messages, because the kernel counts 768 bytes for each: 5 ms would fill it at
+# 54,000 a second, and the writer would stand still for the rest of the pause.
+UNIX_LONG_S = 0.003
 WINDOW_S = 0.01
 READS_A_WINDOW = 20
 MISSES_MAX = 3
@@ -35,9 +38,10 @@ ENOUGH_BYTES = 49_152
 class Gathering:
     """Decides for one connection; no IO."""
 
-    __slots__ = ("_bytes", "_is_new", "_misses", "_packets", "_pause_s", "_reads", "_rests_until", "_since")
+    __slots__ = ("_bytes", "_is_new", "_long_s", "_misses", "_packets", "_pause_s", "_reads", "_rests_until", "_since")
 
-    def __init__(self) -> None:
+    def __init__(self, long_s: float = LONG_S) -> None:
+        self._long_s = long_s
         # The pause after each read; 0 while reads are handled at once.
         self._pause_s = 0.0
         # Whether no pause has been worth its while since reads were last handled at once.
@@ -66,7 +70,7 @@ class Gathering:
             else:
                 self._is_new = False
                 self._misses = 0
-                self._pause_s = LONG_S if size >= LARGE_BYTES or packets >= MANY_PACKETS else SHORT_S
+                self._pause_s = self._long_s if size >= LARGE_BYTES or packets >= MANY_PACKETS else SHORT_S
             return self._pause_s
         self._reads += 1
         self._bytes += size

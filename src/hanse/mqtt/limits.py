@@ -32,6 +32,9 @@ FILTERS_A_PACKET_MAX: Final = 64
 # Filters wanted at one broker; the protocol bounds groups at the same number (`groups_max`).
 FILTERS_MAX: Final = 1_000_000
 
+# A Unix socket's path: what the kernel's address has room for, without its last zero (unix(7)).
+SOCKET_PATH_BYTES_MAX: Final = 107
+
 # QoS 1 and 2 publications held for one peer (in flight and queued), in number and bytes. Larger hides a slow peer
 # longer, smaller throttles at once.
 HELD_PACKETS_MAX: Final = 100_000
