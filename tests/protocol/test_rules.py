@@ -1700,6 +1700,20 @@ def test_r37_who_is_told_of_what_it_still_lacks_a_round_later_asks_back_but_not_
         assert [(one.neighbour, summary.group) for one in found for summary in one.summaries] == asked
 
 
+def test_r37_what_is_on_its_way_to_who_asks_is_not_sent_once_more() -> None:
+    desk = two_ways()
+    asked = Summarised(3, (Summary("g", 5_000),), 9)
+    run = run_of("g", groups=("g",), origin=8)._replace(qos=1, body=packet("g", qos=1))
+    tokens = desk.machine.forward(desk.now, 1, [run], 11).tokens
+    assert effects_of(SendRuns, desk.step(asked)) == []  # it was sent there, and is not acknowledged
+    desk.machine.acknowledged(desk.now, 3, (tokens[3],))
+    (supplied,) = effects_of(SendRuns, desk.step(asked))
+    assert (supplied.neighbour, desk.machine.counters["supplied"]) == (3, 1)
+    assert effects_of(SendRuns, desk.step(asked)) == []
+    desk.machine.acknowledged(desk.now, 3, (supplied.token,))
+    assert len(effects_of(SendRuns, desk.step(asked))) == 1
+
+
 def asked_for(effects: list[Effect]) -> list[tuple[int, list[str]]]:
     """Whom we tell what we have, and of which groups."""
     found = effects_of(SendSummaries, effects)

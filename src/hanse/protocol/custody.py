@@ -209,6 +209,17 @@ class Custody:
             return 0
         return len(way.sent) + len(way.front) + len(way.backlog) + sum(end - start for start, end in way.disk)
 
+    def pending(self, identity: int) -> dict[str, dict[tuple[int, int], list[tuple[int, int]]]]:
+        """What is under way to a neighbour, or waits for it in memory: ranges of ids by group, origin and epoch."""
+        found: dict[str, dict[tuple[int, int], list[tuple[int, int]]]] = {}
+        way = self._ways.get(identity)
+        for duty in () if way is None else (*way.sent.values(), *way.front, *way.backlog):
+            for run in duty.runs:
+                for group in run.groups:
+                    ids = found.setdefault(group, {}).setdefault((run.origin, run.epoch), [])
+                    ids.append((run.first, run.length))
+        return found
+
     def take_effects(self) -> list[Effect]:
         """What is to be done since the last call."""
         effects, self.effects = self.effects, []

@@ -706,9 +706,13 @@ class Forwarding:
     # --- what neighbours lack ---------------------------------------------------------------------------------------
 
     def supply(self, now: float, neighbour: int, summaries: Sequence[Summary], receipt: int) -> None:
-        """A neighbour says what it has: send it what it lacks, in order (R37)."""
+        """A neighbour says what it has: send it what it lacks, in order (R37).
+
+        What is on its way to it does not count: one that has just come back, and is behind, asks again and again, and
+        was sent its backlog four times over.
+        """
         entry = self.custody.open(NOBODY, 0)
-        for run in self.retention.missing(now, summaries):
+        for run in self.retention.missing(now, summaries, self.custody.pending(neighbour)):
             self._counters["supplied"] += run.length
             self.accounts.count("forwarded", run, neighbour=neighbour)
             token = self.custody.send(now, entry, neighbour, (run,), neighbour)

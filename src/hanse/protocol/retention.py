@@ -18,7 +18,12 @@ from hanse.protocol.packets import split
 # Pieces of one run are cut apart only up to this many gaps; beyond, the whole run is sent: copies do no harm.
 GAPS_MAX = 64
 
-_Ranges = list[tuple[int, int]]
+# Origin and epoch; the first id and the number of ids.
+Source = tuple[int, int]
+Ranges = list[tuple[int, int]]
+# What is on its way to who asks, by group.
+Pending = Mapping[str, Mapping[Source, Ranges]]
+NOTHING: Pending = {}
 
 
 class Retention:
@@ -89,7 +94,7 @@ class Retention:
 
     def summaries(self, now: float, ages_ms: Mapping[str, int]) -> tuple[Summary, ...]:
         """What is kept of these groups; each with the age from which on more is wanted."""
-        have: dict[str, dict[tuple[int, int], _Ranges]] = {group: {} for group in ages_ms}
+        have: dict[str, dict[Source, Ranges]] = {group: {} for group in ages_ms}
         for _, run in self._kept():
             for group in run.groups:
                 if group in have:
@@ -102,13 +107,10 @@ class Retention:
             out.append(Summary(group, ages_ms[group], known))
         return tuple(out)
 
-    def missing(self, now: float, summaries: Iterable[Summary]) -> list[Run]:
-        """What is kept of these groups, is not too old for who asks, and is not in the summaries."""
+    def missing(self, now: float, summaries: Iterable[Summary], pending: Pending = NOTHING) -> list[Run]:
+        """What is kept of these groups, is not too old for who asks, and is neither in the summaries nor pending."""
         wanted = {
-            summary.group: (
-                now - summary.age_ms / 1000,
-                {(origin, epoch): ranges for origin, epoch, ranges in summary.have},
-            )
+            summary.group: (now - summary.age_ms / 1000, _with_pending(summary, pending.get(summary.group, {})))
             for summary in summaries
         }
         missing: list[Run] = []
@@ -126,9 +128,16 @@ class Retention:
         return missing
 
 
-def _joined(ranges: _Ranges) -> tuple[tuple[int, int], ...]:
+def _with_pending(summary: Summary, pending: Mapping[Source, Ranges]) -> dict[Source, tuple[tuple[int, int], ...]]:
+    have = {(origin, epoch): ranges for origin, epoch, ranges in summary.have}
+    for source, ranges in pending.items():
+        have[source] = _joined([*have.get(source, ()), *ranges])
+    return have
+
+
+def _joined(ranges: Ranges) -> tuple[tuple[int, int], ...]:
     """The same ids in as few ranges as possible."""
-    out: _Ranges = []
+    out: Ranges = []
     for first, count in sorted(ranges):
         if out and first <= out[-1][0] + out[-1][1]:
             start, length = out[-1]
@@ -140,7 +149,7 @@ def _joined(ranges: _Ranges) -> tuple[tuple[int, int], ...]:
 
 def _gaps(first: int, count: int, have: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
     """What of a run is in none of the ranges, which are in order."""
-    gaps: _Ranges = []
+    gaps: Ranges = []
     start, end = first, first + count
     for low, length in have:
         if low + length <= start:
