@@ -146,6 +146,11 @@ def test_what_the_manager_hands_out_is_used_where_nothing_else_is_set() -> None:
     assert (given.id, given.redundancy) == (9, 4)
 
 
+def test_an_absent_neighbour_is_waited_for_as_long_as_is_said() -> None:
+    assert with_flags().protocol_settings().absence_s == 3600.0
+    assert with_flags(absence="2h").protocol_settings().absence_s == 7200.0
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [

@@ -369,6 +369,12 @@ class FederatorSettings:
     state_dir: Path = setting(  # noqa: RUF009
         Path("hanse-federator"), "The directory that keeps what must survive a restart."
     )
+    absence_s: float = duration(
+        3600.0,
+        "For how long a neighbour that is lost without a word finds, when it is back, what it would have got.",
+        minimum_s=0,
+        maximum_s=30 * 86_400,
+    )
     outbox_bytes_max: int = setting(
         1 << 30, "What may wait on disk for a neighbour or the host broker.", minimum=1 << 20, maximum=1 << 50
     )
@@ -489,6 +495,7 @@ class FederatorSettings:
             election=self.election,
             outsider=self.outsider,
             announcements=self.announcements,
+            absence_s=self.absence_s,
             # TCP loses nothing while it stands; a neighbour's broker may.
             retransmission_factor=1 if self.link == "broker" else 10,
         )
