@@ -356,7 +356,7 @@ class Agent:
 
     def _on_host_publications(self, publications: list[HostPublication]) -> None:
         now = self._loop.time()
-        if self._may_come_again and any([publication[4] for publication in publications]):  # DUP: sent before
+        if self._may_come_again and any(publication[4] for publication in publications):  # DUP: sent before
             publications = self._take_again(now, publications)
         receipts = [publication[5] for publication in publications if publication[5]]
         host = self.host
