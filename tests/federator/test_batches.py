@@ -51,6 +51,18 @@ def test_the_host_hears_in_its_own_order(tmp_path: Path) -> None:
         assert len(process.batches) == 0
 
 
+def test_after_the_host_lost_the_session_an_old_batch_frees_no_identifier_of_a_new_one(tmp_path: Path) -> None:
+    with life(tmp_path) as process:
+        epoch = process.machine.epoch
+        old = process.take(40, handed_in(1, b"old"))
+        process.batches.forget()
+        process.take(41, handed_in(1, b"new"))
+        process.batches.finish(old)
+    with life(tmp_path) as process:
+        assert process.batches.former_id(handed_in(1, b"new", is_again=True)) == (epoch, 41)
+        assert process.batches.former_id(handed_in(1, b"old", is_again=True)) is None
+
+
 def test_what_comes_again_after_a_kill_has_its_former_id(tmp_path: Path) -> None:
     with life(tmp_path) as process:
         epoch = process.machine.epoch

@@ -113,7 +113,7 @@ class Agent:
             journal=self.custodian.journal,
             ring=self.custodian.ring,
             counters=self.counters,
-            on_forgotten=self.custodian.slots.clear_all,
+            on_forgotten=lambda: batches.forget(),  # noqa: PLW0108 - they are made after the session, too
         )
         self._wanted = Wanted(
             self.host,

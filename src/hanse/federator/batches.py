@@ -49,6 +49,11 @@ class HostBatches:
         self._slots.clear([receipt & 0xFFFF for receipt in receipts])
         finish()
 
+    def forget(self) -> None:
+        """The host has lost the session: its packet identifiers begin anew, and what is open frees none of them."""
+        self._slots.clear_all()
+        self._open = {number: (finish, []) for number, (finish, _) in self._open.items()}
+
     def note(self, publications: list[Publication], batch: list[Publication], is_aligned: bool, first: int) -> None:
         """Keep which id each packet gets.
 
