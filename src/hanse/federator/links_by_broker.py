@@ -92,7 +92,9 @@ class BrokerLinkBook:
 
     async def add(self, identity: int, url: str) -> None:
         """Link to a neighbour by way of its broker."""
-        settings = replace(self._client_settings, url=url, client_id=f"{self._client_settings.client_id}-at-{identity}")
+        name = f"{self._client_settings.client_id}-at-{identity}"
+        # The socket is the own host's.
+        settings = replace(self._client_settings, url=url, socket_path=None, client_id=name)
         neighbour = self._neighbours[identity] = _Neighbour(self, identity, settings)
         await neighbour.client.start()
 
