@@ -28,7 +28,7 @@ from hanse.errors import RemoteError
 HERE = Path(__file__).parent
 GROWTH_BYTES_MAX = 20_000_000
 EXAMPLES_A_ROUND = 40
-# In the first round, whatever the budget.
+# In the first round, whatever the budget; of a slow target one, with its mutants.
 EXAMPLES_AT_LEAST = 3
 MUTANTS_AN_EXAMPLE = 30
 # The longest input whose every prefix and every bit is tried.
@@ -78,14 +78,15 @@ def fuzz(
         valid: inputs that should be taken, from which the bad ones are made.
         take: what is fuzzed. It keeps nothing from one input to the next that would change the outcome.
         refusals: the errors by which it may say no.
-        is_slow: milliseconds an input: the first example's every prefix and every bit are then not tried.
+        is_slow: milliseconds an input: the first example's every prefix and every bit are then not tried, and one
+            example is enough where there is no time for more.
     """
     for data in corpus(target):
         _judge(target, "the corpus", data, take, refusals)
     deadline = time.monotonic() + share_s()
     number = 0
     while number == 0 or time.monotonic() < deadline:
-        _run_round(target, number, valid, take, refusals, deadline, is_whole=number == 0 and not is_slow)
+        _run_round(target, number, valid, take, refusals, deadline, is_slow=is_slow)
         number += 1
 
 
@@ -125,8 +126,9 @@ def _run_round(
     refusals: Refusals,
     deadline: float,
     *,
-    is_whole: bool,
+    is_slow: bool,
 ) -> None:
+    at_least = 0 if number else 1 if is_slow else EXAMPLES_AT_LEAST
     failed: list[tuple[bytes, BaseException]] = []
     examples = 0
 
@@ -142,7 +144,7 @@ def _run_round(
     @given(valid, valid, st.integers(0, 2**32 - 1))
     def one(data: bytes, other: bytes, seed: int) -> None:
         nonlocal examples
-        if failed or ((number or examples >= EXAMPLES_AT_LEAST) and time.monotonic() > deadline):
+        if failed or (examples >= at_least and time.monotonic() > deadline):
             return
         examples += 1
         is_watched = examples == 1
@@ -150,7 +152,7 @@ def _run_round(
             tracemalloc.start()
         try:
             before = tracemalloc.get_traced_memory()[0]
-            for mutant in _inputs(data, other, Random(seed), is_whole=is_whole and examples == 1):
+            for mutant in _inputs(data, other, Random(seed), is_whole=not (is_slow or number) and examples == 1):
                 try:
                     _take(mutant, take, refusals)
                 except BaseException as error:  # noqa: BLE001 - whatever it is, it is what was looked for
