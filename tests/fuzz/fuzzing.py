@@ -6,7 +6,8 @@ Rules:
   is made from its number alone, so a failure names the round that shows it again, whatever the budget was.
 - An input is taken, or refused with one of the errors that the target names, in a sentence that can be printed.
   Anything else is a failure: it is shortened, shown in hexadecimal, and belongs into `corpus/<target>.txt` for ever.
-- The first example of every round is watched: with all its mutants it may hold 20 MB at no moment.
+- The first example of every round is watched: with all its mutants (of a slow target with a few) it may hold 20 MB at
+  no moment.
 - Time is judged by comparing sizes: eight times the bytes may cost at most three times as much a byte.
 """
 
@@ -31,6 +32,8 @@ EXAMPLES_A_ROUND = 40
 # In the first round, whatever the budget; of a slow target one, with its mutants.
 EXAMPLES_AT_LEAST = 3
 MUTANTS_AN_EXAMPLE = 30
+# To be watched makes an input five times as slow.
+WATCHED_OF_SLOW = 5
 # The longest input whose every prefix and every bit is tried.
 WHOLE_BYTES_MAX = 200
 
@@ -152,15 +155,20 @@ def _run_round(
             tracemalloc.start()
         try:
             before = tracemalloc.get_traced_memory()[0]
-            for mutant in _inputs(data, other, Random(seed), is_whole=not (is_slow or number) and examples == 1):
+            for count, mutant in enumerate(
+                _inputs(data, other, Random(seed), is_whole=not (is_slow or number) and examples == 1)
+            ):
+                if is_watched and is_slow and count == WATCHED_OF_SLOW:
+                    is_watched = False
+                    _note_growth(data, before, failed)
+                    tracemalloc.stop()
                 try:
                     _take(mutant, take, refusals)
                 except BaseException as error:  # noqa: BLE001 - whatever it is, it is what was looked for
                     failed.append((mutant, error))
                     return
-            if is_watched and tracemalloc.get_traced_memory()[1] - before > GROWTH_BYTES_MAX:
-                grown = tracemalloc.get_traced_memory()[1] - before
-                failed.append((data, AssertionError(f"{grown} bytes were held for this input and its mutants")))
+            if is_watched:
+                _note_growth(data, before, failed)
         finally:
             tracemalloc.stop()
 
@@ -168,6 +176,12 @@ def _run_round(
     for data, error in failed:
         shortest = _shortened(data, error, take, refusals)
         _fail(target, f"round {number}", shortest, error)
+
+
+def _note_growth(data: bytes, before: int, failed: list[tuple[bytes, BaseException]]) -> None:
+    grown = tracemalloc.get_traced_memory()[1] - before
+    if grown > GROWTH_BYTES_MAX:
+        failed.append((data, AssertionError(f"{grown} bytes were held for this input and its mutants")))
 
 
 def _inputs(data: bytes, other: bytes, random: Random, *, is_whole: bool) -> Iterator[bytes]:
