@@ -24,9 +24,9 @@ format: setup
 	$(bin)/ruff format .
 	$(bin)/ruff check --fix .
 
-# Most of the tests with real processes wait: four at a time leave a quarter of two cores idle.
+# Most of the tests with real processes wait: four at a time fill two cores.
 test: check
-	$(bin)/pytest -n 6 --dist loadfile --no-loadscope-reorder
+	$(bin)/pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 test-all: export HANSE_FUZZ_SECONDS ?= 600
 test-all: export HANSE_SETUP = all
