@@ -1,6 +1,7 @@
 """A whole agent without sockets: bytes come in where a link's would, and what would reach the host broker is judged."""
 
 import asyncio
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,6 +54,8 @@ class Scene:
     """One agent; everything that it would publish at its host is read as the host would."""
 
     def __init__(self, state: StateDirectory, settings: FederatorSettings) -> None:
+        # On a busy machine a scene may last so long that something is stored, and the next one restores nothing.
+        shutil.rmtree(state.path / "outbox", ignore_errors=True)
         self.agent = Agent(settings, state)
         self.delivered: list[str] = []
         self.agent.host.deliver = self._deliver  # type: ignore[method-assign]

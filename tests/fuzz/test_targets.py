@@ -7,9 +7,13 @@ from pathlib import Path
 import pytest
 from hypothesis import strategies as st
 from tests.fuzz import fuzzing
+from tests.fuzz.agents import Scene, scenes
 from tests.fuzz.fuzzing import HERE, assert_linear, corpus, fuzz
 
 from hanse.errors import RemoteError
+from hanse.mqtt.publication import encode
+from hanse.protocol.effects import Store
+from hanse.protocol.messages import Run
 
 INVARIANT = (
     "Accepted, ignored or refused with a clear error and a counter; nothing else happens; "
@@ -90,3 +94,16 @@ def test_a_round_is_the_same_each_time_and_the_budget_ends_it(monkeypatch: pytes
     before = time.monotonic()
     assert len(inputs()) > len(first)
     assert time.monotonic() - before >= 0.5
+
+
+def test_a_scene_finds_nothing_that_the_one_before_it_stored(tmp_path: Path) -> None:
+    run = Run(8, 1, 0, 1, 1, 1, ("a",), encode("a", b"x", qos=1))
+    with scenes(tmp_path) as (runner, state, read):
+
+        async def once() -> None:
+            custodian = Scene(state, read).agent.custodian
+            custodian.store(Store(2, 0, ((run,),)))
+            custodian.outbox.commit()
+
+        runner.run(once())
+        runner.run(once())
