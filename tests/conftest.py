@@ -1,5 +1,6 @@
 """What holds for the tests of all rooms."""
 
+import os
 from collections import Counter
 
 import pytest
@@ -9,6 +10,11 @@ from hypothesis import HealthCheck, settings
 # is imported, so that settings of a test's own begin with these.
 settings.register_profile("hanse", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("hanse")
+
+# Spark's JVMs live for a minute or two here: what the second compiler costs them they never get back (102 s of
+# processor time for three files of the pipeline's tests, 69 s without it). Read by `spark-submit`, so also by jobs that
+# the tests start as processes.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 # Each file runs in one process. Those that take minutes on a processor begin, so that none of them is left alone at the
 # end; then those with the most tests, as pytest-xdist has it by itself (`--no-loadscope-reorder` leaves it to us).
