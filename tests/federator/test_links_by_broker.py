@@ -32,6 +32,10 @@ class BrokerSession:
         self.packets.append(run)
         return 1
 
+    @property
+    def credit(self) -> int:
+        return 0 if self.is_full else 1
+
     def abort(self) -> None:
         self.is_aborted = True
 
@@ -103,6 +107,17 @@ def test_a_link_is_up_while_the_session_at_the_neighbours_broker_stands(pair: Pa
     one.neighbour.on_disconnected(None)
     one.neighbour.on_disconnected(None)  # an attempt that failed is no second end
     assert one.down == [2]
+
+
+def test_there_is_room_while_the_neighbours_broker_takes_frames(pair: Pair) -> None:
+    one, _ = pair
+    assert one.book.has_room(2)
+    assert not one.book.has_room(3)
+    one.session.is_full = True
+    assert not one.book.has_room(2)
+    one.session.is_full = False
+    one.neighbour.on_disconnected(None)
+    assert not one.book.has_room(2)
 
 
 def test_control_frames_go_to_the_papers_topics(pair: Pair) -> None:

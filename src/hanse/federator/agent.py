@@ -38,6 +38,7 @@ from hanse.federator.membership import MembershipShell
 from hanse.federator.metrics import AgentMetrics
 from hanse.federator.naming import exported, local_copies
 from hanse.federator.notices import Notices
+from hanse.federator.onward import Onward
 from hanse.federator.pages import Pages
 from hanse.federator.private import PrivateGroup
 from hanse.federator.reporter import FederatorReporter
@@ -210,13 +211,14 @@ class Agent:
                 membership=lambda: self.membership,
             ),
         )
+        self.onward = Onward(self.links, sent=self.metrics.sent, accounts=self.machine.accounts, counters=self.counters)
         effects = Effects(
             links=self.links,
             custodian=self.custodian,
             wanted=self._wanted,
             state=state,
             sent=self.metrics.sent,
-            send_runs=self._send_runs,
+            send_runs=self.onward.send,
             deliver=self.delivery.deliver,
             finish_batch=batches.finish,
             tell=self._tell,
@@ -416,29 +418,13 @@ class Agent:
     def _hand_on(self, routed: Routed) -> None:
         frames, deliveries, tokens, effects = routed
         for neighbour, runs in frames.items():
-            self._send_runs(neighbour, runs, tokens.get(neighbour, 0))
+            self.onward.send(neighbour, runs, tokens.get(neighbour, 0))
         if deliveries:
             self._deliver(deliveries, tokens.get(HOST, 0))
         if effects:
             self._carry_out(effects)
         if self.machine.deadline < self._armed_at:
             self._arm()
-
-    def _send_runs(self, neighbour: int, runs: Sequence[Run], token: int) -> None:
-        count = 0
-        traffic = self.metrics.sent[neighbour]
-        for run in runs:
-            count += run[3]
-            traffic.messages[run[4]] += run[3]
-        payload = codec.encode_data(runs)
-        traffic.frames += 1
-        traffic.bytes += len(payload)
-        if self.links.send_data(neighbour, payload, count, token):
-            self.counters["forwarded"] += count
-        else:
-            traffic.dropped_frames += 1
-            for run in runs:
-                self.machine.accounts.count("dropped:link", run, neighbour=neighbour)
 
     def _on_taken(self, neighbour: int, tokens: Sequence[int]) -> None:
         """A neighbour, or the host broker, has acknowledged what bears these tokens."""

@@ -137,6 +137,11 @@ class LinkBook(LinkListenerHandler):
         peer = self._peers.get(identity)
         return 0 if peer is None else len(peer.owed) + len(peer.waiting)
 
+    def has_room(self, identity: int) -> bool:
+        """Whether what is sent now goes to the link itself, which has a limit, and does not wait for it here."""
+        peer = self._peers.get(identity)
+        return peer is not None and not peer.waiting and peer.link.credit_bytes > 0
+
     def close(self, identity: int, reason: str) -> None:
         """End the link to one neighbour."""
         peer = self._peers.get(identity)

@@ -115,6 +115,11 @@ class BrokerLinkBook:
         neighbour = self._neighbours.get(identity)
         return 0 if neighbour is None else len(neighbour.owed)
 
+    def has_room(self, identity: int) -> bool:
+        """Whether the session at the neighbour's broker takes a frame of QoS 1 now."""
+        neighbour = self._neighbours.get(identity)
+        return neighbour is not None and identity in self._up and neighbour.client.credit > 0
+
     async def stop(self) -> None:
         """End all links."""
         for neighbour in self._neighbours.values():

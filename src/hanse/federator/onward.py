@@ -1,0 +1,61 @@
+"""Runs on their way to a neighbour: one frame a batch.
+
+Rules:
+
+- A frame bears a token where anything in it is of QoS 1 or 2, and then waits while its link has no room (R33, R35).
+- What is of QoS 0 does not wait with it. While there is no room it goes alone, and is dropped and counted like all of
+  its kind: riding along, half of a storm would wait in memory for a trickle of QoS 1, and nothing would bound it.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from hanse.federator.linking import Links
+from hanse.federator.metrics import LinkTraffic
+from hanse.protocol import codec
+from hanse.protocol.accounts import Accounts
+from hanse.protocol.messages import Run
+
+
+class Onward:
+    """What goes to the neighbours of one federator.
+
+    Args:
+        links: the way there.
+        sent: by neighbour, what went; added to.
+        accounts: told what was dropped.
+        counters: to count into: `forwarded`.
+    """
+
+    def __init__(
+        self, links: Links, *, sent: Mapping[int, LinkTraffic], accounts: Accounts, counters: Counter[str]
+    ) -> None:
+        self._links = links
+        self._sent = sent
+        self._accounts = accounts
+        self._counters = counters
+
+    def send(self, neighbour: int, runs: Sequence[Run], token: int) -> None:
+        """Send a batch to a neighbour; with a token its acknowledgement is told."""
+        if token and not self._links.has_room(neighbour):
+            loose = [run for run in runs if not run[4]]
+            if loose:
+                self._send_frame(neighbour, loose, 0)
+                runs = [run for run in runs if run[4]]
+        self._send_frame(neighbour, runs, token)
+
+    def _send_frame(self, neighbour: int, runs: Sequence[Run], token: int) -> None:
+        count = 0
+        traffic = self._sent[neighbour]
+        for run in runs:
+            count += run[3]
+            traffic.messages[run[4]] += run[3]
+        payload = codec.encode_data(runs)
+        traffic.frames += 1
+        traffic.bytes += len(payload)
+        if self._links.send_data(neighbour, payload, count, token):
+            self._counters["forwarded"] += count
+        else:
+            traffic.dropped_frames += 1
+            for run in runs:
+                self._accounts.count("dropped:link", run, neighbour=neighbour)
