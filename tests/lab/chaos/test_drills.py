@@ -77,7 +77,7 @@ def test_the_highest_memory_is_of_the_time_asked_for() -> None:
 
 def test_a_state_directory_is_measured_without_its_log(tmp_path: Path) -> None:
     (tmp_path / "outbox").mkdir()
-    (tmp_path / "outbox" / "1").write_bytes(b"x" * 100_000)
+    (tmp_path / "outbox" / "1_0.log").write_bytes(b"x" * 100_000)
     before = disk_bytes(tmp_path)
     assert before >= 100_000
     (tmp_path / "output.log").write_bytes(b"x" * 1_000_000)
