@@ -71,7 +71,6 @@ class Checkers(Monitor):
         self.route_changes = 0
         self.core_changes: Counter[str] = Counter()
         self.hops_largest = 0
-        self.unstable_s = 0.0
         self.is_frozen = False
 
     def attach(self, federation: Federation) -> None:
@@ -171,13 +170,13 @@ class Checkers(Monitor):
 
     def _poll(self) -> None:
         federation, now = self._federation, self._federation.engine.now
-        trouble = why_not_converged(federation, self._excused(now), needs_redundancy=False)
-        if trouble is None and not self._restless:
-            self._is_polling = False
-            self.reconvergence_a[self._edge_kind].append((now - self._edges[-1]) / self._a if self._edges else 0.0)
-            return
-        if trouble is not None:
-            self.unstable_s += POLL_A * self._a
+        # While a restless fault is on, nothing is promised, and whatever is found says nothing.
+        if not self._restless:
+            trouble = why_not_converged(federation, self._excused(now), needs_redundancy=False)
+            if trouble is None:
+                self._is_polling = False
+                self.reconvergence_a[self._edge_kind].append((now - self._edges[-1]) / self._a if self._edges else 0.0)
+                return
             if self.is_calm:
                 self.refuse("not converged", f"{trouble}; the last change was {self._edge_kind!r}")
         federation.engine.after(POLL_A * self._a, self._poll)
