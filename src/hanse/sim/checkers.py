@@ -15,6 +15,7 @@ Each simulated A, about everybody: once the bound after the last fault has passe
 A broken rule raises `InvariantError` at once: the run stops where the trace still shows why.
 """
 
+import math
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -93,7 +94,8 @@ class Checkers(Monitor):
         self._distance_largest = 1
         # Whoever has ever been a core, in that order: the only ones that anybody can have a way to.
         self._cores: dict[int, None] = {}
-        self._elected: defaultdict[str, list[float]] = defaultdict(list)
+        # When a group last got or lost a core.
+        self._handed_s: dict[str, float] = {}
         self._sweep_s = 0.0
         # When the overlay fell apart, and which side each federator was on.
         self._partitions: list[tuple[float, dict[int, int]]] = []
@@ -182,8 +184,19 @@ class Checkers(Monitor):
         federation.engine.after(POLL_A * self._a, self._poll)
 
     def _excused(self, now: float) -> list[str]:
-        bound_s = INTEREST_BOUND_A * self._a + self._words_s()
-        return [group for group, changed_s in self._interest_s.items() if now - changed_s < bound_s]
+        """Groups whose interest has just changed, or whose core has, because of that.
+
+        An heir that loses its interest in the moment of the hand-over keeps the group for K·A, and hands it on a round
+        later (R9): what that takes to be known everywhere is excused, and nothing between.
+        """
+        words_s = self._words_s()
+        bound_s = INTEREST_BOUND_A * self._a + words_s
+        heir_s = (self._settings.expiry_factor + 1) * self._a + words_s
+        return [
+            group
+            for group, changed_s in self._interest_s.items()
+            if now - changed_s < bound_s or now - words_s < self._handed_s.get(group, -math.inf) < changed_s + heir_s
+        ]
 
     def sweep(self) -> None:
         """Look at everything; to be called each simulated A."""
@@ -346,6 +359,8 @@ class Checkers(Monitor):
 
     def emitted(self, node: Node, effect: Emit) -> None:
         """Count elections; a core stays while it has members, unless another claims the group."""
+        if effect.name in {"core_elected", "core_withdrawn"}:
+            self._handed_s[effect.group] = self._federation.engine.now
         if effect.name == "core_elected":
             self._cores.setdefault(node.identity)
             self.core_changes[effect.group] += 1
