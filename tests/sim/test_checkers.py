@@ -385,6 +385,22 @@ def test_a_new_subscriber_is_entitled_after_two_intervals() -> None:
     assert set(checkers.ledger.messages[2].pending) == {"anna", "ben", "cleo"}
 
 
+def test_an_heirs_hand_over_is_excused_only_while_it_spreads_and_only_as_late_as_it_may_come() -> None:
+    """Seed 922: an heir that lost its interest keeps the group for K·A, and hands it on a round later (R9)."""
+    federation, checkers = world()
+    federation.run(10.0)
+    changed_s, words_s = federation.engine.now, checkers._words_s()
+    assert 0 < words_s < 1
+    checkers._interest_s["a"] = changed_s
+    assert checkers._excused(changed_s + 1.9) == ["a"]
+    assert checkers._excused(changed_s + 3.9) == []
+    checkers._handed_s["a"] = changed_s + 3.9
+    assert checkers._excused(changed_s + 3.9 + 0.9 * words_s) == ["a"]
+    assert checkers._excused(changed_s + 3.9 + 1.1 * words_s) == []
+    late_s = checkers._handed_s["a"] = changed_s + 4.1 + words_s
+    assert checkers._excused(late_s + 0.5 * words_s) == []
+
+
 def test_reordering_is_counted() -> None:
     federation, checkers = world()
     federation.run(8.0)
