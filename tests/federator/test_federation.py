@@ -62,6 +62,28 @@ def test_every_subscriber_gets_every_message_once_whatever_the_filters(federatio
         assert len(exact.expect(30)) == 30
 
 
+def test_a_broker_sends_one_copy_of_what_a_wide_filter_covers(federation: RunningFederation) -> None:
+    last = federation.port(federation.brokers - 1)
+    with Client(last) as narrow, Client(federation.port(1)) as wide, Client(federation.port(0)) as publisher:
+        narrow.subscribe("copies/x")
+        wide.subscribe("copies/#")
+        for group in ("copies/x", "copies/#"):
+            eventually(lambda group=group: federation.knows(group), group)  # type: ignore[misc]
+        publisher.publish("copies/x", b"first", 1)
+        narrow.expect(1)
+        before = federation.counters(0).get("host_copies", 0)
+        for number in range(50):
+            publisher.publish("copies/x", b"%d" % number, 1)
+        narrow.expect(51)
+        wide.expect(51)
+        assert federation.counters(0).get("host_copies", 0) == before
+        # The wide one goes, and the narrow one is heard on.
+        wide.client.unsubscribe("copies/#")
+        for number in range(50):
+            publisher.publish("copies/x", b"%d again" % number, 1)
+        assert narrow.expect(101)[-1].payload == b"49 again"
+
+
 def test_quality_of_service_and_all_properties_cross(federation: RunningFederation) -> None:
     with Client(federation.port(federation.brokers - 1)) as subscriber, Client(federation.port(0)) as publisher:
         subscriber.subscribe("whole/#")

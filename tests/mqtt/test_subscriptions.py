@@ -64,7 +64,7 @@ def test_after_a_reconnect_only_the_difference_is_said() -> None:
     subscriptions.subscribe([Subscription("d")])
     subscriptions.unsubscribe(["a"])
     found = said(subscriptions.attach(session_present=True))
-    assert [(kind, filters) for kind, _, filters, _ in found] == [("-", ["a"]), ("+", ["d"])]
+    assert [(kind, filters) for kind, _, filters, _ in found] == [("+", ["d"]), ("-", ["a"])]
 
 
 def test_what_was_under_way_at_a_cut_is_said_again() -> None:
@@ -75,7 +75,7 @@ def test_what_was_under_way_at_a_cut_is_said_again() -> None:
     subscriptions.unsubscribe(["b"])
     subscriptions.detach()
     found = said(subscriptions.attach(session_present=True))
-    assert [(kind, filters) for kind, _, filters, _ in found] == [("-", ["b"]), ("+", ["a"])]
+    assert [(kind, filters) for kind, _, filters, _ in found] == [("+", ["a"]), ("-", ["b"])]
 
 
 def test_a_lost_session_gets_everything_wanted_and_nothing_else() -> None:

@@ -150,6 +150,13 @@ def test_attack_no_label_value_breaks_the_page(values: list[str]) -> None:
     registry.render().encode()
 
 
+def test_a_truth_value_is_a_number() -> None:
+    registry = Registry("x")
+    registry.gauge("up", "U.").set(True)
+    registry.gauge("away", "A.").set(False)
+    assert samples(registry) == {"hanse_x_up": "1", "hanse_x_away": "0"}
+
+
 def test_a_long_label_value_is_cut() -> None:
     registry = Registry("x")
     registry.counters("a_total", "A.", labels=("p",)).labels("t" * 65_535).inc()

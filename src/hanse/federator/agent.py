@@ -362,7 +362,10 @@ class Agent:
             publications = self._take_again(now, publications)
         receipts = [publication[5] for publication in publications if publication[5]]
         host = self.host
-        batch = self._copies.merge(publications, host.newest_identifier) if host.has_overlaps else publications
+        batch = publications
+        if host.has_overlaps:
+            batch = self._copies.merge(publications, host.newest_identifier)
+            self.counters["host_copies"] += len(publications) - len(batch)
         if self._echoes.is_active:
             arrived = len(batch)
             batch = [publication for publication in batch if not self._echoes.is_echo(now, publication[0])]

@@ -2,8 +2,9 @@
 
 Rules:
 
-- It subscribes to a group only while the protocol says that someone elsewhere wants it, each with an identifier of its
-  own, No Local, Retain As Published and Retain Handling 2: a covering subscription never replays.
+- It subscribes to a group only while the protocol says that someone elsewhere wants it, and no wider one is wanted too
+  (`covering`); each with an identifier of its own, No Local, Retain As Published and Retain Handling 2: a covering
+  subscription never replays.
 - What came for identifier 1 is for the agent itself (interest, probes); the rest is for the federation.
 - The session outlives the process. QoS 2 is journaled: under which packet identifier a message went out, before it
   does; that it is released, and delivered, before PUBREL. The process after this one sends only PUBREL for what was
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from hanse.errors import HanseError, Unavailable
+from hanse.federator.covering import Change, Covering
 from hanse.federator.journal import DeliveryJournal, MessageId
 from hanse.federator.obligations import DeliveryBook, Obligation
 from hanse.federator.older_host import OlderHost
@@ -82,6 +84,8 @@ class HostSession(ClientHandler):
         self._tell_credit = on_credit
         # Called where the host has lost the session: its packet identifiers begin anew.
         self._tell_forgotten = on_forgotten or (lambda: None)
+        self._covering = Covering()
+        # Of the subscriptions that it holds, or has asked for.
         self._identifiers: dict[str, int] = {}
         self._next_identifier = INTERNAL_IDENTIFIER + 1
         # Whether copies can come. It outlives the overlap: the broker may have queued some that it has yet to send.
@@ -106,20 +110,27 @@ class HostSession(ClientHandler):
         )
 
     def want(self, group: str) -> None:
-        """Subscribe to a group: someone elsewhere wants it."""
-        identifier = self._identifiers[group] = self._next_identifier
-        self._next_identifier += 1
-        self.has_overlaps = self.has_overlaps or len(self._identifiers) > 1
-        if self._older is not None:
-            self._older.asked(group)
-        self.client.subscribe([Subscription(group, qos=2, identifier=identifier)])
+        """Someone elsewhere wants a group: it is subscribed to, unless a subscription that stands covers it."""
+        self._say(self._covering.want(group))
 
     def release(self, group: str) -> None:
         """Nobody elsewhere wants the group any longer."""
-        self._identifiers.pop(group, None)
-        if self._older is not None:
-            self._older.released(group)
-        self.client.unsubscribe([group])
+        self._say(self._covering.release(group))
+
+    def _say(self, change: Change) -> None:
+        for filter_ in change.subscribe:
+            identifier = self._identifiers[filter_] = self._next_identifier
+            self._next_identifier += 1
+            self.has_overlaps = self.has_overlaps or len(self._identifiers) > 1
+            if self._older is not None:
+                self._older.asked(filter_)
+            self.client.subscribe([Subscription(filter_, qos=2, identifier=identifier)])
+        for filter_ in change.unsubscribe:
+            del self._identifiers[filter_]
+            if self._older is not None:
+                self._older.released(filter_)
+        if change.unsubscribe:
+            self.client.unsubscribe(change.unsubscribe)
 
     @property
     def newest_identifier(self) -> int:
@@ -282,11 +293,14 @@ class HostSession(ClientHandler):
 
     def on_subscribed(self, answers: list[tuple[Subscription, int]]) -> None:
         """Count what the host would not let us hear: an ACL, or a limit of its."""
-        self.refused_subscriptions += sum(1 for _, code in answers if code >= 0x80)
-        if self._older is not None:
-            for subscription, code in answers:
-                if code < 0x80:
-                    self._older.granted(subscription.filter)
+        for subscription, code in answers:
+            if code >= 0x80:
+                self.refused_subscriptions += 1
+                self._say(self._covering.refused(subscription.filter))
+                continue
+            if self._older is not None:
+                self._older.granted(subscription.filter)
+            self._say(self._covering.granted(subscription.filter))
 
     def on_unsubscribed(self, answers: list[tuple[Subscription, int]]) -> None:
         """What the host sends no more."""

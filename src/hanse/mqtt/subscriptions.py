@@ -85,8 +85,9 @@ class Subscriptions:
         for pattern in doubtful:
             self._granted.pop(pattern, None)
         gone = [pattern for pattern in sorted(doubtful | self._granted.keys()) if pattern not in self.wanted]
-        self._enqueue(False, [Subscription(pattern, no_local=False) for pattern in gone])
+        # What ends may be what covered a new one until now.
         self._enqueue(True, [item for key, item in self.wanted.items() if self._granted.get(key) != item])
+        self._enqueue(False, [Subscription(pattern, no_local=False) for pattern in gone])
         return self._pump()
 
     def detach(self) -> None:

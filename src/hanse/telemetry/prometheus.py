@@ -348,7 +348,7 @@ def _escape(text: str) -> str:
 
 def _number(value: float) -> str:
     if isinstance(value, int):
-        return str(value)
+        return str(int(value))  # a truth value is an int too, and Prometheus refuses a page with "True" on it
     if math.isfinite(value):
         return repr(value)
     return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
