@@ -73,6 +73,28 @@ def test_a_filter_that_is_refused_after_a_reconnect_covers_no_more() -> None:
     assert one.refused("#") == Change(["a/b"], [])
 
 
+def test_what_was_granted_once_covers_at_once() -> None:
+    one = Covering()
+    one.want("#")
+    one.granted("#")
+    one.want("a/b")
+    assert one.release("#") == Change(["a/b"], ["#"])
+    assert one.want("#") == Change(["#"], ["a/b"])
+    # Not any longer: its access list has changed.
+    assert one.refused("#") == Change(["a/b"], [])
+    one.release("#")
+    assert one.want("#") == Change(["#"], [])
+
+
+def test_what_was_granted_once_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(covering, "SEARCHED_MAX", 3)
+    one = Covering()
+    for number in range(10):
+        one.want(f"{number}/#")
+        one.granted(f"{number}/#")
+    assert len(one._granted_once) <= 3
+
+
 def test_of_two_that_cover_each_other_one_is_held() -> None:
     one = Covering()
     one.want("#")

@@ -42,6 +42,7 @@ from hanse.protocol.messages import (
     Solicit,
     Summary,
 )
+from hanse.protocol.packets import split
 from hanse.protocol.seen import EPOCHS_MAX
 from hanse.protocol.settings import MANAGEMENT_GROUP, RANK_DEFAULT, Settings
 from hanse.protocol.topics import covers
@@ -1129,6 +1130,16 @@ def test_r28_a_group_that_the_sender_serves_in_the_same_frame_does_not_go_back_t
     assert sorted((run.first, run.groups) for run in routed.frames[2]) == [(0, ("+", "g")), (1, ("+",))]
     assert sorted((run.first, run.groups) for run in routed.frames[1]) == [(0, ("g",)), (1, ("g",))]
     assert sorted(run.first for run in routed.deliveries) == [0, 1]
+
+
+def test_r28_what_matches_the_same_groups_stays_together() -> None:
+    desk = three_neighbours()
+    topics = ("g", "g", "g", "nobody/wants", "nobody/wants", "g")
+    routed = desk.machine.forward(0.0, 3, [run_of(*topics, groups=("new/#",))])
+    assert [(run.first, run.length) for run in routed.frames[1]] == [(0, 3), (5, 1)]
+    assert [(run.first, run.length) for run in routed.deliveries] == [(0, 3), (5, 1)]
+    assert [len(split(run.body)) for run in routed.deliveries] == [3, 1]
+    assert desk.machine.counters["dropped_unknown_group"] == 2
 
 
 def test_r29_a_publication_that_has_made_too_many_hops_is_dropped_and_counted() -> None:

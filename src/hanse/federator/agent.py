@@ -47,6 +47,7 @@ from hanse.federator.settings import FederatorSettings
 from hanse.federator.sources import InterestSources
 from hanse.federator.store import StateDirectory, save_again
 from hanse.federator.tracing import Tracing
+from hanse.federator.turns import Turns
 from hanse.federator.wanted import Wanted
 from hanse.interest import InterestRegistry
 from hanse.mqtt.link import Frame
@@ -148,6 +149,7 @@ class Agent:
             on_taken=self._on_taken,
             on_double=self._on_double,
         )
+        self._turns = Turns(self.links.has_unread, self._take_frames)
         own = private_group(identity)
         private = PrivateGroup(lambda: self._step(events.Subscribed(own)), lambda: self._step(events.Unsubscribed(own)))
         self.retained = RetainedFetcher(
@@ -345,6 +347,8 @@ class Agent:
         if self.membership is not None and neighbour not in self._leaves:
             (self.membership.link_up if is_up else self.membership.link_down)(neighbour)
         self.reporter.note_link(neighbour, is_up=is_up)
+        if not is_up:
+            self._turns.release()
         self._step(events.LinkUp(neighbour) if is_up else events.LinkDown(neighbour))
 
     def _forget(self, neighbour: int) -> None:
@@ -438,9 +442,18 @@ class Agent:
     # --- frames from neighbours ---------------------------------------------------------------------------------------
 
     def _on_link_frames(self, neighbour: int, frames: list[Frame]) -> None:
+        turns = self._turns
+        if neighbour in turns.held:
+            turns.join(neighbour, frames)
+            return
+        self._take_frames(neighbour, frames)
+        turns.note_read(neighbour)
+
+    def _take_frames(self, neighbour: int, frames: list[Frame]) -> None:
+        turns = self._turns
         now, begun = self._loop.time(), time.perf_counter()  # the loop's clock stands still within a turn
         traffic = self.metrics.received[neighbour]
-        for topic, payload, receipt in frames:
+        for position, (topic, payload, receipt) in enumerate(frames):
             try:
                 if topic == CONTROL_TOPIC:
                     traffic.control_frames += 1
@@ -462,11 +475,17 @@ class Agent:
                 _log.warning("frame of federator %d refused: %s", neighbour, error)
                 self.links.ack(neighbour, receipt)
                 continue
+            origin = runs[0][0] if runs else neighbour
+            if turns.is_early(neighbour, origin):
+                turns.hold(neighbour, origin, frames[position:])
+                break
             traffic.frames += 1
             traffic.bytes += len(payload)
             for run in runs:
                 traffic.messages[run[4]] += run[3]
             routed = self.machine.forward(now, neighbour, runs, receipt)
+            if routed[0] or routed[1]:
+                turns.note_new(origin, neighbour)
             if self.reporter.is_active:
                 self.reporter.trace(runs, routed, neighbour)
             self._hand_on(routed)

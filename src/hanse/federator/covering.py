@@ -8,6 +8,8 @@ Rules:
 - A filter is left out while one that covers it is granted: not before, as the broker may refuse that one, and what is
   wanted must not fall silent meanwhile. For the same reason one that is released ends only after those that it covered
   have been asked for; a broker takes the words of one session in order.
+- What the broker has granted once it will grant again: where a queue stands before us its answer takes as long, and
+  copies would make the queue longer.
 - What a filter covers is looked for among those that begin like it, up to its first wildcard. Where these are more than
   `SEARCHED_MAX` it covers nothing: to end so many, and to ask for them again, costs more than copies do, of which a
   publication has as many as it matches filters.
@@ -45,12 +47,14 @@ class Covering:
         self.held: set[str] = set()
         self._wanted: list[str] = []  # sorted
         self._wide = FilterIndex()  # of those held, the granted ones that can cover others
+        self._granted_once: set[str] = set()
 
     def want(self, filter_: str) -> Change:
         """A filter is wanted from now on."""
         if not self._is_wanted(filter_):
             insort(self._wanted, filter_)
-        return Change(self._hold([filter_]), [])
+        asked = self._hold([filter_])
+        return Change(asked, self._cover(filter_) if asked and filter_ in self._granted_once else [])
 
     def release(self, filter_: str) -> Change:
         """A filter is not wanted any longer."""
@@ -63,18 +67,28 @@ class Covering:
 
     def granted(self, filter_: str) -> Change:
         """The broker holds a filter: those that it covers can go."""
-        if filter_ not in self.held or not _has_wildcard(filter_) or len(self._alike(filter_)) > SEARCHED_MAX:
+        if filter_ not in self.held or not _has_wildcard(filter_):
             return Change([], [])
+        if len(self._granted_once) >= SEARCHED_MAX:
+            self._granted_once.clear()
+        self._granted_once.add(filter_)
+        return Change([], self._cover(filter_))
+
+    def refused(self, filter_: str) -> Change:
+        """The broker will not hold a filter, though it may have done so before: what it covered is asked for."""
+        self._granted_once.discard(filter_)
+        return Change(self._uncover(filter_), [])
+
+    def _cover(self, filter_: str) -> list[str]:
+        """From now on a filter covers others: those that can go."""
+        if len(self._alike(filter_)) > SEARCHED_MAX:
+            return []
         self._wide.add(filter_)
         narrow = [other for other in self._below(filter_) if other in self.held and other != filter_]
         for other in narrow:
             self.held.discard(other)
             self._wide.discard(other)
-        return Change([], narrow)
-
-    def refused(self, filter_: str) -> Change:
-        """The broker will not hold a filter, though it may have done so before: what it covered is asked for."""
-        return Change(self._uncover(filter_), [])
+        return narrow
 
     def _uncover(self, filter_: str) -> list[str]:
         if not self._wide.discard(filter_):

@@ -142,6 +142,11 @@ class LinkBook(LinkListenerHandler):
         peer = self._peers.get(identity)
         return peer is not None and not peer.waiting and peer.link.credit_bytes > 0
 
+    def has_unread(self, identity: int) -> bool:
+        """Whether a neighbour has sent something that nobody has read yet."""
+        peer = self._peers.get(identity)
+        return peer is not None and peer.link.has_unread
+
     def close(self, identity: int, reason: str) -> None:
         """End the link to one neighbour."""
         peer = self._peers.get(identity)

@@ -120,6 +120,10 @@ class BrokerLinkBook:
         neighbour = self._neighbours.get(identity)
         return neighbour is not None and identity in self._up and neighbour.client.credit > 0
 
+    def has_unread(self, identity: int) -> bool:  # noqa: ARG002 - of all neighbours alike
+        """Never before another's: all neighbours' frames come by one session, in order."""
+        return False
+
     async def stop(self) -> None:
         """End all links."""
         for neighbour in self._neighbours.values():

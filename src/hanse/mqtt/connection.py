@@ -6,8 +6,10 @@ to end has `CLOSE_DEADLINE_S` to drain and is then cut; after the end nothing is
 """
 
 import asyncio
+import fcntl
 import socket
 import sys
+import termios
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol, cast
 from weakref import WeakKeyDictionary
@@ -26,6 +28,9 @@ CLOSE_DEADLINE_S: Final = 5.0
 
 # Pieces of one write below this in all are joined; more go to the kernel one by one, which saves copying them first.
 JOIN_BYTES_MAX: Final = 16_384
+
+# What FIONREAD answers, an int of the machine's, where there is nothing.
+_NO_BYTES: Final = bytes(4)
 
 # Linux's option number, which Python names from 3.12 on: the kernel keeps at most so much unsent data, so that what
 # is urgent does not stand behind megabytes in a socket buffer.
@@ -112,6 +117,7 @@ class Connection(asyncio.Protocol):
         self._is_ending = False
         self._keep_alive: KeepAlive | None = None
         self._gathering = Gathering()
+        self._fileno = -1
         self._timers: list[asyncio.TimerHandle] = []
 
     # What asyncio calls.
@@ -123,6 +129,7 @@ class Connection(asyncio.Protocol):
         self.is_open = not self._is_ending
         self.received_at = self.sent_at = self._loop.time()
         wire = transport.get_extra_info("socket")
+        self._fileno = -1 if wire is None else wire.fileno()
         if wire is not None and wire.family == socket.AF_UNIX:
             self._gathering = Gathering(UNIX_LONG_S)
         elif wire is not None:
@@ -209,6 +216,13 @@ class Connection(asyncio.Protocol):
         """Host and port of the other side, for logs."""
         name = self._transport.get_extra_info("peername") if self._transport else None
         return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "an unnamed peer"
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether the kernel holds something that the peer sent and nobody has read yet."""
+        if self._transport is None or self._fileno < 0:
+            return False
+        return fcntl.ioctl(self._fileno, termios.FIONREAD, _NO_BYTES) != _NO_BYTES
 
     def waiting_bytes(self) -> int:
         """Bytes written that have not reached the kernel."""

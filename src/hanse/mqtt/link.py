@@ -130,6 +130,11 @@ class Link:
         return self._connection is not None and self._connection.is_open
 
     @property
+    def has_unread(self) -> bool:
+        """Whether the peer has sent something that nobody has read yet."""
+        return self._connection is not None and self._connection.has_unread
+
+    @property
     def credit_bytes(self) -> int:
         """How much data may be queued now."""
         return max(0, self._data_bytes_max - self._data_bytes) if self.is_open else 0

@@ -16,6 +16,7 @@ Plain tuples, dictionaries and local variables throughout: bench/bench_route.py 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import NamedTuple
 
 from hanse.errors import RemoteError
@@ -241,7 +242,7 @@ class Forwarding:
         deliveries: list[Run] = []
         counters = self._counters
         # Which groups the frame names for each id; made only where some group is unknown.
-        named: dict[tuple[int, int, int], set[str]] = {}
+        named: dict[tuple[int, int, int], set[str]] | None = None
         accounts = self.accounts
         accounts.now = now
         link_plans = self._plans.by_link
@@ -276,7 +277,8 @@ class Forwarding:
                 accounts.count("received", run, neighbour=neighbour)
                 if qos:
                     self.custody.follow(entry, sender_epoch, run)
-                named = named or _groups_by_id(runs)
+                if named is None:
+                    named = _groups_by_id(runs)
                 self._forward_by_topic(now, neighbour, run, named, frames, deliveries)
             elif window.record_if_new(now, first, count, plan.done):
                 use = plan.uses.get((origin, epoch))
@@ -368,30 +370,58 @@ class Forwarding:
     ) -> None:
         """A group of the run is unknown here, or hearsay: each topic is matched anew (R28)."""
         named = tuple([group for group in run.groups if self._table.is_known(group)])
-        for offset, (start, end) in enumerate(split(run.body)):
-            packet = run.body[start:end]
-            try:
-                topic = topic_of(packet)
-                check_name(topic)
-            except RemoteError:
-                self._counters["rejected_packet"] += 1
-                self.accounts.count(f"{DROPPED}malformed", run._replace(length=1, body=packet))
-                continue
-            found = self._table.match(topic) if may_cross(topic) else ()  # R32
-            by_sender = named_by_id[run.origin, run.epoch, run.first + offset]
-            matched = tuple([group for group in found if group not in by_sender])
-            single = run._replace(first=run.first + offset, length=1, body=packet)
+        for stretch, found, matched in self._stretches(run, named_by_id):
             if run.qos and not self._table.is_synchronised:
                 # Also where some groups are known: the others may become so with the claims (R36).
-                self._blocked_runs.append(single._replace(groups=UNMATCHED))
+                self._blocked_runs.append(stretch._replace(groups=UNMATCHED))
             elif not named and not found:
-                self._counters["dropped_unknown_group"] += 1
-                self.accounts.count(f"{DROPPED}unknown_group", single)
+                self._counters["dropped_unknown_group"] += stretch.length
+                self.accounts.count(f"{DROPPED}unknown_group", stretch)
             if named:
-                self._forward_pieces(now, neighbour, named, single, frames, deliveries)
+                self._forward_pieces(now, neighbour, named, stretch, frames, deliveries)
             if matched:
                 # The sender served none of these, so it may need the publication itself: as from the host.
-                self._forward_pieces(now, HOST, matched, single, frames, deliveries)
+                self._forward_pieces(now, HOST, matched, stretch, frames, deliveries)
+
+    def _stretches(
+        self, run: Run, named_by_id: dict[tuple[int, int, int], set[str]]
+    ) -> list[tuple[Run, tuple[str, ...], tuple[str, ...]]]:
+        """A run in stretches that match the same groups: with these, and with those that the frame names for none.
+
+        One by one they took 80 µs each at this hop, and as much at the next, whenever far filters came or went.
+        """
+        stretches: list[tuple[Run, tuple[str, ...], tuple[str, ...]]] = []
+        spans = split(run.body)
+        matches: dict[str, tuple[str, ...] | None] = {}
+        low = 0
+        before: tuple[tuple[str, ...], tuple[str, ...]] | None = None
+        for offset, (start, end) in enumerate(spans):
+            found = self._match(run.body[start:end], matches)
+            now: tuple[tuple[str, ...], tuple[str, ...]] | None = None
+            if found is None:
+                self._counters["rejected_packet"] += 1
+                self.accounts.count(f"{DROPPED}malformed", run._replace(length=1, body=run.body[start:end]))
+            else:
+                by_sender = named_by_id.get((run.origin, run.epoch, run.first + offset), run.groups)
+                now = found, tuple([group for group in found if group not in by_sender])
+            if now != before:
+                if before is not None:
+                    stretches.append((_part(run, spans, low, offset), *before))
+                low, before = offset, now
+        if before is not None:
+            stretches.append((_part(run, spans, low, len(spans)), *before))
+        return stretches
+
+    def _match(self, packet: bytes, matches: dict[str, tuple[str, ...] | None]) -> tuple[str, ...] | None:
+        """The groups that a packet's topic matches, by what was found before; None for one that has none."""
+        try:
+            topic = topic_of(packet)
+            if topic not in matches:
+                check_name(topic)
+                matches[topic] = self._table.match(topic) if may_cross(topic) else ()  # R32
+        except RemoteError:
+            return None
+        return matches[topic]
 
     def _forward_pieces(
         self,
@@ -750,9 +780,23 @@ class Forwarding:
                 window.record(now, first, count, (frozenset(), True))
 
 
+def _part(run: Run, spans: Sequence[tuple[int, int]], low: int, high: int) -> Run:
+    """The publications of a run from one offset to another."""
+    if high - low == len(spans):
+        return run
+    body = run.body[spans[low][0] : spans[high - 1][1]]
+    return run._replace(first=run.first + low, length=high - low, body=body)
+
+
 def _groups_by_id(runs: Sequence[Run]) -> dict[tuple[int, int, int], set[str]]:
-    """The groups for which a frame brings each publication: one that waited for several ways may be in several runs."""
+    """The groups for which a frame brings each publication: one that waited for several ways may be in several runs.
+
+    Where each is in one run alone that is not worth a table.
+    """
     found: dict[tuple[int, int, int], set[str]] = {}
+    ranges = sorted([(run.origin, run.epoch, run.first, run.first + run.length) for run in runs])
+    if all(one[:2] != other[:2] or one[3] <= other[2] for one, other in pairwise(ranges)):
+        return found
     for run in runs:
         for number in range(run.first, run.first + run.length):
             found.setdefault((run.origin, run.epoch, number), set()).update(run.groups)
