@@ -96,6 +96,6 @@ def test_the_origins_that_are_remembered_have_a_limit() -> None:
         desk = Desk()
         for origin in range(module.ORIGINS_MAX + 10):
             desk.turns.note_new(origin, USUAL)
-        assert len(desk.turns._came_by) <= module.ORIGINS_MAX
+        assert len(desk.turns.came_by) <= module.ORIGINS_MAX
 
     asyncio.run(steps())

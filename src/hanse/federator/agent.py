@@ -149,7 +149,7 @@ class Agent:
             on_taken=self._on_taken,
             on_double=self._on_double,
         )
-        self._turns = Turns(self.links.has_unread, self._take_frames)
+        self._turns = Turns(self.links.has_unread, self._on_link_frames)
         own = private_group(identity)
         private = PrivateGroup(lambda: self._step(events.Subscribed(own)), lambda: self._step(events.Unsubscribed(own)))
         self.retained = RetainedFetcher(
@@ -442,15 +442,10 @@ class Agent:
     # --- frames from neighbours ---------------------------------------------------------------------------------------
 
     def _on_link_frames(self, neighbour: int, frames: list[Frame]) -> None:
-        turns = self._turns
+        turns, came_by = self._turns, self._turns.came_by
         if neighbour in turns.held:
             turns.join(neighbour, frames)
             return
-        self._take_frames(neighbour, frames)
-        turns.note_read(neighbour)
-
-    def _take_frames(self, neighbour: int, frames: list[Frame]) -> None:
-        turns = self._turns
         now, begun = self._loop.time(), time.perf_counter()  # the loop's clock stands still within a turn
         traffic = self.metrics.received[neighbour]
         for position, (topic, payload, receipt) in enumerate(frames):
@@ -476,7 +471,8 @@ class Agent:
                 self.links.ack(neighbour, receipt)
                 continue
             origin = runs[0][0] if runs else neighbour
-            if turns.is_early(neighbour, origin):
+            is_usual = came_by.get(origin) == neighbour
+            if not is_usual and turns.is_early(neighbour, origin):
                 turns.hold(neighbour, origin, frames[position:])
                 break
             traffic.frames += 1
@@ -484,11 +480,13 @@ class Agent:
             for run in runs:
                 traffic.messages[run[4]] += run[3]
             routed = self.machine.forward(now, neighbour, runs, receipt)
-            if routed[0] or routed[1]:
+            if not is_usual and (routed[0] or routed[1]):
                 turns.note_new(origin, neighbour)
             if self.reporter.is_active:
                 self.reporter.trace(runs, routed, neighbour)
             self._hand_on(routed)
+        if turns.held:
+            turns.note_read(neighbour)
         self.metrics.hop.observe(time.perf_counter() - begun)
 
     # --- what the host says to the agent itself -----------------------------------------------------------------------

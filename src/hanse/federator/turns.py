@@ -36,13 +36,14 @@ class Turns:
 
     Attributes:
         held: By neighbour, the frames that wait.
+        came_by: By origin, the neighbour that brought something new of it last.
     """
 
     def __init__(self, has_unread: Callable[[int], bool], take: Callable[[int, list[Frame]], None]) -> None:
         self._has_unread = has_unread
         self._take = take
         self._loop = asyncio.get_running_loop()
-        self._came_by: dict[int, int] = {}
+        self.came_by: dict[int, int] = {}
         self.held: dict[int, list[Frame]] = {}
         self._awaited: set[int] = set()
         self._until = 0.0
@@ -50,13 +51,13 @@ class Turns:
 
     def note_new(self, origin: int, neighbour: int) -> None:
         """A link brought something new of an origin."""
-        if len(self._came_by) >= ORIGINS_MAX and origin not in self._came_by:
-            self._came_by.clear()
-        self._came_by[origin] = neighbour
+        if len(self.came_by) >= ORIGINS_MAX and origin not in self.came_by:
+            self.came_by.clear()
+        self.came_by[origin] = neighbour
 
     def is_early(self, neighbour: int, origin: int) -> bool:
         """Whether what a link brings of an origin is to wait for what another one may have brought before."""
-        usual = self._came_by.get(origin, neighbour)
+        usual = self.came_by.get(origin, neighbour)
         return usual != neighbour and not self._is_releasing and self._has_unread(usual)
 
     def hold(self, neighbour: int, origin: int, frames: list[Frame]) -> None:
@@ -64,7 +65,7 @@ class Turns:
         if not self.held:
             self._until = self._loop.time() + HELD_S_MAX
             self._loop.call_later(_LOOK_EVERY_S, self._look)
-        self._awaited.add(self._came_by[origin])
+        self._awaited.add(self.came_by[origin])
         self.held[neighbour] = frames
 
     def join(self, neighbour: int, frames: list[Frame]) -> None:
