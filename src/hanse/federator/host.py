@@ -189,6 +189,7 @@ class HostSession(ClientHandler):
         numbers = self.client.resume([(packet_id, None) for packet_id, _ in released])
         for number, (packet_id, message) in zip(numbers, released, strict=True):
             self._exact[number] = (message, packet_id)
+            self._ring.add(*message, 1)
         self._reserved = {packet_id for packet_id, _, is_released in left if not is_released}
         self.client.reserve(self._reserved)
 
@@ -206,8 +207,10 @@ class HostSession(ClientHandler):
         for number, packet_id in pairs:
             known = self._exact.get(number)
             if known is not None:
-                self._ring.add(*known[0], 1)
+                # A kill between the two leaves it released, and `_resume` adds it. The other way round it would be
+                # taken for delivered, and PUBREL would never come.
                 self._journal.release(packet_id)
+                self._ring.add(*known[0], 1)
 
     def _complete(self, numbers: Iterable[int]) -> None:
         for number in numbers:

@@ -15,7 +15,9 @@ comes:
   answers PUBREC and does not deliver it twice.
 - *released*. PUBREC came; it is written before PUBREL leaves, so the host still holds the identifier while the state
   is *assigned*, and PUBLISH is never sent again after the host may have forgotten it. After a restart only PUBREL is
-  sent. Was PUBCOMP under way, the host answers that it does not know the identifier, which ends it as well.
+  sent. Was PUBCOMP under way, the host answers that it does not know the identifier, which ends it as well. The id goes
+  into the `DeliveredRing` next, and after a restart once more: in the ring but not released, a message would be taken
+  for delivered when it comes again, and never be released.
 - *free* again, by `complete`, after PUBCOMP. The id must be in the `DeliveredRing` before: a kill between the two in
   the other order would leave a delivery that nobody remembers, and a second one when it comes again from upstream.
 
