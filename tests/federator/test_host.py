@@ -206,9 +206,9 @@ def test_the_journal_knows_of_a_release_before_the_ring_does(tmp_path: Path) -> 
         seen: list[list[bool]] = []
         add = process.ring.add
 
-        def look_and_add(*entry: int) -> None:
+        def look_and_add(origin: int, epoch: int, first: int, count: int) -> None:
             seen.append([is_released for _, _, is_released in process.journal.open()])
-            add(*entry)
+            add(origin, epoch, first, count)
 
         process.ring.add = look_and_add  # type: ignore[method-assign]
         broker.answers_release = False
