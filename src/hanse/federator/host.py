@@ -295,7 +295,7 @@ class HostSession(ClientHandler):
         self._tell_state(False, error)
 
     def on_subscribed(self, answers: list[tuple[Subscription, int]]) -> None:
-        """Count what the host would not let us hear: an ACL, or a limit of its."""
+        """What is granted may cover others; what is not, by an ACL or a limit of the host's, is counted."""
         for subscription, code in answers:
             if code >= 0x80:
                 self.refused_subscriptions += 1

@@ -220,7 +220,8 @@ class Connection(asyncio.Protocol):
     @property
     def has_unread(self) -> bool:
         """Whether the kernel holds something that the peer sent and nobody has read yet."""
-        if self._transport is None or self._fileno < 0:
+        # Of one that is closing the number may be another's by now.
+        if self._transport is None or self._fileno < 0 or self._transport.is_closing():
             return False
         return fcntl.ioctl(self._fileno, termios.FIONREAD, _NO_BYTES) != _NO_BYTES
 
