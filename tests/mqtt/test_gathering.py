@@ -1,5 +1,6 @@
 from hanse.mqtt.gathering import (
     ENOUGH_BYTES,
+    FEW_ACKNOWLEDGEMENTS,
     FEW_PACKETS,
     LARGE_BYTES,
     LONG_S,
@@ -10,6 +11,7 @@ from hanse.mqtt.gathering import (
     SHORT_S,
     SMALL_BYTES,
     UNIX_LONG_S,
+    WIDE_WINDOW,
     WINDOW_S,
     Gathering,
 )
@@ -57,6 +59,20 @@ def test_acknowledgements_are_gathered_by_their_number() -> None:
     assert gathering.pause_s(100.001, 4 * FEW_PACKETS, FEW_PACKETS) == SHORT_S
     assert gathering.pause_s(100.002, 4 * MANY_PACKETS, MANY_PACKETS) == LONG_S
     assert not gathering.pause_s(100.007, 4 * FEW_PACKETS - 4, FEW_PACKETS - 1)
+
+
+def test_of_acknowledgements_that_nobody_waits_for_a_few_are_worth_a_pause() -> None:
+    for window, is_gathered in ((WIDE_WINDOW, True), (WIDE_WINDOW - 1, False)):
+        gathering = Gathering()
+        gathering.know_window(window)
+        assert read_at(gathering, 100_000, 2 * READS_A_WINDOW, 4)[-1] == SHORT_S
+        assert bool(gathering.pause_s(100.001, 4 * FEW_ACKNOWLEDGEMENTS, FEW_ACKNOWLEDGEMENTS)) is is_gathered
+    # Of anything else the window says nothing, and fewer than a few have ebbed.
+    for packets, size in ((FEW_ACKNOWLEDGEMENTS, 5 * FEW_ACKNOWLEDGEMENTS), (7, 4 * 7)):
+        gathering = Gathering()
+        gathering.know_window(WIDE_WINDOW)
+        assert read_at(gathering, 100_000, 2 * READS_A_WINDOW, 4)[-1] == SHORT_S
+        assert not gathering.pause_s(100.001, size, packets)
 
 
 def test_a_peer_that_waits_for_our_answers_is_not_made_to_wait_again_and_again() -> None:

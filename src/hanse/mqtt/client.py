@@ -531,12 +531,14 @@ class Client:
         self._connected.set()
         keep_alive_s = connack.server_keep_alive
         connection.keep_alive(self.settings.keep_alive_s if keep_alive_s is None else keep_alive_s, pings=True)
+        receive_max = connack.receive_max if attempt.older is None else V311_WINDOW
+        connection.know_window(receive_max)
         self.handler.on_connected(connack.session_present)
         self._exchange.attach(
             connection.write if attempt.older is None else attempt.write,
             connection.waiting_bytes,
             session_present=connack.session_present,
-            receive_max=connack.receive_max if attempt.older is None else V311_WINDOW,
+            receive_max=receive_max,
             packet_bytes_max=connack.max_packet_size,
             qos_max=self.traits.qos_max,
             retain_available=connack.retain_available,

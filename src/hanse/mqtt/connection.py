@@ -225,6 +225,10 @@ class Connection(asyncio.Protocol):
             return False
         return fcntl.ioctl(self._fileno, termios.FIONREAD, _NO_BYTES) != _NO_BYTES
 
+    def know_window(self, window: int) -> None:
+        """How many publications the peer takes unacknowledged: who has room does not wait to read acknowledgements."""
+        self._gathering.know_window(window)
+
     def waiting_bytes(self) -> int:
         """Bytes written that have not reached the kernel."""
         return self._out_bytes + (self._transport.get_write_buffer_size() if self._transport else 0)

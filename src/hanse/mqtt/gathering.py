@@ -15,6 +15,9 @@ Rules:
   gathers little, `MISSES_MAX` times in a row, there is none for `REST_S`: the peer waits for our answers (Mosquitto's
   default window is 20 messages), and a pause would be what it waits for.
 - Little and much are counted in bytes and in packets, because a thousand acknowledgements have but 4,000 bytes.
+- Of acknowledgements alone, from a peer whose window is wide, a few are enough: neither side waits for them. At QoS 1
+  with 10 KiB a broker sends 12,000 a second, which came in sixes; gathered, two federators take 60 us a message and
+  not 70, and carry 7 % more.
 """
 
 # libuv's timers count milliseconds: the shortest wait there is, and the one for streams of tens of thousands a second.
@@ -29,6 +32,8 @@ MISSES_MAX = 3
 REST_S = 0.1
 SMALL_BYTES = 1_024
 FEW_PACKETS = 25
+FEW_ACKNOWLEDGEMENTS = 8
+WIDE_WINDOW = 1_000
 LARGE_BYTES = 2_048
 MANY_PACKETS = 32
 # A read of this size is a batch already: waiting would only hold a stream of large messages to a buffer a pause.
@@ -38,10 +43,22 @@ ENOUGH_BYTES = 49_152
 class Gathering:
     """Decides for one connection; no IO."""
 
-    __slots__ = ("_bytes", "_is_new", "_long_s", "_misses", "_packets", "_pause_s", "_reads", "_rests_until", "_since")
+    __slots__ = (
+        "_bytes",
+        "_few_acknowledgements",
+        "_is_new",
+        "_long_s",
+        "_misses",
+        "_packets",
+        "_pause_s",
+        "_reads",
+        "_rests_until",
+        "_since",
+    )
 
     def __init__(self, long_s: float = LONG_S) -> None:
         self._long_s = long_s
+        self._few_acknowledgements = FEW_PACKETS
         # The pause after each read; 0 while reads are handled at once.
         self._pause_s = 0.0
         # Whether no pause has been worth its while since reads were last handled at once.
@@ -53,12 +70,17 @@ class Gathering:
         self._since = 0.0
         self._rests_until = 0.0
 
+    def know_window(self, window: int) -> None:
+        """The peer takes so many publications before it wants one of its acknowledgements read."""
+        self._few_acknowledgements = FEW_ACKNOWLEDGEMENTS if window >= WIDE_WINDOW else FEW_PACKETS
+
     def pause_s(self, now: float, size: int, packets: int) -> float:
         """A read of `size` bytes with so many packets came: how long to pause before the next, 0 for not at all."""
         if size >= ENOUGH_BYTES:
             return 0.0
         if self._pause_s:
-            if size < SMALL_BYTES and packets < FEW_PACKETS:
+            # An acknowledgement without a reason has four bytes.
+            if size < SMALL_BYTES and packets < (FEW_PACKETS if size != 4 * packets else self._few_acknowledgements):
                 if self._is_new:
                     self._misses += 1
                     if self._misses >= MISSES_MAX:
