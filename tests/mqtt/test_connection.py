@@ -10,6 +10,7 @@ from hanse.errors import HanseError
 from hanse.mqtt.connection import Connection
 from hanse.mqtt.counters import Counters
 from hanse.mqtt.framing import Splitter
+from hanse.mqtt.limits import UNIX_SEND_BYTES
 
 PING = b"\xc0\x00"
 
@@ -53,3 +54,22 @@ def test_what_the_kernel_holds_unread_is_told_until_it_is_read_or_the_connection
         assert told == [False, True, False, False]
 
     uvloop.run(steps())
+
+
+def test_a_unix_socket_may_hold_more_than_its_default() -> None:
+    async def steps() -> tuple[int, int]:
+        here, there = socket.socketpair()
+        default = here.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+        # Its number is closed with the transport; this one stays.
+        with there, here.dup() as same:
+            loop = asyncio.get_running_loop()
+            _, connection = await loop.create_connection(
+                lambda: Connection(Owner(), Splitter(1_000), Counters()), sock=here
+            )
+            held = same.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+            connection.abort()
+        return default, held
+
+    default, held = uvloop.run(steps())
+    # Linux doubles what it is asked for, as far as it allows it: at least twice what it gives by default.
+    assert held >= min(2 * default, UNIX_SEND_BYTES)

@@ -22,6 +22,7 @@ from hanse.mqtt.counters import Counters
 from hanse.mqtt.framing import Splitter
 from hanse.mqtt.gathering import UNIX_LONG_S, Gathering
 from hanse.mqtt.keepalive import KeepAlive
+from hanse.mqtt.limits import UNIX_SEND_BYTES
 from hanse.mqtt.refusal import KEEP_ALIVE_TIMEOUT, NORMAL, UNSPECIFIED, Refusal
 
 CLOSE_DEADLINE_S: Final = 5.0
@@ -132,6 +133,8 @@ class Connection(asyncio.Protocol):
         self._fileno = -1 if wire is None else wire.fileno()
         if wire is not None and wire.family == socket.AF_UNIX:
             self._gathering = Gathering(UNIX_LONG_S)
+            if wire.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) < UNIX_SEND_BYTES:
+                wire.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNIX_SEND_BYTES)
         elif wire is not None:
             wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._transport_bytes is not None and sys.platform == "linux":
