@@ -11,6 +11,7 @@ from hanse.federator.broker_link import Kind
 from hanse.federator.links import CONTROL_TOPIC, DATA_TOPIC
 from hanse.federator.links_by_broker import BrokerLinkBook, _Neighbour
 from hanse.mqtt.client import Client, ClientSettings
+from hanse.mqtt.counters import Counters
 from hanse.mqtt.link import Frame
 from hanse.mqtt.publication import Publication, encode, qos_of, topic_of
 from hanse.protocol.messages import Announcement, ControlFrame, SetDelta
@@ -22,13 +23,18 @@ class BrokerSession:
     def __init__(self) -> None:
         self.packets: list[bytes] = []
         self.is_full = False
+        self.is_slow = False
         self.is_aborted = False
+        self.counters = Counters()
 
     def publish_run(self, run: bytes, *, qos: int | None = None, count: int | None = None) -> int:
         if self.is_full:
             raise Unavailable("full")
         assert count == 1
         assert qos == qos_of(run)
+        if self.is_slow and not qos:
+            self.counters.drop("slow_peer")
+            return 0
         self.packets.append(run)
         return 1
 
@@ -186,6 +192,16 @@ def test_what_the_session_cannot_take_is_counted_unless_it_has_a_token(pair: Pai
     assert one.book.owed(2) == 0
     assert not one.book.send_data(2, b"\x01\x02", 4, 0)
     assert one.book.drops == {"link_full": 4}
+
+
+def test_what_the_session_drops_for_a_slow_broker_is_counted_by_its_publications(pair: Pair) -> None:
+    one, _ = pair
+    one.session.is_slow = True
+    assert one.send(7)
+    assert not one.book.send_data(2, b"\x01\x02", 4, 0)
+    assert (one.book.drops, len(one.session.packets)) == ({"link_full": 4}, 1)
+    assert one.book.send_control(2, ControlFrame(1, 100, 1, 0, 0)) == 0
+    assert one.book.drops == {"link_full": 4, "control_link_full": 1}
 
 
 def test_frames_that_are_never_acknowledged_are_held_within_a_limit(

@@ -140,8 +140,13 @@ class BrokerLinkBook:
 
     def send_control(self, identity: int, frame: ControlFrame) -> int:
         """Publish a control frame at the neighbour's broker, memberships on the papers' topic; say how large."""
+        if identity not in self._up:
+            return 0
         payload = codec.encode_control(frame)
-        return len(payload) if self._publish(identity, broker_link.kind_of(frame), payload, qos=0) else 0
+        if not self._publish(identity, broker_link.kind_of(frame), payload, qos=0):
+            self._drop("control_link_full", 1)
+            return 0
+        return len(payload)
 
     def send_data(self, identity: int, payload: bytes, count: int, token: int) -> bool:
         """Publish a data frame at the neighbour's broker; with a token `on_taken` tells when it was acknowledged."""
@@ -188,11 +193,14 @@ class BrokerLinkBook:
         if neighbour is None or identity not in self._up:
             return False
         topic = broker_link.topic_for(kind, identity, self._identity)
+        # The session drops what is of QoS 0 when its broker is slow, and counts it as one, whatever is in the frame.
+        drops = neighbour.client.counters.drops
+        dropped = sum(drops.values())
         try:
             neighbour.client.publish_run(encode(topic, payload, qos=qos), qos=qos, count=1)
         except Unavailable:
             return False
-        return True
+        return sum(drops.values()) == dropped
 
     def _drop(self, reason: str, count: int) -> None:
         self.drops[reason] = self.drops.get(reason, 0) + count
