@@ -10,6 +10,7 @@ from hanse.mqtt.gathering import (
     REST_S,
     SHORT_S,
     SMALL_BYTES,
+    UNIX_FULL_PACKETS,
     UNIX_LONG_S,
     WIDE_WINDOW,
     WINDOW_S,
@@ -28,6 +29,15 @@ def test_a_thousand_reads_a_second_are_never_made_to_wait() -> None:
 def test_a_full_pause_is_as_long_as_the_wire_can_hold_what_comes() -> None:
     for gathering, long_s in ((Gathering(), LONG_S), (Gathering(UNIX_LONG_S), UNIX_LONG_S)):
         assert max(read_at(gathering, 10_000, 100, LARGE_BYTES)) == long_s
+
+
+def test_who_had_to_stop_because_the_socket_was_full_does_not_wait_long() -> None:
+    gathering = Gathering(UNIX_LONG_S, UNIX_FULL_PACKETS)
+    assert read_at(gathering, 10_000, 100, LARGE_BYTES)[-1] == UNIX_LONG_S
+    assert gathering.pause_s(200.0, 70 * (UNIX_FULL_PACKETS - 1), UNIX_FULL_PACKETS - 1) == UNIX_LONG_S
+    assert gathering.pause_s(200.1, 70 * UNIX_FULL_PACKETS, UNIX_FULL_PACKETS) == SHORT_S
+    # Nobody waits for acknowledgements to be read.
+    assert gathering.pause_s(200.2, 4 * UNIX_FULL_PACKETS, UNIX_FULL_PACKETS) == UNIX_LONG_S
 
 
 def test_many_reads_within_a_moment_are_gathered_for_a_moment() -> None:

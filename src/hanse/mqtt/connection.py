@@ -1,12 +1,14 @@
 """One transport: packets in, bytes out, an orderly end.
 
 Rules: whatever is written while one read is handled, to whichever connection, leaves when the read has been handled,
-in one `transport.write` each; whatever is written otherwise, at the end of the loop's turn; a connection that is told
-to end has `CLOSE_DEADLINE_S` to drain and is then cut; after the end nothing is delivered.
+in one `transport.write` each, or, where the read was a lone packet, at once; whatever is written otherwise, at the end
+of the loop's turn; a connection that is told to end has `CLOSE_DEADLINE_S` to drain and is then cut; after the end
+nothing is delivered.
 """
 
 import asyncio
 import fcntl
+import os
 import socket
 import sys
 import termios
@@ -20,7 +22,7 @@ from hanse.errors import HanseError, Unavailable
 from hanse.mqtt import codec
 from hanse.mqtt.counters import Counters
 from hanse.mqtt.framing import Splitter
-from hanse.mqtt.gathering import UNIX_LONG_S, Gathering
+from hanse.mqtt.gathering import UNIX_FULL_PACKETS, UNIX_LONG_S, Gathering
 from hanse.mqtt.keepalive import KeepAlive
 from hanse.mqtt.limits import UNIX_SEND_BYTES
 from hanse.mqtt.refusal import KEEP_ALIVE_TIMEOUT, NORMAL, UNSPECIFIED, Refusal
@@ -71,10 +73,12 @@ class _Handling:
     A callback at the end of the loop's turn would do as well, but costs one, and one more turn, a message.
     """
 
-    __slots__ = ("is_under_way", "written")
+    __slots__ = ("is_lone", "is_under_way", "written")
 
     def __init__(self) -> None:
         self.is_under_way = False
+        # Whether the read is one packet: what comes of it need not wait for what comes of others.
+        self.is_lone = False
         self.written: list[Connection] = []
 
 
@@ -119,6 +123,8 @@ class Connection(asyncio.Protocol):
         self._keep_alive: KeepAlive | None = None
         self._gathering = Gathering()
         self._fileno = -1
+        # Whether what is written is what the kernel gets: over TLS it is not.
+        self._is_plain = False
         self._timers: list[asyncio.TimerHandle] = []
 
     # What asyncio calls.
@@ -131,8 +137,9 @@ class Connection(asyncio.Protocol):
         self.received_at = self.sent_at = self._loop.time()
         wire = transport.get_extra_info("socket")
         self._fileno = -1 if wire is None else wire.fileno()
+        self._is_plain = wire is not None and transport.get_extra_info("sslcontext") is None
         if wire is not None and wire.family == socket.AF_UNIX:
-            self._gathering = Gathering(UNIX_LONG_S)
+            self._gathering = Gathering(UNIX_LONG_S, UNIX_FULL_PACKETS)
             if wire.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) < UNIX_SEND_BYTES:
                 wire.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNIX_SEND_BYTES)
         elif wire is not None:
@@ -157,6 +164,7 @@ class Connection(asyncio.Protocol):
             self._pause_briefly(pause_s)
         handling = self._handling
         handling.is_under_way = True
+        handling.is_lone = len(offsets) == 1
         try:
             if offsets:
                 self.owner.on_packets(found, offsets)
@@ -165,7 +173,7 @@ class Connection(asyncio.Protocol):
         except Refusal as refusal:
             self.refuse(refusal)
         finally:
-            handling.is_under_way = False
+            handling.is_under_way = handling.is_lone = False
             if handling.written:
                 written, handling.written = handling.written, []
                 for connection in written:
@@ -241,12 +249,36 @@ class Connection(asyncio.Protocol):
         if self._is_ending or not data:
             return
         if not self._out:
+            if self._handling.is_lone and self._write_at_once(data):
+                return
             if self._handling.is_under_way:
                 self._handling.written.append(self)
             else:
                 self._loop.call_soon(self._flush)
         self._out.append(data)
         self._out_bytes += len(data)
+
+    def _write_at_once(self, data: bytes | bytearray) -> bool:
+        """Hand a few bytes to the kernel, if it takes them all and nothing stands before them; whether it did.
+
+        The transport would do so when all that is ready has been handled. The next process wakes earlier by what is
+        still to be counted here: over three hops a lone message takes 5 to 10 % less (`hanse bench bridge`, latency).
+        """
+        transport = self._transport
+        if not self._is_plain or transport is None or len(data) > JOIN_BYTES_MAX:
+            return False
+        if transport.is_closing() or transport.get_write_buffer_size():
+            return False
+        try:
+            sent = os.write(self._fileno, data)
+        except OSError:
+            return False  # full, or broken: the transport finds out which
+        if sent < len(data):
+            transport.write(data[sent:])
+        self.sent_at = self._loop.time()
+        self.counters.writes += 1
+        self.counters.bytes_out += len(data)
+        return True
 
     def flush(self) -> None:
         """Do not wait for the end of the loop's turn; within a read it all leaves together at its end."""
