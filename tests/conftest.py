@@ -6,6 +6,16 @@ from collections import Counter
 import pytest
 from hypothesis import HealthCheck, settings
 
+# Here the sources run, so that a test may replace a method and coverage sees lines; the processes that tests start run
+# the extensions, where there are any, as an operator's do (`hanse.compiled`).
+_asked = os.environ.get("HANSE_PURE")
+os.environ["HANSE_PURE"] = "1"
+import hanse  # noqa: E402 - whose import decides
+
+assert not hanse.is_compiled
+if _asked is None:
+    del os.environ["HANSE_PURE"]
+
 # How long an example takes, or is drawn, is the machine's affair: others may work on it. Loaded before any test module
 # is imported, so that settings of a test's own begin with these.
 settings.register_profile("hanse", deadline=None, suppress_health_check=[HealthCheck.too_slow])
