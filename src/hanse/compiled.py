@@ -60,7 +60,7 @@ def modules(package: Path) -> list[Path]:
     protocol = sorted((package / "protocol").glob("*.py"))
     shells = [package / "mqtt" / f"{name}.py" for name in _MQTT]
     shells += [package / "federator" / f"{name}.py" for name in _FEDERATOR]
-    return [package / "errors.py", *protocol, *shells]
+    return [package / "errors.py", *protocol, package / "sim" / "elsewhere.py", *shells]
 
 
 def digest(package: Path) -> str:

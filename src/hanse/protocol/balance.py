@@ -181,7 +181,7 @@ def _account(sums: _Sums, books: Sequence[Books], name: Name) -> Account:
 
 def _destination(sums: _Sums, book: Books, name: Name) -> Destination:
     here = sums.here[book.identity, name]
-    dropped = {measure.removeprefix(DROPPED): here[measure] for measure in sorted(LOCAL_DROPS & here.keys())}
+    dropped = {measure.removeprefix(DROPPED): here[measure] for measure in sorted(LOCAL_DROPS.intersection(here))}
     missing = sums.published[name] - here["delivered"] - here["merged"] - sum(dropped.values())
     unexplained: int | None = max(0, missing - sums.waiting[name] - sum(sums.lost[name].values()))
     why = ""
