@@ -1657,6 +1657,25 @@ def test_r37_who_leaves_returns_what_the_other_cores_mesh_may_lack() -> None:
     assert max(effects.index(one) for one in left) < min(goodbyes)
 
 
+def test_r37_a_core_that_gives_a_group_up_passes_what_only_it_had_to_the_other_core() -> None:
+    net = Network(4, [(0, 1), (1, 2), (2, 3)], interest={0: ["g"], 2: ["g"]})
+    net.run(5)
+    net.cut(1, 2)
+    net.run(5)
+    net.publish(3, "g", b"1", qos=1)
+    net.run(1)
+    assert (net.got(2), net.got(0)) == (["g"], [])
+    net.link(1, 2)
+    while net.claimants("g") != [0, 2] or net.machines[2].distance_to(0) is None:
+        net.run(0.01)
+    # The meshes have not met, and now one of them ends.
+    net.unsubscribe(2, "g")
+    assert net.claimants("g") == [0]
+    net.run(5)
+    assert (net.got(2), net.got(0)) == (["g"], ["g"])
+    assert net.machines[2].counters["passed_to_rival"] == 1
+
+
 def test_r37_what_was_published_while_a_membership_was_on_its_way_to_the_core_comes() -> None:
     net = Network(4, [(0, 1), (1, 2), (0, 3)], interest={0: ["g"]})
     net.run(5)

@@ -19,7 +19,18 @@ from hanse.protocol.messages import Key
 class Changes:
     """What is dirty, what is to be done, and what was counted."""
 
-    __slots__ = ("claims", "cores", "counters", "edges", "effects", "groups", "is_table_changed", "keys", "routes")
+    __slots__ = (
+        "claims",
+        "cores",
+        "counters",
+        "edges",
+        "effects",
+        "given_up",
+        "groups",
+        "is_table_changed",
+        "keys",
+        "routes",
+    )
 
     def __init__(self) -> None:
         # Cores to which the parents are to be chosen anew.
@@ -33,6 +44,8 @@ class Changes:
         self.claims: set[int] = set()
         # (neighbour, group) of mesh edges that are new: what was missed may come over them (R37).
         self.edges: set[tuple[int, str]] = set()
+        # Groups given up by their core, which had no members, while another core's mesh lives (R9).
+        self.given_up: set[str] = set()
         # Something that the data path's plans depend on.
         self.is_table_changed = False
         self.effects: list[Effect] = []
@@ -77,6 +90,11 @@ class Changes:
         """The mesh edges that are new; they are old with this."""
         edges, self.edges = self.edges, set()
         return sorted(edges)
+
+    def take_given_up(self) -> list[str]:
+        """The groups that were given up; they are with this."""
+        groups, self.given_up = self.given_up, set()
+        return sorted(groups)
 
     def take_keys(self) -> list[Key]:
         """The memberships that are to be placed anew; they are clean with this."""

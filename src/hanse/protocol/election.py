@@ -135,6 +135,8 @@ class Election:
         elif not self._wants(group):
             if group not in self._inherited and (others or not has_members):
                 self._withdraw(group)  # R9; an heir has been counted on: it stays, and looks for one in turn
+                if others and not has_members:
+                    self._changes.given_up.add(group)
         elif core != self._identity and core is not None:
             if group in self._inherited and self._inherited[group][0] in others:
                 return  # R9: the old core withdraws, not its heir

@@ -759,6 +759,14 @@ class Forwarding:
                 onward = run._replace(hops=run.hops + 1, is_returned=True)
                 self._send_again(now, self.custody.open(NOBODY, 0), neighbour, onward, NOBODY)
 
+    def pass_to_rival(self, now: float, group: str) -> None:
+        """We gave up a group that another core claims, too, and nobody else was in our mesh: it gets what we had."""
+        for run in self.retention.contested(lambda one: one == group, LEFT_BYTES_MAX):
+            self._counters["passed_to_rival"] += run.length
+            entry = self.custody.open(NOBODY, 0)
+            self._route_again(now, entry, run._replace(hops=run.hops + 1, is_returned=True), NOBODY, now)
+            self.custody.close(entry)
+
     def lacks(self, summary: Summary) -> bool:
         """Whether a neighbour names publications of a group that have not been here for it (R37)."""
         group = summary.group

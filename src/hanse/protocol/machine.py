@@ -624,6 +624,8 @@ class Machine:
         if changes.is_table_changed:
             changes.is_table_changed = False
             self._change_table(now)
+        for group in changes.take_given_up() if changes.given_up else ():
+            self._forwarding.pass_to_rival(now, group)
         if changes.edges:
             self._ask_for_missing(now)
 
