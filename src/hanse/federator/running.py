@@ -13,6 +13,7 @@ import logging
 import signal
 from typing import Any
 
+import hanse
 from hanse.federator import entering, logs
 from hanse.federator.agent import Agent
 from hanse.federator.entering import ReadAgain
@@ -37,6 +38,7 @@ async def run(settings: FederatorSettings, read_again: ReadAgain | None = None) 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
     with StateDirectory(settings.state_dir) as state:
+        _log.info("hanse %s, %s", hanse.__version__, "compiled" if hanse.is_compiled else "not compiled")
         for warning in settings.warnings():
             _log.warning("%s", warning)
         while not ended.is_set():
