@@ -49,7 +49,7 @@ def test_without_extensions_the_sources_run_and_nothing_is_said(
 
 
 def test_extensions_of_these_sources_run(package: Path) -> None:
-    compiled.write_stamp(package)
+    compiled.write_stamp(package, compiled.digest(package))
     assert compiled.choose(package)
     assert not runs_sources(package)
 
@@ -62,7 +62,7 @@ def test_extensions_that_nobody_finished_do_not_run(package: Path, capsys: pytes
 
 
 def test_after_an_edit_the_sources_run_and_it_is_said(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    compiled.write_stamp(package)
+    compiled.write_stamp(package, compiled.digest(package))
     edited = package / "protocol" / "machine.py"
     edited.write_text(edited.read_text(encoding="utf-8") + "\n", encoding="utf-8")
     assert not compiled.choose(package)
@@ -73,7 +73,7 @@ def test_after_an_edit_the_sources_run_and_it_is_said(package: Path, capsys: pyt
 def test_who_asks_for_the_sources_gets_them(
     package: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    compiled.write_stamp(package)
+    compiled.write_stamp(package, compiled.digest(package))
     monkeypatch.setenv("HANSE_PURE", "1")
     assert not compiled.choose(package)
     assert runs_sources(package)

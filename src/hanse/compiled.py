@@ -71,9 +71,9 @@ def digest(package: Path) -> str:
     return found.hexdigest()
 
 
-def write_stamp(package: Path) -> None:
-    """The extensions that stand there are of the sources that stand there."""
-    (package / STAMP).write_text(digest(package), encoding="utf-8")
+def write_stamp(package: Path, named: str) -> None:
+    """The extensions that stand there are of the sources with this digest."""
+    (package / STAMP).write_text(named, encoding="utf-8")
 
 
 def is_current(package: Path) -> bool:
