@@ -5,6 +5,7 @@ from collections import Counter
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadFileScheduling
 
 # Here the sources run, so that a test may replace a method and coverage sees lines; the processes that tests start run
 # the extensions, where there are any, as an operator's do (`hanse.compiled`).
@@ -28,10 +29,32 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 
 # Each file runs in one process. Those that take minutes on a processor begin, so that none of them is left alone at the
 # end; then those with the most tests, as pytest-xdist has it by itself (`--no-loadscope-reorder` leaves it to us).
-_FIRST = ("test_seeds.py", "test_custody_points.py")
+_FIRST = ("test_seeds.py", "test_mqtt_on_spark.py", "test_custody_points.py", "test_faults.py", "test_kill_drill.py")
+
+# The files that work on the test process's own Spark session run in one process, one after another: what they do takes
+# a second where the session is warm, and each further session costs 20 s of a processor.
+_ON_ONE_SESSION = (
+    "tests/pipeline/analytics/",
+    "tests/pipeline/jobs/",
+    "tests/pipeline/sources/test_mqtt_on_spark.py",
+    "tests/pipeline/test_tables.py",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Bring the files into the order in which they are begun; within a file nothing changes."""
     sizes = Counter(item.path for item in items)
     items.sort(key=lambda item: (item.path.name not in _FIRST, -sizes[item.path], str(item.path)))
+
+
+class _Scheduling(LoadFileScheduling):  # type: ignore[misc]
+    """A process for each file, and one for all that share a Spark session."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "spark" if nodeid.startswith(_ON_ONE_SESSION) else super()._split_scope(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadFileScheduling | None:
+    """With `--dist loadfile`, the scheduling above."""
+    return _Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None

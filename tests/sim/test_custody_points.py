@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from tests.sim.lives import live_through
 
 from hanse.protocol.custody import NOBODY, Custody, Entry
 from hanse.protocol.effects import Acknowledge
@@ -37,8 +38,7 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 
 @pytest.fixture(scope="module")
 def honest_machine_passes() -> None:
-    for seed in SEEDS:
-        result = run_seed(seed, BUSY)
+    for result in live_through(SEEDS, BUSY):
         assert not result.failure, result.failure
 
 

@@ -5,9 +5,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 
 import pytest
+from tests.sim.lives import live_through
 
 from hanse.protocol.forwarding import Routed
 from hanse.protocol.machine import Machine
@@ -92,28 +92,23 @@ def check(results: list[SeedResult]) -> None:
 
 @pytest.mark.timeout(1200)
 def test_fifty_seeds_keep_every_promise() -> None:
-    check(list(run_seeds(1, 50, processes=os.cpu_count() or 1)))
-
-
-def check_these(seeds: tuple[int, ...]) -> None:
-    with ProcessPoolExecutor(os.cpu_count() or 1) as pool:
-        check(list(pool.map(run_seed, seeds)))
+    check(live_through(range(1, 51)))
 
 
 @pytest.mark.timeout(600)
 def test_seeds_that_failed_once_keep_every_promise() -> None:
-    check_these(ONCE_FAILED)
+    check(live_through(ONCE_FAILED))
 
 
 @pytest.mark.slow
 def test_the_other_seeds_that_failed_once_keep_every_promise() -> None:
-    check_these(ONCE_FAILED_TOO)
+    check(live_through(ONCE_FAILED_TOO))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(4 * 3600)
 def test_a_thousand_seeds_keep_every_promise() -> None:
-    check(list(run_seeds(51, SEEDS - 50, processes=os.cpu_count() or 1)))
+    check(live_through(range(51, SEEDS + 1)))
 
 
 def test_without_faults_nothing_is_lost_at_all_and_order_holds() -> None:

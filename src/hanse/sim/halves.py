@@ -90,8 +90,6 @@ class PartEngine(Engine):
 class Part(Federation):
     """The part of a federation that one process simulates; without a peer, all of it."""
 
-    engine: PartEngine
-
     def __init__(
         self,
         overlay: Overlay,
@@ -102,6 +100,7 @@ class Part(Federation):
         latency_s: tuple[float, float],
         is_wire: bool,
     ) -> None:
+        self._part_engine = PartEngine(seed)
         super().__init__(
             overlay,
             settings,
@@ -109,7 +108,7 @@ class Part(Federation):
             latency_s=latency_s,
             is_wire=is_wire,
             machine=self._machine,
-            engine=PartEngine(seed),
+            engine=self._part_engine,
         )
         self._peer = peer
         here = halves(overlay)[peer.number] if peer else frozenset(overlay.identities)
@@ -151,14 +150,14 @@ class Part(Federation):
     def _exchange(self) -> float:
         """Give away the frames that cross and take in those that come; when anything is due next, here or there."""
         crossing, self._crossing = self._crossing, []
-        next_s = min(self.engine.next_s, min((frame[0] for frame in crossing), default=math.inf))
+        next_s = min(self._part_engine.next_s, min((frame[0] for frame in crossing), default=math.inf))
         shared = self.gather((next_s, crossing))
         for number, (_, frames) in enumerate(shared):
             if self._peer is not None and number != self._peer.number:
                 for time_s, source, target, frame in frames:
                     assert time_s >= self.engine.now, f"a frame for {time_s} came when it was {self.engine.now} here"
                     way = self.nodes[source].ways[target]
-                    self.engine.frame_at(time_s, source, self._arrive, way, way.link.generation, frame)
+                    self._part_engine.frame_at(time_s, source, self._arrive, way, way.link.generation, frame)
         return min(due_s for due_s, _ in shared)
 
     def events(self) -> int:
@@ -186,7 +185,7 @@ class Part(Federation):
         if way is None or not way.link.is_up:
             self._lost(frame)
             return
-        engine, source = self.engine, node.identity
+        engine, source = self._part_engine, node.identity
         time_s = engine.now + way.latency_s
         if neighbour in self.nodes_here:
             engine.frame_at(time_s, source, self._arrive, way, way.link.generation, frame)
@@ -203,7 +202,7 @@ class Part(Federation):
 
     def trace_hash(self) -> str:
         """The hash over the traces of all nodes; to be asked for in both processes."""
-        traces = {k: self.engine.trace_of(k) for k in self.nodes_here}
+        traces = {k: self._part_engine.trace_of(k) for k in self.nodes_here}
         found = {k: trace for part in self.gather(traces) for k, trace in part.items()}
         return blake2b(b"".join(found[k] for k in sorted(found)), digest_size=16).hexdigest()
 
