@@ -33,6 +33,22 @@ def test_it_listens_on_a_socket_for_its_federator_unless_the_name_is_too_long(tm
     assert not [line for line in mosquitto.configuration(long).splitlines() if line.startswith("listener 0")]
 
 
+def test_it_listens_for_websockets_only_where_asked(tmp_path: Path) -> None:
+    without = mosquitto.configuration(BrokerSettings(18830, tmp_path)).splitlines()
+    assert "protocol websockets" not in without
+    lines = mosquitto.configuration(BrokerSettings(18830, tmp_path, lane_port=18831)).splitlines()
+    at = lines.index("listener 18831 127.0.0.1")
+    assert lines[at + 1] == "protocol websockets"
+    assert at > lines.index("listener 18830 127.0.0.1")
+
+
+def test_whether_a_mosquitto_has_websockets_is_seen_by_its_program(tmp_path: Path) -> None:
+    assert mosquitto.has_websockets(mosquitto.find_program())
+    (tmp_path / "plain").write_bytes(b"a program without")
+    assert not mosquitto.has_websockets(str(tmp_path / "plain"))
+    assert not mosquitto.has_websockets(str(tmp_path / "none"))
+
+
 def test_a_missing_program_is_said_with_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HANSE_MOSQUITTO", raising=False)
     monkeypatch.setenv("PATH", "")

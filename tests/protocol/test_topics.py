@@ -16,6 +16,7 @@ from hanse.protocol.topics import (
     filter_may_cross,
     matches,
     may_cross,
+    meet,
     split_share,
 )
 
@@ -361,6 +362,24 @@ def test_covering_is_exact_on_every_pair_of_small_filters() -> None:
     }
     for wide, narrow in itertools.product(matched, repeat=2):
         assert covers(wide, narrow) == (matched[narrow] <= matched[wide]), (wide, narrow)
+
+
+def test_meeting_is_exact_on_every_pair_of_small_filters() -> None:
+    everything = all_names(["a", "$b", "z"], levels_max=4)
+    matched = {
+        filter_: frozenset(topic for topic in everything if matches(filter_, topic))
+        for filter_ in all_filters(["a", "$b"], levels_max=3)
+    }
+    for one, other in itertools.product(matched, repeat=2):
+        assert meet(one, other) == bool(matched[one] & matched[other]), (one, other)
+
+
+@BOUNDED
+@given(filters(), filters(), NAMES)
+def test_filters_that_match_one_topic_meet(one: str, other: str, topic: str) -> None:
+    assert meet(one, other) == meet(other, one)
+    if matches(one, topic) and matches(other, topic):
+        assert meet(one, other)
 
 
 @BOUNDED

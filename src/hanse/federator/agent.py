@@ -116,6 +116,8 @@ class Agent:
             ring=self.custodian.ring,
             counters=self.counters,
             on_forgotten=lambda: batches.forget(),  # noqa: PLW0108 - they are made after the session, too
+            # Under other names than its group's a publication may meet any subscription.
+            lane=settings.lane() if self._crossing.is_trivial else None,
         )
         self._wanted = Wanted(
             self.host,

@@ -91,7 +91,8 @@ class Delivery:
             body, count = loose[0][7], loose[0][3]
             if len(loose) > 1:
                 body, count = b"".join([run[7] for run in loose]), sum([run[3] for run in loose])
-            self._deliver_loose(body, count)
+            self._host.deliver_loose(body, count, [run[6] for run in loose])
+            self._note_loose(body, count)
             # Such a batch leaves whole, or not at all.
             measure = "delivered" if sum(drops.values()) == dropped else "dropped:host"
             for run in loose:
@@ -102,7 +103,8 @@ class Delivery:
     def deliver_own(self, packet: bytes, qos: int) -> None:
         """Publish one packet that no neighbour and no client is owed an acknowledgement for."""
         if not qos:
-            self._deliver_loose(packet, 1)
+            self._host.deliver(packet, 0, 1, None)
+            self._note_loose(packet, 1)
             return
         obligation = Obligation(_nothing)
         run = Run(self._machine.identity, self._machine.epoch, 0, 1, qos, 0, (), packet)
@@ -155,8 +157,7 @@ class Delivery:
         if length < run.length:
             self._machine.count_here(measure, run._replace(length=run.length - length, body=b""))
 
-    def _deliver_loose(self, body: bytes, count: int) -> None:
-        self._host.deliver(body, 0, count, None)
+    def _note_loose(self, body: bytes, count: int) -> None:
         if self._echoes.is_active:
             self._echoes.remember(self._clock(), body)
         self._counters["delivered"] += count

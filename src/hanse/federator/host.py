@@ -20,6 +20,7 @@ from dataclasses import replace
 from hanse.errors import HanseError, Unavailable
 from hanse.federator.covering import Change, Covering
 from hanse.federator.journal import DeliveryJournal, MessageId
+from hanse.federator.lane import Groups, Lane, connect_packet
 from hanse.federator.obligations import DeliveryBook, Obligation
 from hanse.federator.older_host import OlderHost
 from hanse.federator.ring import DeliveredRing
@@ -28,6 +29,7 @@ from hanse.federator.sources import CLIENT_PREFIX
 from hanse.mqtt.client import Client, ClientHandler, ClientSettings
 from hanse.mqtt.publication import Publication, encode
 from hanse.mqtt.subscriptions import Subscription
+from hanse.mqtt.urls import Address
 from hanse.mqtt.v311 import Written
 from hanse.protocol.messages import Run
 
@@ -69,6 +71,7 @@ class HostSession(ClientHandler):
         ring: DeliveredRing,
         counters: Counter[str] | None = None,
         on_forgotten: Callable[[], None] | None = None,
+        lane: Address | None = None,
     ) -> None:
         # A broker that sends us its log must not be told a limit: see `hanse.mqtt.skipping`.
         self.client = Client(replace(settings, tells_packet_max=False), self)
@@ -96,6 +99,12 @@ class HostSession(ClientHandler):
         self._listened: list[str] = []
         self._older: OlderHost | None = None
         self._left_at: float | None = None
+        self._lane_address = lane
+        self._lane: Lane | None = None
+        # Whether the session holds no subscription but those of this process.
+        self._knows_session = False
+        # What is to be said about subscriptions when the lane has been left.
+        self._unsaid: list[Change] = []
 
     # --- out ------------------------------------------------------------------------------------------------------
 
@@ -118,6 +127,19 @@ class HostSession(ClientHandler):
         self._say(self._covering.release(group))
 
     def _say(self, change: Change) -> None:
+        if self._lane is not None and (self._unsaid or self._lane.meets(change.subscribe)):
+            self._unsaid.append(change)
+            if len(self._unsaid) == 1:
+                self._lane.leave(self._say_the_rest)
+            return
+        self._say_now(change)
+
+    def _say_the_rest(self) -> None:
+        unsaid, self._unsaid = self._unsaid, []
+        for change in unsaid:
+            self._say_now(change)
+
+    def _say_now(self, change: Change) -> None:
         for filter_ in change.subscribe:
             identifier = self._identifiers[filter_] = self._next_identifier
             self._next_identifier += 1
@@ -147,6 +169,13 @@ class HostSession(ClientHandler):
         if number and obligation is not None:
             self._deliveries.add(number, count, obligation)
 
+    def deliver_loose(self, body: bytes, count: int, groups: list[Groups]) -> None:
+        """Publish publications of QoS 0 of the federation's, of these groups."""
+        if self._lane is None:
+            self.deliver(body, 0, count, None)
+        else:
+            self._lane.deliver(body, count, groups)
+
     def deliver_run(self, run: Run, obligation: Obligation) -> None:
         """Publish a run of QoS 1 or 2 of the federation's.
 
@@ -173,8 +202,11 @@ class HostSession(ClientHandler):
 
     def measure(self, identity: int, taken: Callable[[], None]) -> None:
         """Publish a probe at QoS 1, and call `taken` when the host has acknowledged it."""
+        self._probe(str(identity), taken)
+
+    def _probe(self, name: str, taken: Callable[[], None]) -> None:
         obligation = Obligation(taken)
-        self.deliver(encode(f"{_SELF_PROBE_TOPIC}/{identity}", b"", qos=1), 1, 1, obligation)
+        self.deliver(encode(f"{_SELF_PROBE_TOPIC}/{name}", b"", qos=1), 1, 1, obligation)
         obligation.settle()
 
     def _former_id(self, message: MessageId) -> int:
@@ -274,7 +306,28 @@ class HostSession(ClientHandler):
         if not session_present:
             self.has_overlaps = len(self._identifiers) > 1
             self._tell_forgotten()
+        self._knows_session = self._knows_session or not session_present
+        if self._lane_address is not None and self._older is None and self._knows_session:
+            self._lane = self._lane or self._make_lane(self._lane_address)
+            self._lane.start()
         self._tell_state(True, None)
+
+    def _make_lane(self, address: Address) -> Lane:
+        settings = self.client.settings
+        return Lane(
+            address,
+            connect_packet(f"{settings.client_id}-lane", *self.client.login),
+            publish=lambda body, count: self.deliver(body, 0, count, None),
+            fence=lambda passed: self._probe("lane", passed),
+            held=lambda: self._covering.held,
+            is_settled=lambda: self.client.is_subscribed,
+            counters=self.client.counters,
+        )
+
+    @property
+    def uses_lane(self) -> bool:
+        """Whether QoS 0 goes by the lane now."""
+        return self._lane is not None and self._lane.is_used
 
     def _know_host(self, session_present: bool) -> None:
         now = asyncio.get_running_loop().time()
@@ -292,6 +345,8 @@ class HostSession(ClientHandler):
         """The host is away."""
         if self._left_at is None:
             self._left_at = asyncio.get_running_loop().time()
+        if self._lane is not None:
+            self._lane.stop()
         self._tell_state(False, error)
 
     def on_subscribed(self, answers: list[tuple[Subscription, int]]) -> None:

@@ -35,6 +35,7 @@ class BrokerSettings:
             thousand messages a second; 0 (no limit) breaks MQTT 5 bridges in 2.0.11.
         queued_max: messages waiting for one client beyond that. Mosquitto's 1,000 drops in silence within
             milliseconds at our rates; no limit would let one absent client eat the memory.
+        lane_port: where it takes its federator over WebSocket besides; None: nowhere.
         extra: lines to add at the end, as they are.
     """
 
@@ -45,6 +46,7 @@ class BrokerSettings:
     queued_max: int = 100_000
     queued_bytes_max: int = 256 * 1024 * 1024
     persistence: bool = True
+    lane_port: int | None = None
     extra: tuple[str, ...] = ()
 
 
@@ -67,6 +69,14 @@ def find_program() -> str:
     return found
 
 
+def has_websockets(program: str) -> bool:
+    """Whether a mosquitto was built with them: one that was not refuses to start with such a listener."""
+    try:
+        return b"libwebsockets" in Path(program).read_bytes()
+    except OSError:
+        return False
+
+
 def socket_path(directory: Path) -> Path | None:
     """Where a broker listens for its federator besides; None where the directory's name leaves a socket no room."""
     path = directory / "mosquitto.sock"
@@ -80,6 +90,7 @@ def configuration(settings: BrokerSettings) -> str:
         f"listener {settings.port} {LOOPBACK}",
         # A write to it costs Mosquitto 4 us less than one to the loopback, of the 14 that a message costs it.
         *([f"listener 0 {path}"] if path else []),
+        *([f"listener {settings.lane_port} {LOOPBACK}", "protocol websockets"] if settings.lane_port else []),
         "allow_anonymous true",
         # Without it a small message may wait 40 ms for the acknowledgement of the one before.
         "set_tcp_nodelay true",

@@ -82,6 +82,7 @@ class Site:
     neighbours_all: tuple[str, ...]
     neighbour_brokers: tuple[tuple[int, str], ...]
     broker_given: str | None = None
+    lane_port: int | None = None
 
     @property
     def broker_directory(self) -> Path:
@@ -141,16 +142,15 @@ def plan(settings: FederationSettings) -> Plan:
     given = [urls.parse(url) for url in settings.broker_urls]
     count = settings.brokers + len(given)
     links = overlay.edges(settings.overlay, count)
-    if settings.brokers:
-        mosquitto.find_program()
+    has_lanes = bool(settings.brokers) and mosquitto.has_websockets(mosquitto.find_program())
     if settings.base_port is not None:
         broker_ports = [settings.base_port + k for k in range(settings.brokers)]
         ports.require_free(broker_ports)
-        others = [port for port in ports.free(3 * count) if port not in broker_ports]
+        others = [port for port in ports.free(4 * count) if port not in broker_ports]
     else:
-        others = ports.free(3 * count)
+        others = ports.free(4 * count)
         broker_ports, others = others[: settings.brokers], others[settings.brokers :]
-    link_ports, metrics_ports = others[:count], others[count : 2 * count]
+    link_ports, metrics_ports, lane_ports = others[:count], others[count : 2 * count], others[2 * count : 3 * count]
     broker_urls = [f"mqtt://{LOOPBACK}:{port}" for port in broker_ports] + [str(address) for address in given]
     broker_ports += [address.port for address in given]
     if len(set(broker_urls)) != count:
@@ -172,6 +172,7 @@ def plan(settings: FederationSettings) -> Plan:
             neighbours_all=tuple(link(other, k) for other in of),
             neighbour_brokers=tuple((other, broker_urls[other]) for other in of),
             broker_given=None if k < settings.brokers else settings.broker_urls[k - settings.brokers],
+            lane_port=lane_ports[k] if has_lanes and k < settings.brokers else None,
         )
         for k, of in enumerate(overlay.neighbours(links, count))
     )
@@ -216,7 +217,11 @@ class Federation:
             directory = site.broker_directory
             broker = mosquitto.command(
                 mosquitto.BrokerSettings(
-                    site.broker_port, directory, autosave_s=settings.autosave_s, queued_max=settings.queued_max
+                    site.broker_port,
+                    directory,
+                    autosave_s=settings.autosave_s,
+                    queued_max=settings.queued_max,
+                    lane_port=site.lane_port,
                 )
             )
             self.brokers.append(SupervisedProcess(f"broker {site.k}", broker, directory / "output.log", keep))

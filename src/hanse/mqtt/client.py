@@ -356,7 +356,9 @@ class Client:
             raise LocalError(f"TLS files were given for {self.where}, which is plain; write mqtts:// to use them.")
         return None
 
-    def _login(self) -> tuple[str | None, str | None]:
+    @property
+    def login(self) -> tuple[str | None, str | None]:
+        """User name and password: those of the settings, else those of the address."""
         settings, address = self.settings, self.address
         username = settings.username if settings.username is not None else address.username
         return username, settings.password if settings.password is not None else address.password
@@ -374,7 +376,7 @@ class Client:
         )
 
     def _connect_packet_311(self, client_id: str, *, clean_session: bool) -> bytes:
-        username, password = self._login()
+        username, password = self.login
         return v311.connect(
             client_id,
             clean_session=clean_session,
@@ -386,7 +388,7 @@ class Client:
 
     def _connect_packet(self, version: int) -> bytes:
         settings = self.settings
-        username, password = self._login()
+        username, password = self.login
         if not 1 <= settings.receive_max <= 65_535 or not 0 <= settings.keep_alive_s <= 65_535:
             raise LocalError("receive_max is 1 to 65535 and keep_alive_s 0 to 65535.")
         try:

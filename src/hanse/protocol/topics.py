@@ -142,6 +142,23 @@ def covers(wide: str, narrow: str) -> bool:
     return len(outer) == len(inner)
 
 
+def meet(one: str, other: str) -> bool:
+    """Whether there is a topic that both filters match."""
+    left, right = split_share(one)[1].split("/"), split_share(other)[1].split("/")
+    # 4.7.2, as in `matches`.
+    if (left[0] in ("+", "#") and right[0].startswith("$")) or (right[0] in ("+", "#") and left[0].startswith("$")):
+        return False
+    for position in range(max(len(left), len(right))):
+        # `#` also stands for no level at all: a/# and a meet.
+        if (position < len(left) and left[position] == "#") or (position < len(right) and right[position] == "#"):
+            return True
+        if position == len(left) or position == len(right):
+            return False
+        if left[position] != right[position] and "+" not in (left[position], right[position]):
+            return False
+    return True
+
+
 def may_cross(topic: str) -> bool:
     """Whether a publication to `topic` may leave its broker, if somebody elsewhere wants it."""
     if topic.startswith("$"):
