@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 import urllib.request
 from pathlib import Path
 
@@ -19,30 +20,41 @@ def uses_lane(federation: RunningFederation, k: int) -> bool:
         return b"\nhanse_federator_host_lane 1" in page.read()
 
 
+# Fewer than the brokers and federators queue: whatever else this machine does, nothing is dropped.
+MESSAGES = 90_000
+# A stream that somebody holds up may be over before it is seen to go by the lane.
+ROUNDS = 10
+
+
 def test_a_stream_goes_by_the_lane_and_comes_once_in_order_also_when_interest_turns(tmp_path: Path) -> None:
     """In the middle of a stream from 0 to 1 someone at 0 wants what is published at 1, the stream's own topic."""
     with RunningFederation(tmp_path, 2, "--overlay", "line") as federation, Client(federation.port(0)) as reader:
-        seen: list[bool] = []
-        is_over = threading.Event()
+        urls = [f"mqtt://127.0.0.1:{federation.port(k)}" for k in (0, 1)]
+        is_seen, is_over = threading.Event(), threading.Event()
 
         def turn() -> None:
-            while not is_over.is_set():
-                seen.append(uses_lane(federation, 1))
-                if seen[-1]:
-                    reader.subscribe("other/#")
-                    reader.subscribe("load/+/more")
-                    reader.subscribe("load/#")
-                    return
-                is_over.wait(0.05)
+            while not is_over.is_set() and not is_seen.is_set():
+                if uses_lane(federation, 1):
+                    is_seen.set()
+                    for wanted in ("other/#", "load/+/more", "load/#"):
+                        reader.subscribe(wanted)
 
-        watcher = threading.Thread(target=turn)
-        watcher.start()
-        urls = [f"mqtt://127.0.0.1:{federation.port(k)}" for k in (0, 1)]
-        try:
-            result = asyncio.run(load.throughput(*urls, count=300_000, warm_up=1_000))
-        finally:
-            is_over.set()
-            watcher.join()
-        assert result.is_clean, result
-        assert any(seen), "the lane was never used"
+        for _ in range(ROUNDS):
+            is_over.clear()
+            watcher = threading.Thread(target=turn)
+            watcher.start()
+            try:
+                result = asyncio.run(load.throughput(*urls, count=MESSAGES))
+            finally:
+                is_over.set()
+                watcher.join()
+            assert result.is_clean, result
+            if is_seen.is_set():
+                break
+        assert is_seen.is_set(), "the lane was never used"
         eventually(lambda: not uses_lane(federation, 1), "the lane is left")
+        # What came back from 1 would reach the one at 0 for the second time.
+        before = -1
+        while before < (before := len(reader.messages)):
+            time.sleep(0.5)
+        assert len({message.payload for message in reader.messages}) == len(reader.messages)
