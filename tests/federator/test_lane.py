@@ -16,7 +16,7 @@ from tests.brokers import Mosquitto, free_port
 from hanse.federator import lane as lane_module
 from hanse.federator.host import HostSession
 from hanse.federator.journal import DeliveryJournal
-from hanse.federator.lane import Lane, connect_packet
+from hanse.federator.lane import Lane
 from hanse.federator.ring import DeliveredRing
 from hanse.mqtt import websocket
 from hanse.mqtt.client import Client, ClientHandler, ClientSettings
@@ -24,6 +24,7 @@ from hanse.mqtt.counters import Counters
 from hanse.mqtt.publication import Publication, encode
 from hanse.mqtt.subscriptions import Subscription
 from hanse.mqtt.urls import Address
+from hanse.mqtt.websocket_publisher import connect_packet
 
 pytestmark = pytest.mark.processes
 
@@ -250,7 +251,6 @@ class Fake(asyncio.Protocol):
         self.is_shaken = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport) or hasattr(transport, "write")
         self.transport: asyncio.WriteTransport = transport  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:

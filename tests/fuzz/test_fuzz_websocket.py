@@ -7,8 +7,8 @@ The target is what a broker sends over the lane's WebSocket: the answer to the h
 from hypothesis import strategies as st
 from tests.fuzz.fuzzing import assert_linear, fuzz
 
-from hanse.federator.lane import check_connack
 from hanse.mqtt import websocket
+from hanse.mqtt.websocket_publisher import check_connack
 
 KEY = "dGhlIHNhbXBsZSBub25jZQ=="
 HEAD = b"HTTP/1.1 101 Switching Protocols\r\nSec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n"

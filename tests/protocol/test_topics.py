@@ -1,3 +1,4 @@
+import functools
 import itertools
 import unicodedata
 
@@ -353,23 +354,24 @@ def test_covering_cases(wide: str, narrow: str, expected: bool) -> None:
     assert covers(wide, narrow) is expected
 
 
-def test_covering_is_exact_on_every_pair_of_small_filters() -> None:
+@functools.cache
+def matched_by_small_filters() -> dict[str, frozenset[str]]:
     # "z" stands for any level that no filter names, and one more level than any filter has for any further depth.
     everything = all_names(["a", "$b", "z"], levels_max=4)
-    matched = {
+    return {
         filter_: frozenset(topic for topic in everything if matches(filter_, topic))
         for filter_ in all_filters(["a", "$b"], levels_max=3)
     }
+
+
+def test_covering_is_exact_on_every_pair_of_small_filters() -> None:
+    matched = matched_by_small_filters()
     for wide, narrow in itertools.product(matched, repeat=2):
         assert covers(wide, narrow) == (matched[narrow] <= matched[wide]), (wide, narrow)
 
 
 def test_meeting_is_exact_on_every_pair_of_small_filters() -> None:
-    everything = all_names(["a", "$b", "z"], levels_max=4)
-    matched = {
-        filter_: frozenset(topic for topic in everything if matches(filter_, topic))
-        for filter_ in all_filters(["a", "$b"], levels_max=3)
-    }
+    matched = matched_by_small_filters()
     for one, other in itertools.product(matched, repeat=2):
         assert meet(one, other) == bool(matched[one] & matched[other]), (one, other)
 

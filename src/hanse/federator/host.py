@@ -20,7 +20,7 @@ from dataclasses import replace
 from hanse.errors import HanseError, Unavailable
 from hanse.federator.covering import Change, Covering
 from hanse.federator.journal import DeliveryJournal, MessageId
-from hanse.federator.lane import Groups, Lane, connect_packet
+from hanse.federator.lane import Groups, Lane
 from hanse.federator.obligations import DeliveryBook, Obligation
 from hanse.federator.older_host import OlderHost
 from hanse.federator.ring import DeliveredRing
@@ -31,6 +31,7 @@ from hanse.mqtt.publication import Publication, encode
 from hanse.mqtt.subscriptions import Subscription
 from hanse.mqtt.urls import Address
 from hanse.mqtt.v311 import Written
+from hanse.mqtt.websocket_publisher import connect_packet
 from hanse.protocol.messages import Run
 
 INTERNAL_IDENTIFIER = 1
