@@ -10,7 +10,7 @@ ORIGIN, USUAL, OTHER = 9, 1, 2
 
 
 def frames(*names: str) -> list[Frame]:
-    return [Frame(name, b"", 0) for name in names]
+    return [Frame.of(name, b"") for name in names]
 
 
 class Desk:

@@ -531,6 +531,19 @@ def test_a_frame_reads_the_same_whether_its_groups_were_seen_before_or_not(group
         damaged[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
     damaged = damaged[: data.draw(st.integers(0, len(whole)))] + data.draw(st.binary(max_size=3))
     assert outcome(codec.decode_data, bytes(damaged)) == outcome(codec._decode_any, bytes(damaged))
+    before, behind = data.draw(st.binary(max_size=3)), data.draw(st.binary(max_size=200) | st.just(whole))
+    within = before + bytes(damaged) + behind
+    found = outcome(lambda lies: codec.decode_data(lies, len(before), len(within) - len(behind)), within)
+    assert found == outcome(codec._decode_any, bytes(damaged)), "what stands around a frame does not matter"
+
+
+def test_a_large_run_is_a_part_of_its_own_and_not_a_copy() -> None:
+    for count, is_apart in ((1, False), (700, True)):
+        run = USUAL._replace(length=count, body=USUAL.body * count)
+        front, body = codec.encode_data_parts([run])
+        assert front + body == codec.encode_data([run])
+        assert (body is run.body) is is_apart
+        assert codec.encode_data_parts([run, run])[1] == b""
 
 
 def test_what_is_remembered_of_a_frames_groups_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:

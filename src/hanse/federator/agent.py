@@ -450,23 +450,23 @@ class Agent:
             return
         now, begun = self._loop.time(), time.perf_counter()  # the loop's clock stands still within a turn
         traffic = self.metrics.received[neighbour]
-        for position, (topic, payload, receipt) in enumerate(frames):
+        for position, (topic, data, start, end, receipt) in enumerate(frames):
             try:
                 if topic == CONTROL_TOPIC:
                     traffic.control_frames += 1
-                    traffic.control_bytes += len(payload)
-                    control = codec.decode_control(payload)
+                    traffic.control_bytes += end - start
+                    control = codec.decode_control(data[start:end])
                     if isinstance(self.links, BrokerLinkBook):
                         self.links.note_epoch(neighbour, control.epoch)
                     self._step(events.Received(neighbour, control))
                     continue
-                if payload[1:2] == _SUMMARIES:
-                    self._step(events.Summarised(neighbour, codec.decode_summaries(payload), receipt))
+                if data[start + 1 : min(start + 2, end)] == _SUMMARIES:
+                    self._step(events.Summarised(neighbour, codec.decode_summaries(data[start:end]), receipt))
                     continue
                 if topic == PROBE_TOPIC:
-                    self.tracing.on_probe(neighbour, payload)
+                    self.tracing.on_probe(neighbour, data[start:end])
                     continue
-                runs = codec.decode_data(payload)
+                runs = codec.decode_data(data, start, end)
             except RemoteError as error:
                 self.counters["frames_refused"] += 1
                 _log.warning("frame of federator %d refused: %s", neighbour, error)
@@ -478,7 +478,7 @@ class Agent:
                 turns.hold(neighbour, origin, frames[position:])
                 break
             traffic.frames += 1
-            traffic.bytes += len(payload)
+            traffic.bytes += end - start
             for run in runs:
                 traffic.messages[run[4]] += run[3]
             routed = self.machine.forward(now, neighbour, runs, receipt)

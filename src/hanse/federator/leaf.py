@@ -267,7 +267,8 @@ class Leaf:
     def _on_frames(self, neighbour: int, frames: list[Frame]) -> None:
         if self._is_stopped:
             return  # unacknowledged: it comes again
-        for topic, payload, receipt in frames:
+        for frame in frames:
+            topic, payload, receipt = frame.topic, frame.payload, frame.receipt
             try:
                 if topic == CONTROL_TOPIC:
                     self._step(events.Received(neighbour, codec.decode_control(payload)))

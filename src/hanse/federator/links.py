@@ -168,21 +168,21 @@ class LinkBook(LinkListenerHandler):
             return 0
         return len(payload)
 
-    def send_data(self, identity: int, payload: bytes, count: int, token: int) -> bool:
-        """Send a data frame; with a token `on_taken` tells when the neighbour has acknowledged it."""
+    def send_data(self, identity: int, payload: bytes, count: int, token: int, body: bytes = b"") -> bool:
+        """Send a data frame, `payload` and behind it `body`; with a token `on_taken` tells when it was acknowledged."""
         peer = self._peers.get(identity)
         if peer is None:
             self._drop("link_down", count)
             return False
         if not token:
             try:
-                peer.link.send(DATA_TOPIC, payload, qos=0)
+                peer.link.send(DATA_TOPIC, payload, qos=0, body=body)
             except Unavailable:
                 self._drop("link_full", count)
                 return False
             return True
-        if peer.waiting or not self._send_owed(peer, payload, token):
-            peer.waiting.append((payload, token))
+        if peer.waiting or not self._send_owed(peer, payload, token, body):
+            peer.waiting.append((payload + body, token))
         return True
 
     def send_probe(self, identity: int, payload: bytes) -> bool:
@@ -204,9 +204,9 @@ class LinkBook(LinkListenerHandler):
             if known:
                 peer.link.ack((known,))
 
-    def _send_owed(self, peer: _Peer, payload: bytes, token: int) -> bool:
+    def _send_owed(self, peer: _Peer, payload: bytes, token: int, body: bytes = b"") -> bool:
         try:
-            peer.owed[peer.link.send(DATA_TOPIC, payload)] = token
+            peer.owed[peer.link.send(DATA_TOPIC, payload, body=body)] = token
         except Unavailable:
             return False
         return True
@@ -268,10 +268,10 @@ class LinkBook(LinkListenerHandler):
         if peer is None:
             return
         for position, frame in enumerate(frames):
-            if frame[2]:
+            if frame[4]:
                 receipt = self._next_receipt
                 self._next_receipt = receipt + 1
-                peer.receipts[receipt] = frame[2]
+                peer.receipts[receipt] = frame[4]
                 frames[position] = frame._replace(receipt=receipt)
         self._take_frames(peer.identity, frames)
 

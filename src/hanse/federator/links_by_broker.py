@@ -148,8 +148,8 @@ class BrokerLinkBook:
             return 0
         return len(payload)
 
-    def send_data(self, identity: int, payload: bytes, count: int, token: int) -> bool:
-        """Publish a data frame at the neighbour's broker; with a token `on_taken` tells when it was acknowledged."""
+    def send_data(self, identity: int, payload: bytes, count: int, token: int, body: bytes = b"") -> bool:
+        """Publish a data frame at the neighbour's broker, in two parts; with a token `on_taken` tells that it came."""
         neighbour = self._neighbours.get(identity)
         if neighbour is None or identity not in self._up:
             self._drop("link_down", count)
@@ -160,8 +160,8 @@ class BrokerLinkBook:
             if len(neighbour.owed) >= _OWED_MAX:
                 del neighbour.owed[next(iter(neighbour.owed))]  # it is sent again, under another number
             neighbour.owed[number] = token
-        body = broker_link.encode_data(self._epoch(), number, payload)
-        if not self._publish(identity, Kind.ROUTING, body, qos=1 if number else 0):
+        frame = broker_link.encode_data(self._epoch(), number, payload + body)
+        if not self._publish(identity, Kind.ROUTING, frame, qos=1 if number else 0):
             self._drop("link_full", 0 if token else count)  # with a token it is sent again
             neighbour.owed.pop(number, None)
             return bool(token)
@@ -224,16 +224,16 @@ class BrokerLinkBook:
             raise RemoteError(f"A frame came from federator {sender}, which is no neighbour that is up.")
         payload = payload_of(publication.packet)
         if route.kind in CONTROL_KINDS:
-            self._take_frames(sender, [Frame(CONTROL_TOPIC, broker_link.control_payload(route, payload), 0)])
+            self._take_frames(sender, [Frame.of(CONTROL_TOPIC, broker_link.control_payload(route, payload))])
         elif route.kind is Kind.ROUTING:
             epoch, number, frame = broker_link.decode_data(payload)
             receipt = 0
             if number:
                 receipt, self._next_receipt = self._next_receipt, self._next_receipt + 1
                 self._receipts[receipt] = (epoch, number)
-            self._take_frames(sender, [Frame(DATA_TOPIC, frame, receipt)])
+            self._take_frames(sender, [Frame.of(DATA_TOPIC, frame, receipt)])
         elif route.kind is Kind.PROBE:
-            self._take_frames(sender, [Frame(PROBE_TOPIC, payload, 0)])
+            self._take_frames(sender, [Frame.of(PROBE_TOPIC, payload)])
         else:
             self._take_acks(neighbour, payload)
         return True

@@ -50,10 +50,10 @@ class Onward:
         for run in runs:
             count += run[3]
             traffic.messages[run[4]] += run[3]
-        payload = codec.encode_data(runs)
+        front, body = codec.encode_data_parts(runs)
         traffic.frames += 1
-        traffic.bytes += len(payload)
-        if self._links.send_data(neighbour, payload, count, token):
+        traffic.bytes += len(front) + len(body)
+        if self._links.send_data(neighbour, front, count, token, body):
             self._counters["forwarded"] += count
         else:
             traffic.dropped_frames += 1

@@ -45,11 +45,27 @@ _new: Final = tuple.__new__  # Frame(...) goes through keyword handling: 0.28 us
 
 
 class Frame(NamedTuple):
-    """What one PUBLISH of the link brought; `receipt` is what `ack` takes, 0 where none is due."""
+    """What one PUBLISH of the link brought; `receipt` is what `ack` takes, 0 where none is due.
+
+    The payload lies in `data` between `start` and `end`: a frame of many large publications is most of a read, and who
+    decodes it takes out of it what is to be kept.
+    """
 
     topic: str
-    payload: bytes
+    data: bytes
+    start: int
+    end: int
     receipt: int
+
+    @classmethod
+    def of(cls, topic: str, payload: bytes, receipt: int = 0) -> "Frame":
+        """One whose payload stands alone."""
+        return cls(topic, payload, 0, len(payload), receipt)
+
+    @property
+    def payload(self) -> bytes:
+        """The opaque bytes, sliced out anew each time."""
+        return self.data[self.start : self.end]
 
 
 class LinkHandler:
@@ -160,7 +176,7 @@ class Link:
         """The peer's certificate, where TLS asked for one."""
         return self._connection.peer_certificate if self._connection else None
 
-    def send(self, topic: str, payload: bytes, *, control: bool = False, qos: int = 1) -> int:
+    def send(self, topic: str, payload: bytes, *, control: bool = False, qos: int = 1, body: bytes = b"") -> int:
         """Send one frame at the end of this turn of the loop, or as soon as window and transport let it.
 
         Args:
@@ -168,6 +184,7 @@ class Link:
             payload: opaque bytes.
             control: put it in front of all data.
             qos: 1; or 0 for a frame whose loss with the link does not matter.
+            body: what follows the payload, where it is so large that joining the two is worth sparing.
 
         Returns:
             Its number, which `on_acknowledged` will name; 0 at QoS 0.
@@ -177,7 +194,7 @@ class Link:
             LocalError: the peer takes no packet of this size.
         """
         name = self._names_out.get(topic) or self._name(topic)
-        size = len(name) + len(payload)
+        size = len(name) + len(payload) + len(body)
         if size + 8 > self._packet_bytes_max:
             raise LocalError(
                 f"a frame of {size + 8} bytes was to be sent; the peer takes {self._packet_bytes_max}. Split it."
@@ -197,8 +214,10 @@ class Link:
             if qos:
                 number = self._next_number
                 self._next_number += 1
-            self._write(connection, number, name, payload)
+            self._write(connection, number, name, payload, body)
             return number
+        if body:
+            payload += body
         if control:
             if self._control_bytes and self._control_bytes + size > LINK_CONTROL_BYTES_MAX:
                 self._refuse_full("control", self._control_bytes, LINK_CONTROL_BYTES_MAX)
@@ -340,17 +359,17 @@ class Link:
             self._is_starved = False
             self._handler.on_credit(self)
 
-    def _write(self, connection: Connection, number: int, name: bytes, payload: bytes) -> None:
+    def _write(self, connection: Connection, number: int, name: bytes, payload: bytes, body: bytes = b"") -> None:
         if number:
             packet_id = self._next_id
             while packet_id in self._in_flight:
                 packet_id = packet_id % PUBLISH_ID_MAX + 1
             self._next_id = packet_id % PUBLISH_ID_MAX + 1
             self._in_flight[packet_id] = number
-            size = len(name) + 3 + len(payload)
+            size = len(name) + 3 + len(payload) + len(body)
             front = (HEADS[2][size] if size < 128 else long_head(2, size)) + name + packet_id.to_bytes(2) + b"\0"
         else:
-            size = len(name) + 1 + len(payload)
+            size = len(name) + 1 + len(payload) + len(body)
             front = (HEADS[0][size] if size < 128 else long_head(0, size)) + name + b"\0"
         connection.counters.publications_out += 1
         if len(payload) <= _SMALL_BYTES:
@@ -358,6 +377,8 @@ class Link:
         else:
             connection.write(front)
             connection.write(payload)
+        if body:
+            connection.write(body)
 
     def _read(self, data: bytes, start: int, end: int) -> Frame:
         i = start + 1
@@ -381,7 +402,7 @@ class Link:
             self._held.add(receipt)
             if len(self._held) > LINK_WINDOW:
                 raise Refusal(RECEIVE_MAX_EXCEEDED, f"more than {LINK_WINDOW} frames are unacknowledged")
-        return _new(Frame, (topic, data[at + 1 : end], receipt))
+        return _new(Frame, (topic, data, at + 1, end, receipt))
 
     def _learn(self, name: bytes) -> str:
         try:
