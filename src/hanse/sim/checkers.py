@@ -61,6 +61,17 @@ class InvariantError(HanseError):
         self.at_s = at_s
 
 
+class Way:
+    """The way of one federator to one core, as it was when it was looked at last."""
+
+    __slots__ = ("core", "distance", "parents")
+
+    def __init__(self, core: int, distance: int | None, parents: tuple[int, ...]) -> None:
+        self.core = core
+        self.distance = distance
+        self.parents = parents
+
+
 class Checkers(Monitor):
     """Watches a federation, keeps the books, raises on the first broken rule."""
 
@@ -90,7 +101,8 @@ class Checkers(Monitor):
         self._parts: dict[int, int] | None = None
         self._heard: dict[tuple[int, int], dict[int, int]] = {}
         self._last_frame: dict[tuple[int, int], tuple[int, int]] = {}
-        self._routes: defaultdict[int, dict[int, tuple[int | None, tuple[int, ...]]]] = defaultdict(dict)
+        # Federator to its ways, in the order of `_cores`.
+        self._ways: dict[int, list[Way]] = {identity: [] for identity in federation.nodes}
         self._distance_largest = 1
         # Whoever has ever been a core, in that order: the only ones that anybody can have a way to.
         self._cores: dict[int, None] = {}
@@ -261,7 +273,7 @@ class Checkers(Monitor):
 
     def started(self, node: Node) -> None:
         """A new machine has no past."""
-        self._routes[node.identity] = {}
+        self._ways[node.identity] = []
         for neighbour in node.ways:
             self._last_frame.pop((node.identity, neighbour), None)
 
@@ -289,18 +301,29 @@ class Checkers(Monitor):
         machine = node.machine
         if not self.is_eager or machine is None:
             return
-        known = self._routes[node.identity]
-        for core in self._cores:
+        ways = self._ways[node.identity]
+        # Every step of a run passes here, with each of its cores, and nearly always finds what it found before.
+        for way in ways:
+            core = way.core
             distance, parents = machine.distance_to(core), machine.parents_of(core)
-            if known.get(core) != (distance, parents):
-                known[core] = (distance, parents)
-                self.route_changes += 1
-                if self.is_frozen:
-                    self.refuse(
-                        "route changed in a quiet round",
-                        f"{node.identity} now has distance {distance} and parents {parents} to {core} after {event}",
-                    )
-                self._check_route(node, core, distance, parents)
+            if distance != way.distance or (parents is not way.parents and parents != way.parents):
+                way.distance, way.parents = distance, parents
+                self._note_change(node, event, way)
+        if len(ways) < len(self._cores):
+            for core in [*self._cores][len(ways) :]:
+                way = Way(core, machine.distance_to(core), machine.parents_of(core))
+                ways.append(way)
+                self._note_change(node, event, way)
+
+    def _note_change(self, node: Node, event: Event, way: Way) -> None:
+        self.route_changes += 1
+        if self.is_frozen:
+            self.refuse(
+                "route changed in a quiet round",
+                f"{node.identity} now has distance {way.distance} and parents {way.parents} to {way.core} "
+                f"after {event}",
+            )
+        self._check_route(node, way.core, way.distance, way.parents)
 
     def _check_route(self, node: Node, core: int, distance: int | None, parents: tuple[int, ...]) -> None:
         where = f"{node.identity} towards core {core}"

