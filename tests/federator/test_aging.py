@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 
 from hanse.federator.aging import aged
 from hanse.mqtt.publication import encode, expiry_s
@@ -69,7 +70,7 @@ def test_what_is_gone_leaves_gaps_and_the_others_keep_their_ids(
         assert payloads == [b"%d" % (piece.first - run.first + offset) for offset in range(piece.length)]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.one_of(st.none(), st.integers(0, 20)), min_size=1, max_size=9), st.floats(0, 30))
 def test_each_publication_is_left_with_what_remains_of_its_time(expiries: list[int | None], age_s: float) -> None:
     waited = int(age_s)

@@ -5,6 +5,7 @@ from collections import deque
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 
 from hanse.federator import covering
 from hanse.federator.covering import Change, Covering
@@ -161,7 +162,7 @@ class Broker:
         return True
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     refused=st.sets(st.sampled_from(FILTERS), max_size=3),
     steps=st.lists(st.sampled_from(["work", "tell", *FILTERS]), max_size=60),

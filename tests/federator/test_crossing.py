@@ -1,6 +1,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 
 from hanse.errors import LocalError
 from hanse.federator.crossing import Crossing, FilterCounts, intersection
@@ -198,7 +199,7 @@ def test_a_wildcard_shares_nothing_with_dollar_topics() -> None:
 
 
 # About one example in ten is wanted and let in.
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(PREFIXES, RULES, RULES, FILTERS, NAMES)
 def test_no_wanted_publication_is_missed_by_the_mapped_interest(
     prefix: str | None, allow: list[str], deny: list[str], wanted: str, name: str

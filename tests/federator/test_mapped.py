@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 
 from hanse.errors import LocalError
 from hanse.federator.journal import DeliveryJournal
@@ -19,7 +20,9 @@ from hanse.protocol.settings import EPOCH_MAX, FEDERATOR_ID_MAX
 NUMBER_MAX = 2**62 - 1
 HEADER_BYTES = 64
 TABLES = [DeliveredRing, PacketSlots, DeliveryJournal]
-ONCE = settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+ONCE = settings(
+    max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
 
 
 # The file.

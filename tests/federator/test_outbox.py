@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.budget import examples
 
 from hanse.errors import LocalError, Unavailable
 from hanse.federator.outbox import Outbox
@@ -296,7 +297,7 @@ def test_a_log_cut_at_any_byte_gives_the_records_before_it(in_memory: Path) -> N
 
 
 @given(seed=st.integers(0, 1 << 32))
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 def test_a_flipped_bit_costs_what_it_hits_and_nothing_else(in_memory: Path, seed: int) -> None:
     path = Path(tempfile.mkdtemp(dir=in_memory))
     outbox = make(path, segment_bytes=400)
@@ -898,5 +899,5 @@ class OutboxAgainstModel(RuleBasedStateMachine):
         assert self.outbox.bytes == Outbox.bytes_of(every)
 
 
-OutboxAgainstModel.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+OutboxAgainstModel.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 TestOutboxAgainstModel = OutboxAgainstModel.TestCase

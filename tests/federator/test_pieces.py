@@ -4,6 +4,7 @@ from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 
 from hanse.federator.pieces import joined, singles
 from hanse.mqtt.publication import encode
@@ -23,7 +24,7 @@ def test_a_run_is_the_sum_of_its_publications() -> None:
     assert joined([]) == []
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.booleans(), min_size=1, max_size=12))
 def test_what_is_left_keeps_its_ids_in_as_few_runs_as_possible(is_kept: list[bool]) -> None:
     kept = [single for single, keep in zip(singles(run_of(len(is_kept))), is_kept, strict=True) if keep]

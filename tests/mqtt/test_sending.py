@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 
 from hanse.errors import LocalError, Unavailable
 from hanse.mqtt import publication
@@ -272,7 +273,7 @@ class Peer:
 
 
 @given(st.data())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_nothing_is_lost_or_renumbered_over_reconnects_and_wraps(data: st.DataObject) -> None:
     wire = Wire()
     sending = Sending(Counters())

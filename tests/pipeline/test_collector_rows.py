@@ -2,6 +2,7 @@ from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 
 from hanse.mqtt.publication import Publication, Reader, encode
 from hanse.pipeline.collector_rows import Row, build, content_of, last_rows
@@ -36,7 +37,7 @@ PROPERTIES = st.fixed_dictionaries(
 
 
 @given(st.lists(st.tuples(st.binary(max_size=30), st.booleans(), PROPERTIES), min_size=1, max_size=8))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_a_row_keeps_its_publication_and_the_content_is_the_same_from_either(
     messages: list[tuple[bytes, bool, dict[str, object]]],
 ) -> None:

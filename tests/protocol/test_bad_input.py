@@ -5,6 +5,7 @@ import tracemalloc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 from tests.protocol.net import Desk, packet, publication
 from tests.protocol.strategies import CONTROL_FRAMES, batches
 
@@ -245,7 +246,7 @@ def test_more_neighbours_than_allowed_are_refused() -> None:
     assert desk.machine.neighbours() == (1, 2)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from([1, 2]), CONTROL_FRAMES), max_size=8), st.integers(0, 3))
 def test_whatever_a_neighbour_says_the_machine_goes_on(frames: list[tuple[int, ControlFrame]], rounds: int) -> None:
     """Any frames that the codec lets pass, however senseless: no exception, and what is sent can be read."""
@@ -259,7 +260,7 @@ def test_whatever_a_neighbour_says_the_machine_goes_on(frames: list[tuple[int, C
     desk.wait(5.0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(batches(), max_size=4))
 def test_whatever_runs_a_neighbour_sends_what_goes_on_can_be_read(many: list[list[Run]]) -> None:
     desk = spoken()

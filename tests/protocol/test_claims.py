@@ -1,5 +1,6 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 
 from hanse.protocol.claims import ClaimSet, Fetch
 from hanse.protocol.messages import ClaimChange, ClaimDelta, ClaimPart
@@ -91,7 +92,7 @@ def test_a_fetch_is_whole_when_all_parts_of_one_snapshot_have_come() -> None:
 CHANGES = st.builds(ClaimChange, st.sampled_from("abcd"), st.one_of(st.none(), st.integers(0, 3)))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.tuples(CHANGES, st.booleans()), max_size=40), st.integers(1, 5), st.integers(1, 5))
 def test_a_follower_that_asks_ends_with_the_same_claims(
     changes: list[tuple[ClaimChange, bool]], log_max: int, claims_max: int

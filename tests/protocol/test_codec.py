@@ -4,6 +4,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 from tests.protocol.net import packet
 from tests.protocol.strategies import CONTROL_FRAMES, SUMMARIES, batches
 
@@ -26,7 +27,7 @@ from hanse.protocol.messages import (
 )
 from hanse.protocol.settings import SEQUENCE_MAX
 
-BOUNDED = settings(max_examples=40, deadline=None)
+BOUNDED = settings(max_examples=examples(40), deadline=None)
 
 CONTROL = ControlFrame(
     sender=5,

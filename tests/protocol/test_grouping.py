@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 
 from hanse.errors import LocalError
 from hanse.protocol.grouping import PREFIX_LEVELS_MAX, Grouping
@@ -15,7 +16,7 @@ from hanse.protocol.topics import (
     split_share,
 )
 
-BOUNDED = settings(max_examples=300, deadline=None)
+BOUNDED = settings(max_examples=examples(300), deadline=None)
 
 POLICIES = ["filter", "single", *(f"prefix:{levels}" for levels in range(1, PREFIX_LEVELS_MAX + 1))]
 LEVEL = st.sampled_from(["", "a", "b", "+", "$SYS"])

@@ -2,6 +2,7 @@ from typing import NamedTuple
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 from tests.protocol.net import Network
 
 from hanse.protocol.events import LinkDown
@@ -295,7 +296,7 @@ class Ends:
                 self.forget()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(ACTIONS, st.integers(1, 3))
 def test_the_mirror_ends_with_the_owners_set_whatever_the_channel_did(
     actions: list[tuple[str, object]], steps_max: int

@@ -4,6 +4,7 @@ from collections import Counter
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 from tests.protocol.net import packet
 
 from hanse.protocol import retention
@@ -171,7 +172,7 @@ def test_a_run_with_too_many_gaps_goes_as_a_whole() -> None:
     assert numbers(found.missing(1.0, [have])) == list(range(count))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 40), st.integers(1, 8)), max_size=6),
     st.lists(st.tuples(st.integers(0, 40), st.integers(1, 8)), max_size=6),

@@ -1,5 +1,6 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 from tests.protocol.graphs import Link, both_ways, connected, distances
 from tests.protocol.net import Network
 
@@ -111,7 +112,7 @@ def assert_no_parent_loop(net: Network, core: int) -> None:
 DRAWN = st.lists(st.integers(5, 100), min_size=1, max_size=16)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(connected(), DRAWN)
 def test_distances_are_those_of_the_graph_and_parents_are_nearer(
     overlay: tuple[int, list[Link]], drawn: list[int]
@@ -128,7 +129,7 @@ def test_distances_are_those_of_the_graph_and_parents_are_nearer(
         assert len(machine.parents_of(0)) == min(nearer, 2)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(connected(), DRAWN, st.data())
 def test_no_parent_loop_stands_after_links_were_cut(
     overlay: tuple[int, list[Link]], drawn: list[int], data: st.DataObject

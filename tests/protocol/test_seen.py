@@ -1,6 +1,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 
 from hanse.protocol import seen
 from hanse.protocol.seen import CHUNK, EPOCHS_MAX, NOTHING, OVERFLOW, Done, SeenIds, SeenWindow
@@ -96,7 +97,7 @@ DONE = st.sampled_from([G, H, (frozenset({"g", "h"}), True)])
 ACTIONS = st.lists(st.tuples(st.sampled_from(["new", "record", "pieces", "forget"]), STRETCHES, DONE), max_size=30)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(ACTIONS, st.sampled_from([0, CHUNK - 30]))
 def test_a_window_remembers_as_a_dictionary_does(actions: list[tuple[str, tuple[int, int], Done]], shift: int) -> None:
     window, model = SeenWindow(), dict[int, Done]()

@@ -3,12 +3,13 @@
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 from tests.protocol.graphs import Link, connected
 from tests.protocol.net import Network
 
 from hanse.protocol.settings import MANAGEMENT_GROUP
 
-BOUNDED = settings(max_examples=25, deadline=None)
+BOUNDED = settings(max_examples=examples(25), deadline=None)
 
 
 def reached(links: set[Link], start: int) -> set[int]:

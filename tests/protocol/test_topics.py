@@ -5,6 +5,7 @@ import unicodedata
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 
 from hanse.errors import RemoteError
 from hanse.protocol.topics import (
@@ -21,7 +22,7 @@ from hanse.protocol.topics import (
     split_share,
 )
 
-BOUNDED = settings(max_examples=300, deadline=None)
+BOUNDED = settings(max_examples=examples(300), deadline=None)
 
 ORDINARY_NAMES = [
     "a",

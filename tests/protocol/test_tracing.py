@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 from tests.protocol import graphs
 from tests.protocol.net import Desk, Network
 
@@ -46,7 +47,7 @@ class Walk:
         return [(here, neighbour, groups, hops + 1) for neighbour, groups in verdict.forwarded]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(graphs.connected(), st.integers(0, 2**16), st.booleans())
 def test_a_probe_goes_the_ways_of_a_publication_and_is_delivered_where_it_would_be(
     overlay: tuple[int, list[graphs.Link]], seed: int, is_disturbed: bool

@@ -3,13 +3,14 @@ import itertools
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 
 from hanse.errors import LocalError, RemoteError
 from hanse.protocol import trie
 from hanse.protocol.topics import LEVELS_MAX, check_filter, matches
 from hanse.protocol.trie import FilterIndex, MatchCache
 
-BOUNDED = settings(max_examples=200, deadline=None)
+BOUNDED = settings(max_examples=examples(200), deadline=None)
 
 LEVEL = st.sampled_from(["", "a", "b", "$c"])
 NAMES = st.lists(LEVEL, min_size=1, max_size=6).map("/".join).filter(bool)

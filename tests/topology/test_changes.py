@@ -3,6 +3,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 
 from hanse.errors import RemoteError, Unavailable
 from hanse.topology.changes import (
@@ -222,7 +223,7 @@ def test_a_report_from_a_later_epoch_lifts_ours_beyond_it() -> None:
     assert not change.is_empty
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(2, 6), st.lists(st.tuples(st.sampled_from("jjjlbg"), st.integers(0, 30)), max_size=40))
 def test_through_any_sequence_the_overlay_of_the_living_keeps_its_promise(
     degree_max: int, steps: list[tuple[str, int]]

@@ -1,5 +1,6 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 
 from hanse.topology.model import Link, link_of
 from hanse.topology.placement import STRATEGIES, Candidate, Placement, place_as_seeds, place_balanced
@@ -50,7 +51,7 @@ def test_the_balanced_strategy_grows_no_hub_around_the_fastest() -> None:
     assert place_balanced(candidates, [], 5) == Placement((2, 1))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.sampled_from(sorted(STRATEGIES)),
     st.integers(2, 6),

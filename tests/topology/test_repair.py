@@ -4,6 +4,7 @@ import networkx as nx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 
 from hanse.topology.blocks import BlockTree
 from hanse.topology.model import Link, link_of
@@ -61,7 +62,7 @@ def overlays(draw: st.DrawFn, nodes_max: int = 14) -> tuple[list[int], set[Link]
     return list(range(count)), links, degree_max
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=examples(250), deadline=None)
 @given(overlays())
 def test_any_overlay_is_connected_and_two_connected_within_the_degree(
     overlay: tuple[list[int], set[Link], int],
@@ -70,7 +71,7 @@ def test_any_overlay_is_connected_and_two_connected_within_the_degree(
     check(living, apply(links, repair(living, links, degree_max)), degree_max)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(overlays())
 def test_with_room_the_links_added_are_the_fewest_and_none_is_removed(
     overlay: tuple[list[int], set[Link], int],
@@ -81,7 +82,7 @@ def test_with_room_the_links_added_are_the_fewest_and_none_is_removed(
     assert len(plan.add) == fewest_links(living, links)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(overlays())
 def test_without_room_no_more_links_are_added_than_the_fewest_with_room(
     overlay: tuple[list[int], set[Link], int],
@@ -90,7 +91,7 @@ def test_without_room_no_more_links_are_added_than_the_fewest_with_room(
     assert len(repair(living, links, degree_max).add) <= max(fewest_links(living, links), 0)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(overlays())
 def test_a_repaired_overlay_needs_no_repair(overlay: tuple[list[int], set[Link], int]) -> None:
     living, links, degree_max = overlay
@@ -98,7 +99,7 @@ def test_a_repaired_overlay_needs_no_repair(overlay: tuple[list[int], set[Link],
     assert repair(living, repaired, degree_max) == Repair((), ())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(3, 40), st.integers(2, 6), st.data())
 def test_after_every_loss_of_a_placed_overlay_the_promise_holds(
     count: int, degree_max: int, data: st.DataObject
@@ -119,7 +120,7 @@ def test_after_every_loss_of_a_placed_overlay_the_promise_holds(
         check(living, links, degree_max)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(overlays(), st.data())
 def test_links_to_avoid_are_used_only_where_nothing_else_connects(
     overlay: tuple[list[int], set[Link], int], data: st.DataObject
@@ -205,7 +206,7 @@ def test_links_no_longer_needed_are_trimmed_the_first_first() -> None:
     assert trim([0, 1], {(0, 1)}, [(0, 1)]) == ()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(overlays())
 def test_trimming_keeps_what_holds(overlay: tuple[list[int], set[Link], int]) -> None:
     living, links, degree_max = overlay

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 from tests.pipeline.spool.rows import ROOMY, fill, numbers
 
 from hanse.errors import LocalError
@@ -74,7 +75,7 @@ def test_an_index_record_that_is_not_whole_is_not_visible(tmp_path: Path) -> Non
     bytes_max=st.none() | st.integers(0, 6000),
     end=st.integers(0, len(SIZES) - 1),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_a_batch_goes_as_far_as_both_limits_allow_and_at_least_one_block(
     spool: tuple[Path, list[Position]], start: int, rows_max: int | None, bytes_max: int | None, end: int
 ) -> None:
@@ -98,7 +99,7 @@ def test_a_batch_goes_as_far_as_both_limits_allow_and_at_least_one_block(
 
 
 @given(start=st.integers(-1, len(SIZES) - 1), end=st.integers(-1, len(SIZES) - 1), slice_bytes=st.integers(1, 4000))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_slices_hold_every_row_between_two_positions_once_and_in_order(
     spool: tuple[Path, list[Position]], start: int, end: int, slice_bytes: int
 ) -> None:
