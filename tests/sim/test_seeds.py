@@ -112,7 +112,7 @@ def test_a_thousand_seeds_keep_every_promise() -> None:
 
 
 def test_without_faults_nothing_is_lost_at_all_and_order_holds() -> None:
-    result = run_seed(3, SeedProfile(brokers=12, has_faults=False))
+    (result,) = live_through([3], SeedProfile(brokers=12, has_faults=False))
     assert not result.failure, result.failure
     assert result.reordered == 0
     # Only what was published while the federation was still starting may be missing.
@@ -177,7 +177,7 @@ def test_same_seed_same_life_also_with_other_string_hashes() -> None:
 
 
 def test_the_wire_changes_nothing_but_the_trace() -> None:
-    lives = [run_seed(6, SeedProfile(brokers=8, is_wire=is_wire)) for is_wire in (True, False)]
+    lives = live_through([6], *(SeedProfile(brokers=8, is_wire=is_wire) for is_wire in (True, False)))
     for life in lives:
         life.seconds, life.trace_hash, life.control_bytes, life.reproduce = 0.0, "", 0, ""
     assert dataclasses.asdict(lives[0]) == dataclasses.asdict(lives[1])
@@ -202,9 +202,9 @@ def test_a_failure_names_the_one_command_that_shows_it_again() -> None:
 
 def test_redundancy_is_drawn_from_the_seed_and_named_where_it_is_not() -> None:
     calm = SeedProfile(brokers=4, has_faults=False, is_wire=False)
-    lives = [run_seed(seed, calm) for seed in (20, 21)]
+    lives = live_through([20, 21], calm)
     assert [life.redundancy for life in lives] == [1, 2]
-    given = run_seed(21, dataclasses.replace(calm, redundancy=1))
+    (given,) = live_through([21], dataclasses.replace(calm, redundancy=1))
     assert given.redundancy == 1
     assert given.reproduce.endswith("--no-wire --redundancy 1")
 
