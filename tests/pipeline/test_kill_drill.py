@@ -121,6 +121,8 @@ def _has_begun(lake: Path) -> bool:
     return (lake / "checkpoints" / "bronze_mqtt" / "metadata").exists()
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_three_kills_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
     drill(tmp_path, messages=20_000, collector_kills=2, driver_kills=1, per_s=2500, seed=3)
 

@@ -109,6 +109,7 @@ def spool_telemetry(root: Path, rows: list[tuple[float, str]]) -> None:
         writer.append(batch, received_us_min=min(times_us), received_us_max=max(times_us))
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_the_query_tells_of_a_federator_that_fell_silent_and_of_its_return(spark: SparkSession, tmp_path: Path) -> None:
     one, two = topic_for("resource", "1"), topic_for("flow", "2")

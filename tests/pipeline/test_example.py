@@ -1,0 +1,76 @@
+"""The example of the docs, against a real Mosquitto: on the tests' own session, and as a user runs it."""
+
+import os
+import runpy
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+from tests.brokers import Mosquitto
+from tests.pipeline.collecting import CollectorProcess
+from tests.pipeline.publishing import publish, wait_for
+
+from hanse.pipeline.collector_settings import CollectorSettings
+from hanse.pipeline.collector_status import read_status
+
+pytestmark = [pytest.mark.spark, pytest.mark.processes]
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "mqtt_to_delta.py"
+
+
+def is_collecting(spool: Path, producer: str) -> bool:
+    status = read_status(spool, producer)
+    return status is not None and status.state == "collecting"
+
+
+@contextmanager
+def thousand_messages(lake: Path) -> Iterator[list[str]]:
+    """The example's words; the broker keeps 1,000 messages for the session that its collector will find again."""
+    with Mosquitto("max_queued_messages 0") as broker:
+        settings = CollectorSettings(url=broker.url, topics=("sensors/#",), spool=str(lake / "spool"))
+        with CollectorProcess(settings) as collector:
+            wait_for("collecting", lambda: is_collecting(lake / "spool", settings.client_id))
+            assert collector.stop() == (0, "")
+        publish(broker.url, [(f"sensors/{n % 3}", str(n).encode()) for n in range(1000)])
+        yield [broker.url, "sensors/#", str(lake)]
+
+
+def check(lake: Path, said: str) -> None:
+    assert "1000 rows added" in said
+    found = DeltaTable(str(lake / "messages")).to_pyarrow_table()
+    assert sorted(int(payload) for payload in found.column("payload").to_pylist()) == list(range(1000))
+
+
+@pytest.mark.usefixtures("spark")
+def test_the_example_carries_mqtt_into_a_delta_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It asks for a session and gets the one that is there: to start another costs 20 s of a processor."""
+    assert len(EXAMPLE.read_text().splitlines()) < 40
+    with thousand_messages(tmp_path) as words:
+        monkeypatch.setattr(sys, "argv", [str(EXAMPLE), *words])
+        runpy.run_path(str(EXAMPLE), run_name="__main__")
+    check(tmp_path, capsys.readouterr().out)
+    assert SparkSession.getActiveSession() is not None
+
+
+@pytest.mark.slow
+def test_the_example_runs_by_itself(tmp_path: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "PYSPARK_PYTHON": sys.executable}
+    with thousand_messages(tmp_path) as words:
+        result = subprocess.run(
+            [sys.executable, str(EXAMPLE), *words],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=environment,
+            timeout=200,
+        )
+    assert result.returncode == 0, result.stderr
+    check(tmp_path, result.stdout)
