@@ -21,7 +21,14 @@ SHAPES = {
 }
 
 
-@pytest.fixture(scope="module", params=list(SHAPES))
+# The ring has links by broker too, and the other grid has nine; this one takes as long as the three others.
+LONG = "grid of nine, links by broker"
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(shape, marks=pytest.mark.slow) if shape == LONG else shape for shape in SHAPES],
+)
 def federation(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningFederation]:
     brokers, words = SHAPES[request.param]
     with RunningFederation(tmp_path_factory.mktemp("federation"), brokers, *words) as running:
