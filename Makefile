@@ -1,7 +1,7 @@
 # make setup     what the tests and `make up` need, installed where it is missing; quick when nothing is
 # make up        a federation of five brokers on this machine, until Ctrl-C
-# make test      checks and tests, set up from nothing, within 15 minutes on two cores
-# make test-all  the same and the long ones
+# make test      checks and tests, in some minutes on two cores, and five more to set up from nothing
+# make test-all  the same with all examples, and the long ones
 # make check     format, lint, types, import contracts
 # make format    formats, and mends what the linter can mend
 # make bench     the figures of docs/benchmarks.md, on a machine that does nothing else; takes its time
@@ -27,11 +27,20 @@ format: setup
 	$(bin)/ruff format .
 	$(bin)/ruff check --fix .
 
-# Most of the tests with real processes wait: five at a time fill two cores.
-test: check
-	$(bin)/pytest -n 5 --dist loadfile --no-loadscope-reorder
+# Most of the tests with real processes wait: six at a time fill two cores. What of the checks takes half a minute of one
+# core runs beside them, and is shown after them.
+test: setup
+	$(bin)/ruff format --check .
+	$(bin)/ruff check .
+	@log=$$(mktemp); { $(bin)/mypy && $(bin)/lint-imports --no-logo; } >$$log 2>&1 & checks=$$!; \
+	$(bin)/pytest -n 6 --dist loadfile --no-loadscope-reorder; tests=$$?; \
+	wait $$checks; checked=$$?; cat $$log; rm -f $$log; \
+	[ $$checked -eq 0 ] || echo "make test: mypy or the import contracts found something, see above"; \
+	[ $$tests -eq 0 ] || echo "make test: tests failed, see above"; \
+	[ $$tests -eq 0 ] && [ $$checked -eq 0 ]
 
 test-all: export HANSE_FUZZ_SECONDS ?= 600
+test-all: export HANSE_TEST_EXAMPLES ?= 100
 test-all: export HANSE_SETUP = all
 test-all: check
 	$(bin)/pytest -m "slow or not slow" --timeout 7200

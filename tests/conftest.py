@@ -2,9 +2,11 @@
 
 import os
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests.budget import examples
 from xdist.scheduler import LoadFileScheduling
 
 # Here the sources run, so that a test may replace a method and coverage sees lines; the processes that tests start run
@@ -19,7 +21,9 @@ if _asked is None:
 
 # How long an example takes, or is drawn, is the machine's affair: others may work on it. Loaded before any test module
 # is imported, so that settings of a test's own begin with these.
-settings.register_profile("hanse", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "hanse", max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("hanse")
 
 # Spark's JVMs live for a minute or two here: what the second compiler costs them they never get back (102 s of
@@ -27,9 +31,20 @@ settings.load_profile("hanse")
 # the tests start as processes.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
-# Each file runs in one process. Those that take minutes on a processor begin, so that none of them is left alone at the
+# Each file runs in one process. Those that take longest begin, in this order, so that none of them is left alone at the
 # end; then those with the most tests, as pytest-xdist has it by itself (`--no-loadscope-reorder` leaves it to us).
-_FIRST = ("test_seeds.py", "test_mqtt_on_spark.py", "test_custody_points.py", "test_faults.py", "test_kill_drill.py")
+_FIRST = (
+    "pipeline/sources/test_mqtt_on_spark.py",
+    "sim/test_seeds.py",
+    "lab/chaos/test_faults.py",
+    "federator/test_federation.py",
+    "federator/test_other_makes.py",
+    "federator/test_managed.py",
+    "sim/test_custody_points.py",
+    "cli/test_manager.py",
+    "pipeline/test_leaf_collector.py",
+    "federator/test_lane_live.py",
+)
 
 # The files that work on the test process's own Spark session run in one process, one after another: what they do takes
 # a second where the session is warm, and each further session costs 20 s of a processor.
@@ -37,6 +52,7 @@ _ON_ONE_SESSION = (
     "tests/pipeline/analytics/",
     "tests/pipeline/jobs/",
     "tests/pipeline/sources/test_mqtt_on_spark.py",
+    "tests/pipeline/test_example.py",
     "tests/pipeline/test_tables.py",
 )
 
@@ -44,7 +60,8 @@ _ON_ONE_SESSION = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Bring the files into the order in which they are begun; within a file nothing changes."""
     sizes = Counter(item.path for item in items)
-    items.sort(key=lambda item: (item.path.name not in _FIRST, -sizes[item.path], str(item.path)))
+    first = {Path(__file__).parent / name: place for place, name in enumerate(_FIRST)}
+    items.sort(key=lambda item: (first.get(item.path, len(first)), -sizes[item.path], str(item.path)))
 
 
 class _Scheduling(LoadFileScheduling):  # type: ignore[misc]
