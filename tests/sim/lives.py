@@ -8,19 +8,19 @@ from concurrent.futures import ProcessPoolExecutor
 
 from hanse.sim.seeds import SeedProfile, SeedResult, run_seed
 
+# So many lives take what the other tests leave of the processors: they are the longest of all, all processors can work
+# on them, and who waits for them at the end waits on a machine that does nothing else.
+MANY = 20
+
 
 @functools.cache
-def _pool() -> ProcessPoolExecutor:
-    """One for all tests of this process: to start one takes as long as half a life.
-
-    Its processes take what the other tests leave of the processors. Fifty lives are the longest of all, and who waits
-    for them waits on a machine that does nothing else.
-    """
+def _pool(niceness: int) -> ProcessPoolExecutor:
+    """One for all tests of this process: to start one takes as long as half a life."""
     spawn = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(os.cpu_count(), mp_context=spawn, initializer=os.nice, initargs=(10,))
+    return ProcessPoolExecutor(os.cpu_count(), mp_context=spawn, initializer=os.nice, initargs=(niceness,))
 
 
 def live_through(seeds: Iterable[int], *profiles: SeedProfile) -> list[SeedResult]:
     """One for each seed, in their order; with several profiles all seeds by each."""
     pairs = [(seed, profile) for profile in profiles or (SeedProfile(),) for seed in seeds]
-    return list(_pool().map(run_seed, *zip(*pairs, strict=True)))
+    return list(_pool(10 if len(pairs) >= MANY else 0).map(run_seed, *zip(*pairs, strict=True)))
