@@ -1,6 +1,5 @@
 """Whole lives of a federation on all processors, in processes where the extensions run (`hanse.compiled`)."""
 
-import functools
 import multiprocessing
 import os
 from collections.abc import Iterable
@@ -13,11 +12,23 @@ from hanse.sim.seeds import SeedProfile, SeedResult, run_seed
 MANY = 20
 
 
-@functools.cache
+# By niceness, for all tests of a file: to start one takes as long as half a life.
+_pools: dict[int, ProcessPoolExecutor] = {}
+
+
 def _pool(niceness: int) -> ProcessPoolExecutor:
-    """One for all tests of this process: to start one takes as long as half a life."""
-    spawn = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(os.cpu_count(), mp_context=spawn, initializer=os.nice, initargs=(niceness,))
+    if niceness not in _pools:
+        spawn = multiprocessing.get_context("spawn")
+        _pools[niceness] = ProcessPoolExecutor(
+            os.cpu_count(), mp_context=spawn, initializer=os.nice, initargs=(niceness,)
+        )
+    return _pools[niceness]
+
+
+def close() -> None:
+    """End the processes."""
+    while _pools:
+        _pools.popitem()[1].shutdown()
 
 
 def live_through(seeds: Iterable[int], *profiles: SeedProfile) -> list[SeedResult]:

@@ -1,0 +1,13 @@
+"""What holds for the tests of the simulator."""
+
+from collections.abc import Iterator
+
+import pytest
+from tests.sim import lives
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_process_outlives_its_file() -> Iterator[None]:
+    """Other files look for processes that stayed behind."""
+    yield
+    lives.close()
