@@ -154,7 +154,7 @@ def _run_round(
     def one(data: bytes, other: bytes, seed: int) -> None:
         nonlocal examples
         if failed or (examples >= at_least and time.monotonic() > deadline):
-            raise _RoundOverError
+            raise _RoundOverError("the time is up")
         examples += 1
         is_watched = examples == 1
         if is_watched:
