@@ -39,12 +39,12 @@ def federation(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 def test_mosquitto_clients_meet_across_brokers(federation: RunningFederation, version: str) -> None:
     topic = f"hello/{version}"
     last = federation.port(federation.brokers - 1)
-    command = ["mosquitto_sub", "-p", str(last), "-V", version, "-t", "hello/#", "-C", "1", "-W", "20", "-v"]
+    command = ["mosquitto_sub", "-p", str(last), "-V", version, "-t", "hello/#", "-C", "1", "-W", "60", "-v"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as subscriber:
         eventually(lambda: federation.knows("hello/#"), "all federators know hello/#")
         words = ["mosquitto_pub", "-p", str(federation.port(0)), "-V", version, "-t", topic, "-m", "hi", "-q", "1"]
         subprocess.run(words, check=True)
-        out, _ = subscriber.communicate(timeout=25)
+        out, _ = subscriber.communicate(timeout=70)
     assert out == f"{topic} hi\n"
 
 
