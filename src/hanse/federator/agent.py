@@ -64,7 +64,6 @@ _log = logging.getLogger(__name__)
 
 # For this long after the start the host may hand in again what a former process has numbered.
 COME_AGAIN_S = 30.0
-_SUMMARIES = bytes((codec.SUMMARIES,))
 
 
 class Agent:
@@ -460,7 +459,7 @@ class Agent:
                         self.links.note_epoch(neighbour, control.epoch)
                     self._step(events.Received(neighbour, control))
                     continue
-                if data[start + 1 : min(start + 2, end)] == _SUMMARIES:
+                if end - start > 1 and data[start + 1] == codec.SUMMARIES:
                     self._step(events.Summarised(neighbour, codec.decode_summaries(data[start:end]), receipt))
                     continue
                 if topic == PROBE_TOPIC:
