@@ -212,6 +212,34 @@ def test_a_publication_that_was_acknowledged_only_after_the_kill_must_arrive() -
     assert (found.lost, found.not_durable) == (1, 0)
 
 
+@pytest.mark.parametrize("column", ["acked_s", "received_s"])
+def test_an_answer_that_was_read_after_the_kill_is_the_killed_brokers_while_its_connection_stands(column: str) -> None:
+    made = history()
+    sent = made.publishers[0]
+    span = Span(102.0, 102.0, 103.0, {ORIGIN: 102.0})
+    sent.connected(100.0)
+    getattr(sent, column)[19] = 102.4
+    lose(made, 19)
+    sent.disconnected(102.3)
+    assert (count(made, span).lost, count(made, span).not_durable) == (1, 0)
+    sent.connections = [(100.0, 102.5), (102.6, 0.0)]
+    assert (count(made, span).lost, count(made, span).not_durable) == (0, 1)
+    # One that the next broker answered is the next broker's.
+    getattr(sent, column)[19] = 102.7
+    assert (count(made, span).lost, count(made, span).not_durable) == (1, 0)
+
+
+def test_connections_are_noted_from_beginning_to_end() -> None:
+    sent = Sent(ORIGIN, (1,), 1)
+    sent.disconnected(1.0)  # an attempt that failed
+    for begin_s in (2.0, 5.0):
+        sent.connected(begin_s)
+        sent.disconnected(begin_s + 1.0)
+        sent.disconnected(begin_s + 2.0)
+    assert sent.connections == [(2.0, 3.0), (5.0, 6.0)]
+    assert [sent.answered_until_s(at_s) for at_s in (1.0, 2.5, 4.0, 5.5)] == [1.0, 3.0, 4.0, 6.0]
+
+
 def test_what_a_killed_broker_repeats_is_counted_apart_even_at_qos_2() -> None:
     made = history(qos=2)
     made.readers[0].seen[0].take(15, 104.0)

@@ -140,8 +140,13 @@ class Publisher(ClientHandler):
             if reason != ID_NOT_FOUND and self._first_number is not None and number >= self._first_number:
                 self.sent.refused[number - self._first_number] = 1
 
+    def on_connected(self, session_present: bool) -> None:  # noqa: ARG002 - the client's affair
+        """Note when: what is answered from here on, this broker answers."""
+        self.sent.connected(time.monotonic())
+
     def on_disconnected(self, error: HanseError | None) -> None:
         """What is under way will be sent again."""
+        self.sent.disconnected(time.monotonic())
         if error is None:
             return
         sent = self.sent

@@ -30,6 +30,21 @@ class Sent:
         self.received_s = array("d", bytes(8 * count))
         self.refused = bytearray(count)
         self.retried = bytearray(count)
+        # When its connections began and ended.
+        self.connections: list[tuple[float, float]] = []
+
+    def connected(self, now_s: float) -> None:
+        """A connection began."""
+        self.connections.append((now_s, 0.0))
+
+    def disconnected(self, now_s: float) -> None:
+        """It ended."""
+        if self.connections and not self.connections[-1][1]:
+            self.connections[-1] = (self.connections[-1][0], now_s)
+
+    def answered_until_s(self, killed_s: float) -> float:
+        """Until when answers of a broker that was killed were read: when the connection that stood then ended."""
+        return max([killed_s, *(end_s for begin_s, end_s in self.connections if begin_s <= killed_s)])
 
     def qos_of(self, number: int) -> int:
         """The QoS at which a message was published."""
