@@ -99,7 +99,7 @@ class SeedResult:
 def run_seed(seed: int, profile: SeedProfile | None = None, *, machine: MachineFactory = Machine) -> SeedResult:
     """Run one seed to its end, or to the first broken promise."""
     was_collecting = gc.isenabled()
-    # As in `hanse.sim.run`: what lives lives long, and there are next to no cycles. A seed takes 7 % less.
+    # As in `hanse.sim.run`: what lives lives long, and there are next to no cycles.
     gc.disable()
     try:
         return _run_seed(seed, profile or SeedProfile(), machine)
