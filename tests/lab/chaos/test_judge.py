@@ -1,11 +1,13 @@
 """The judge and what it reads, with histories that are made up: whatever is wrong with one has to be found."""
 
 import math
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from hanse.lab.chaos import stamp
-from hanse.lab.chaos.history import COPIES_MAX, History, Reader, Seen, Sent, Span
+from hanse.lab.chaos.history import COPIES_MAX, History, Reader, Seen, Sent, Span, write
 from hanse.lab.chaos.judge import DURABLE_S, SETTLE_S, Accounting, Evidence, count, judge
 from hanse.lab.chaos.stamp import Stamp
 
@@ -47,6 +49,24 @@ def test_a_history_in_which_all_came_once_keeps_every_promise() -> None:
     assert found.first_after_s == pytest.approx(0.002, abs=1e-6)
     assert verdicts(found) == set()
     assert verdicts(count(history(), None), has_fault=False) == set()
+
+
+def test_a_history_is_written_down_message_by_message(tmp_path: Path) -> None:
+    made = history()
+    lose(made, 17)
+    made.publishers[0].connected(99.0)
+    made.publishers[0].disconnected(102.5)
+    made.publishers[0].connected(102.75)
+    write(tmp_path / "below" / "one.csv", made, replace(SPAN, brokers_killed={LAST: 102.05}))
+    lines = (tmp_path / "below" / "one.csv").read_text().splitlines()
+    assert lines[:3] == [
+        "# fault: begun 0.100000, ended 1.000000; brokers killed: 4 at 0.050000",
+        "# publisher 0 at 0: connected -3.000000 to 0.500000, 0.750000 to ",
+        "publisher,number,qos,sent,received,acked,retried,refused,seen_at_4,copies_at_4",
+    ]
+    assert len(lines) == 3 + MESSAGES
+    assert lines[3 + 17] == "0,17,1,-0.300000,,-0.299000,0,0,,0"
+    assert lines[3 + 18] == "0,18,1,-0.200000,,-0.199000,0,0,-0.198000,1"
 
 
 def test_a_lost_message_is_found_and_named() -> None:

@@ -16,6 +16,8 @@ from hanse.lab.chaos.faults import FAULTS, NONE, named
 from hanse.lab.chaos.ground import BROKERS_DEFAULT, CONVERGED_S, INTERVAL_S, GivenGround, Ground, OwnGround
 from hanse.lab.chaos.rounds import Round, Workload, require, run_round
 
+# Below the directory.
+HISTORIES = "histories"
 _NO_TELL: Callable[[str], None] = lambda _: None  # noqa: E731
 
 
@@ -51,6 +53,8 @@ class Runner:
         self.results: list[Round] = []
         self.kept: Path | None = None
         self._tell = tell
+        # Where a federation of our own keeps its files, and histories of rounds that broke a promise are kept.
+        self._base = campaign.directory
         for name in campaign.faults:
             named(name)
 
@@ -60,7 +64,7 @@ class Runner:
             given = GivenGround(self.campaign.state_path)
             await self._rounds(given, self._todo(given), on_round)
             return self._held
-        base = self.campaign.directory or Path(tempfile.mkdtemp(prefix="hanse-chaos-"))
+        base = self._base = self.campaign.directory or Path(tempfile.mkdtemp(prefix="hanse-chaos-"))
         todo: list[tuple[str, int]] | None = None
         attempt = 0
         while todo is None or todo:
@@ -97,6 +101,8 @@ class Runner:
             result = await run_round(ground, named(name, ground.interval_s), self.campaign.workload, seed, self._tell)
             self.results.append(result)
             on_round(result)
+            if not result.held and self._base is not None:
+                self._tell(f"what became of each message is in {result.keep_history(self._base / HISTORIES)}")
             if not todo:
                 break
             try:

@@ -4,9 +4,11 @@ Times are of one monotonic clock, in seconds; 0 means never. A publisher's messa
 `number % topics`, so topic and QoS need no column.
 """
 
+import csv
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 COPIES_MAX = 255
 
@@ -114,3 +116,35 @@ class History:
 
     publishers: Sequence[Sent]
     readers: Sequence[Reader]
+
+
+def write(path: Path, history: History, span: Span | None) -> None:
+    """A history as a table, a row for each message, for who wants to see why the judge said what it said.
+
+    Times are seconds from the fault's begin (without a fault, of the machine's clock), empty for never. The lines at
+    the top say when the fault was, which brokers were killed, and when each publisher's connections stood.
+    """
+    zero_s = span.begin_s if span is not None else 0.0
+
+    def at(moment_s: float) -> str:
+        return f"{moment_s - zero_s:.6f}" if moment_s else ""
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8", newline="") as file:
+        if span is not None:
+            killed = ", ".join(f"{site} at {at(killed_s)}" for site, killed_s in span.brokers_killed.items()) or "none"
+            file.write(f"# fault: begun {at(span.began_s)}, ended {at(span.end_s)}; brokers killed: {killed}\n")
+        for number, sent in enumerate(history.publishers):
+            stood = ", ".join(f"{at(begin_s)} to {at(end_s)}" for begin_s, end_s in sent.connections)
+            file.write(f"# publisher {number} at {sent.site}: connected {stood or 'never'}\n")
+        rows = csv.writer(file, lineterminator="\n")
+        sites = [reader.site for reader in history.readers]
+        seen_by = [name for site in sites for name in (f"seen_at_{site}", f"copies_at_{site}")]
+        rows.writerow(["publisher", "number", "qos", "sent", "received", "acked", "retried", "refused", *seen_by])
+        for k, sent in enumerate(history.publishers):
+            for number in range(sent.count):
+                seen = [reader.seen[k] for reader in history.readers]
+                arrivals = [cell for one in seen for cell in (at(one.first_s[number]), one.copies[number])]
+                times = [at(column[number]) for column in (sent.sent_s, sent.received_s, sent.acked_s)]
+                tried = (sent.retried[number], sent.refused[number])
+                rows.writerow([k, number, sent.qos_of(number), *times, *tried, *arrivals])

@@ -15,10 +15,11 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from hanse.errors import HanseError, LocalError, Unavailable
-from hanse.lab.chaos import pages
+from hanse.lab.chaos import history, pages
 from hanse.lab.chaos.clients import Publisher, Subscriber, filter_of
 from hanse.lab.chaos.faults import NONE, Fault, Flow
 from hanse.lab.chaos.ground import CONVERGED_S, Ground
@@ -82,6 +83,8 @@ class Round:
     accounting: Accounting
     verdicts: list[Verdict]
     converged_s: float | None
+    history: History
+    span: Span | None
     drops: dict[str, int] = field(default_factory=dict)
     counters: dict[int, dict[str, float]] = field(default_factory=dict)
     took_s: float = 0.0
@@ -91,8 +94,14 @@ class Round:
         """Whether every promise did."""
         return all(verdict.held for verdict in self.verdicts)
 
+    def keep_history(self, directory: Path) -> Path:
+        """Write down what each message's way was, and say where."""
+        path = directory / f"{self.fault}-qos-{self.workload.qos or 'mix'}-seed-{self.seed}.csv"
+        history.write(path, self.history, self.span)
+        return path
+
     def to_json(self) -> dict[str, Any]:
-        """All of it."""
+        """All of it, without the history."""
         return {
             "fault": self.fault,
             "target": self.target,
@@ -152,8 +161,8 @@ async def run_round(
         tell("waiting for what is under way")
         await _drain(publishers, subscribers, workload)
         after = await _settled(ground)
-        history = History([one.sent for one in publishers], [one.reader for one in subscribers])
-    accounting = count(history, span)
+        told = History([one.sent for one in publishers], [one.reader for one in subscribers])
+    accounting = count(told, span)
     drops = pages.drops(before, after)
     bound_s = fault.converged_bound_s if fault is not None else CONVERGED_S
     held = {
@@ -172,6 +181,8 @@ async def run_round(
         accounting,
         judge(accounting, evidence),
         converged_s,
+        told,
+        span,
         drops,
         {place.site: pages.changes(before[place.site], after[place.site]) for place in ground.places},
         time.monotonic() - began_s,
