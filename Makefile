@@ -1,7 +1,7 @@
 # make setup     what the tests and `make up` need, installed where it is missing; quick when nothing is
 # make up        a federation of five brokers on this machine, until Ctrl-C
 # make test      checks and tests, in some minutes on two cores, and five more to set up from nothing
-# make test-all  the same with all examples, and the long ones
+# make test-all  the same with all examples, and the long ones; fuzzing once on the sources and once on the extensions
 # make check     format, lint, types, import contracts
 # make format    formats, and mends what the linter can mend
 # make bench     the figures of docs/benchmarks.md, on a machine that does nothing else; takes its time
@@ -44,6 +44,7 @@ test-all: export HANSE_TEST_EXAMPLES ?= 100
 test-all: export HANSE_SETUP = all
 test-all: check
 	$(bin)/pytest -m "slow or not slow" --timeout 7200
+	HANSE_TEST_COMPILED=1 $(bin)/pytest -m "slow or not slow" --timeout 7200 tests/fuzz
 
 bench: setup
 	$(bin)/python bench/run_all.py

@@ -10,14 +10,17 @@ from tests.budget import examples
 from xdist.scheduler import LoadFileScheduling
 
 # Here the sources run, so that a test may replace a method and coverage sees lines; the processes that tests start run
-# the extensions, where there are any, as an operator's do (`hanse.compiled`).
+# the extensions, where there are any, as an operator's do (`hanse.compiled`). HANSE_TEST_COMPILED=1 runs the extensions
+# here too, for fuzzing; what a target replaces to look at it is then left as it is.
+_is_compiled = bool(os.environ.get("HANSE_TEST_COMPILED"))
 _asked = os.environ.get("HANSE_PURE")
-os.environ["HANSE_PURE"] = "1"
+if not _is_compiled:
+    os.environ["HANSE_PURE"] = "1"
 import hanse  # noqa: E402 - whose import decides
 
-assert not hanse.is_compiled
+assert hanse.is_compiled == _is_compiled, "HANSE_TEST_COMPILED is set, and the extensions are not there: make setup"
 if _asked is None:
-    del os.environ["HANSE_PURE"]
+    os.environ.pop("HANSE_PURE", None)
 
 # How long an example takes, or is drawn, is the machine's affair: others may work on it. Loaded before any test module
 # is imported, so that settings of a test's own begin with these.

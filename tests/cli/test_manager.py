@@ -108,6 +108,7 @@ def test_a_manager_places_watches_and_relinks_real_brokers(tmp_path: Path) -> No
         print(f"detected after {detection_s:.2f} s at an interval of 1 s")
 
 
+@pytest.mark.slow
 def test_the_seeds_availability_scenario_relinks_the_one_that_lost_both_neighbours(tmp_path: Path) -> None:
     with ExitStack() as stack:
         here = stack.enter_context(manager(tmp_path, "--health-interval", "1s"))
@@ -127,6 +128,7 @@ def test_the_seeds_availability_scenario_relinks_the_one_that_lost_both_neighbou
         assert here.get("/api/v1/topology")["isTwoConnected"]
 
 
+@pytest.mark.slow
 def test_a_manager_that_was_killed_finds_out_what_happened_meanwhile(tmp_path: Path) -> None:
     quick = ("--health-interval", "1s", "--lease", "1s")
     with Mosquitto() as a, Mosquitto() as b, Mosquitto() as c:
@@ -141,6 +143,7 @@ def test_a_manager_that_was_killed_finds_out_what_happened_meanwhile(tmp_path: P
             assert [one["neighborsAmount"] for one in after.get("/api/v1/federators")] == [1, 1]
 
 
+@pytest.mark.slow
 def test_sigterm_ends_it_in_order_with_streams_and_polls_open(tmp_path: Path) -> None:
     with manager(tmp_path) as here, httpx.Client(base_url=here.url, timeout=30) as client:
         joined = here.join("tcp://127.0.0.1:1")
@@ -158,7 +161,8 @@ def test_sigterm_ends_it_in_order_with_streams_and_polls_open(tmp_path: Path) ->
         assert [one["id"] for one in again.get("/api/v1/topology")["federators"]] == [0]
 
 
-@pytest.mark.parametrize("lease", ["3s", pytest.param("6s", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("lease", ["3s", "6s"])
 def test_the_standby_takes_over_from_a_killed_manager_within_15_seconds(tmp_path: Path, lease: str) -> None:
     # The second, 6 s, is the default.
     with manager(tmp_path, "--lease", lease) as first, manager(tmp_path, "--lease", lease) as second:
@@ -205,6 +209,7 @@ def test_with_tls_and_a_token_it_listens_beyond_loopback(tmp_path: Path) -> None
             assert again.status_code == 403
 
 
+@pytest.mark.slow
 def test_attack_bodies_of_10_mb_do_not_grow_the_manager(tmp_path: Path) -> None:
     with manager(tmp_path) as here, httpx.Client(base_url=here.url, timeout=30) as client:
         here.get("/api/v1/topology")

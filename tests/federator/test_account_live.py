@@ -101,6 +101,7 @@ def published(found: dict[str, Any], group: str) -> dict[int, int]:
     return {one["origin"]: one["published"] for one in found["accounts"] if one["group"] == group}
 
 
+@pytest.mark.slow
 def test_a_ring_under_load_balances_whole_and_with_a_link_that_breaks(scene: Scene) -> None:
     brokers, federators, link = scene
     with (

@@ -35,6 +35,7 @@ MESSAGES = 60_000
 ROUNDS = 10
 
 
+@pytest.mark.slow
 def test_a_stream_goes_by_the_lane_and_comes_once_in_order_also_when_interest_turns(tmp_path: Path) -> None:
     """In the middle of a stream from 0 to 1 someone at 0 wants what is published at 1, the stream's own topic."""
     with RunningFederation(tmp_path, 2, "--overlay", "line") as federation, Client(federation.port(0)) as reader:

@@ -22,6 +22,7 @@ DEADLINE_S = 45.0
 RING_OF_SIX = {k: {(k - 1) % 6, (k + 1) % 6} for k in range(6)}
 
 
+@pytest.mark.slow
 def test_the_seeds_availability_scenario(tmp_path: Path) -> None:
     """Nine placed by the manager; two that are the only neighbours of a third stop; its subscriber receives again."""
     with Managed(tmp_path, 9, health_interval="2s", announcement_interval="1s") as federation:
@@ -48,6 +49,7 @@ def test_the_seeds_availability_scenario(tmp_path: Path) -> None:
         assert federation.topology()["isTwoConnected"]
 
 
+@pytest.mark.slow
 def test_the_cut_that_the_seeds_rule_never_heals(tmp_path: Path) -> None:
     """A ring of six loses two opposite ones: two pieces of two, and nobody without a neighbour."""
     with Managed(tmp_path, 6, shape="ring") as federation, Stream(federation, 1, 4, "cut/x", every_s=0.05) as stream:
@@ -130,6 +132,7 @@ def lose_two_without_a_manager(federation: Managed) -> None:
         stream.await_message(time.monotonic(), DEADLINE_S)
 
 
+@pytest.mark.slow
 def test_without_a_manager_nothing_is_lost_and_the_dead_are_routed_around(tmp_path: Path) -> None:
     """The ring of six again, and this time nobody is there to mend it."""
     with Managed(tmp_path, 6, shape="ring") as federation:

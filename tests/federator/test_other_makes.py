@@ -20,7 +20,8 @@ from hanse.interest.vendor import RABBITMQ_OWN
 from hanse.local.nats import Nats
 from hanse.local.rabbitmq import Rabbitmq
 
-pytestmark = pytest.mark.processes
+# RabbitMQ alone takes twenty seconds of a processor to start; a host of 3.1.1 is in `test_broker_version` too.
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 AnyBroker = Mosquitto | Rabbitmq | Nats
 USER = "hanse"
@@ -235,7 +236,7 @@ def test_interest_ends_with_the_session_of_the_last_subscriber(makes: Makes) -> 
 
 
 # RabbitMQ takes its time to end and to start.
-@pytest.mark.parametrize("make", ["mosquitto", "nats", pytest.param("rabbitmq", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("make", NAMES)
 def test_after_a_restart_of_a_broker_messages_cross_again(makes: Makes, make: str) -> None:
     others = [other for other in NAMES if other != make]
     broker = makes.brokers[make]

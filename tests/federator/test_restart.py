@@ -34,6 +34,7 @@ def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 Scene = tuple[list[Mosquitto], list[Federator]]
+BOTH = ["direct", pytest.param("broker", marks=pytest.mark.slow)]
 
 
 def epoch(federator: Federator) -> int:
@@ -41,7 +42,7 @@ def epoch(federator: Federator) -> int:
     return found
 
 
-@pytest.mark.parametrize("scene", ["direct", "broker"], indirect=True)
+@pytest.mark.parametrize("scene", BOTH, indirect=True)
 def test_a_killed_federator_comes_back_with_a_later_epoch_and_its_first_message_is_delivered(scene: Scene) -> None:
     brokers, federators = scene
     with Client(brokers[2].port) as subscriber, Client(brokers[0].port) as publisher:
@@ -78,7 +79,7 @@ def test_interest_known_before_a_restart_is_kept(scene: Scene) -> None:
         subscriber.expect(1)
 
 
-@pytest.mark.parametrize("scene", ["direct", "broker"], indirect=True)
+@pytest.mark.parametrize("scene", BOTH, indirect=True)
 def test_a_broker_that_restarts_is_subscribed_again(scene: Scene) -> None:
     brokers, federators = scene
     with Client(brokers[2].port) as subscriber:
@@ -109,7 +110,7 @@ def _arrives(publisher: Client, subscriber: Client) -> bool:
     return len(subscriber.messages) > count
 
 
-@pytest.mark.parametrize("scene", ["direct", "broker"], indirect=True)
+@pytest.mark.parametrize("scene", BOTH, indirect=True)
 def test_sigterm_leaves_the_meshes_and_the_others_forget_at_once(scene: Scene) -> None:
     brokers, federators = scene
     with Client(brokers[2].port) as subscriber:
@@ -145,6 +146,7 @@ def federators_port(federator: Federator) -> int:
     return int(federator.words[federator.words.index("--broker") + 1].rsplit(":", 1)[1])
 
 
+@pytest.mark.slow
 def test_a_ring_heals_when_one_of_it_is_killed(tmp_path: Path) -> None:
     with Mosquitto(*LOG_LINES) as one, Mosquitto(*LOG_LINES) as two, Mosquitto(*LOG_LINES) as three:
         brokers = [one, two, three]

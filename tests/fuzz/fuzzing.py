@@ -7,7 +7,7 @@ Rules:
 - An input is taken, or refused with one of the errors that the target names, in a sentence that can be printed.
   Anything else is a failure: it is shortened, shown in hexadecimal, and belongs into `corpus/<target>.txt` for ever.
 - The first example of every round is watched: with all its mutants (of a slow target with a few) it may hold 20 MB at
-  no moment.
+  no moment. Of a slow target the mutants end with the budget, after a few.
 - Time is judged by comparing sizes: eight times the bytes may cost at most three times as much a byte.
 """
 
@@ -34,7 +34,8 @@ EXAMPLES_A_ROUND = 40
 EXAMPLES_AT_LEAST = 3
 MUTANTS_AN_EXAMPLE = 30
 # To be watched makes an input five times as slow.
-WATCHED_OF_SLOW = 5
+WATCHED_OF_SLOW = 2
+MUTANTS_OF_SLOW_AT_LEAST = 6
 # The longest input whose every prefix and every bit is tried.
 WHOLE_BYTES_MAX = 200
 
@@ -168,6 +169,8 @@ def _run_round(
                     is_watched = False
                     _note_growth(data, before, failed)
                     tracemalloc.stop()
+                if is_slow and count >= MUTANTS_OF_SLOW_AT_LEAST and time.monotonic() > deadline:
+                    break
                 try:
                     _take(mutant, take, refusals)
                 except BaseException as error:  # noqa: BLE001 - whatever it is, it is what was looked for

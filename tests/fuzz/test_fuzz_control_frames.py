@@ -4,6 +4,7 @@ nothing of it is forwarded.
 The target is a control frame's bytes. What the decoder takes is exactly what an encoder makes.
 """
 
+import pytest
 from tests.fuzz.fuzzing import assert_linear, fuzz
 from tests.protocol.strategies import CONTROL_FRAMES
 
@@ -20,6 +21,7 @@ def test_whatever_a_control_frame_holds_it_is_read_or_refused() -> None:
     fuzz("control_frames", CONTROL_FRAMES.map(codec.encode_control), take)
 
 
+@pytest.mark.slow
 def test_a_control_frame_of_a_megabyte_is_read_in_linear_time() -> None:
     def changes(size: int) -> bytes:
         many = tuple(ClaimChange(f"group/{n:010}", 1) for n in range(size // 20))

@@ -4,6 +4,7 @@ nothing of it is forwarded.
 The target is a data frame's bytes. What is taken of it says the same when it is sent on.
 """
 
+import pytest
 from tests.fuzz.fuzzing import assert_linear, fuzz
 from tests.protocol.net import packet
 from tests.protocol.strategies import batches
@@ -26,6 +27,7 @@ def test_whatever_a_data_frame_holds_it_is_read_or_refused() -> None:
     fuzz("data_frames", batches().map(codec.encode_data), take)
 
 
+@pytest.mark.slow
 def test_a_data_frame_of_a_megabyte_is_read_in_linear_time() -> None:
     def runs(size: int) -> bytes:
         return codec.encode_data([Run(n, 1, 0, 1, 0, 1, (f"g/{n % 50}",), packet("a")) for n in range(size // 20)])

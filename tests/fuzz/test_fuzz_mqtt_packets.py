@@ -5,6 +5,7 @@ The target is a peer's byte stream: the splitter, in pieces of any size, and the
 """
 
 import mqtt5
+import pytest
 from hypothesis import strategies as st
 from tests.fuzz.fuzzing import assert_linear, fuzz
 
@@ -74,6 +75,7 @@ def test_whatever_a_peer_sends_it_is_read_or_refused() -> None:
     fuzz("mqtt_packets", STREAMS, take)
 
 
+@pytest.mark.slow
 def test_a_stream_of_a_megabyte_is_read_in_linear_time() -> None:
     publish = mqtt5.PublishPacket("a/b", b"x" * 20).write()
     assert_linear(lambda size: publish * (size // len(publish)), take)

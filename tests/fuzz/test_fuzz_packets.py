@@ -5,6 +5,7 @@ The target is a run's body, as a hop looks at it: where packets end, their topic
 them whole.
 """
 
+import pytest
 from hypothesis import strategies as st
 from tests.fuzz.fuzzing import assert_linear, fuzz
 from tests.protocol.net import packet
@@ -49,6 +50,7 @@ def test_whatever_a_body_holds_it_is_split_or_refused() -> None:
     fuzz("packets", BODIES, agree)
 
 
+@pytest.mark.slow
 def test_a_body_of_a_megabyte_is_split_in_linear_time() -> None:
     assert_linear(lambda size: packet("a/b", b"xy") * (size // 10), take)
     assert_linear(lambda size: packet("a/b", b"x" * size), take)

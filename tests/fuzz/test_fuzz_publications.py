@@ -4,6 +4,7 @@ nothing of it is forwarded.
 The target is a run that a neighbour sent: what the reader takes is canonical, byte for byte, and can be worked on.
 """
 
+import pytest
 from hypothesis import strategies as st
 from tests.fuzz.fuzzing import assert_linear, fuzz
 from tests.mqtt.test_publication import packets
@@ -32,6 +33,7 @@ def test_whatever_a_run_holds_it_is_read_or_refused() -> None:
     fuzz("publications", RUNS, take)
 
 
+@pytest.mark.slow
 def test_a_run_of_a_megabyte_is_read_in_linear_time() -> None:
     def many(size: int) -> bytes:
         return b"".join(publication.encode(f"a/{n % 300}", b"x" * (n % 9), qos=n % 3) for n in range(size // 14))

@@ -4,6 +4,7 @@ nothing of it is forwarded.
 The target is what a broker sends over the lane's WebSocket: the answer to the handshake, and frames.
 """
 
+import pytest
 from hypothesis import strategies as st
 from tests.fuzz.fuzzing import assert_linear, fuzz
 
@@ -28,6 +29,7 @@ def test_whatever_a_broker_answers_the_lane_stands() -> None:
     fuzz("websocket", ANSWERS.map(lambda frames: HEAD + b"".join(frames)), take)
 
 
+@pytest.mark.slow
 def test_a_megabyte_is_read_in_linear_time() -> None:
     assert_linear(lambda size: HEAD + LET_IN * (size // 7), take)
     assert_linear(lambda size: HEAD[:-2] + b"X: y\r\n" * (size // 6) + b"\r\n", take)

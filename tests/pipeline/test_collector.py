@@ -135,6 +135,7 @@ def test_a_spool_without_room_stops_acknowledging_says_so_and_goes_on_when_there
     assert len(spooled(tmp_path, "c")) == 50
 
 
+@pytest.mark.slow
 def test_a_collector_that_cannot_write_leaves_the_broker_before_its_memory_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,6 +221,7 @@ def test_what_was_durable_and_not_acknowledged_when_the_collector_died_is_not_sp
     assert not any(row["dup"] for row in rows)
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_every_message_is_spooled_exactly_once(tmp_path: Path) -> None:
     # One in ten equals its predecessor byte for byte.
     messages = [("t/x", str(n - 1 if n % 10 == 9 else n).encode()) for n in range(6000)]

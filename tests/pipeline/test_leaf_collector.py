@@ -148,6 +148,7 @@ def numbers(leaf: LeafProcess, topic: str) -> list[int]:
     return [int(row["payload"]) for row in leaf.rows() if row["topic"] == topic]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [(2,), (1, 2)], ids=["one link", "two links"])
 def test_killed_in_the_middle_of_a_stream_nothing_is_lost_and_nothing_is_there_twice(
     scene: Scene, tmp_path: Path, at: tuple[int, ...]
@@ -168,6 +169,7 @@ def test_killed_in_the_middle_of_a_stream_nothing_is_lost_and_nothing_is_there_t
     assert max(Counter(row["message_id"] for row in rows).values()) == 1
 
 
+@pytest.mark.slow
 def test_what_is_published_while_it_is_down_waits_for_it_and_its_epoch_rises(scene: Scene, tmp_path: Path) -> None:
     with scene.leaf(tmp_path, "down/#", identity=LEAF + 10) as leaf:
         scene.await_interest(leaf, "down/#")
@@ -184,6 +186,7 @@ def test_what_is_published_while_it_is_down_waits_for_it_and_its_epoch_rises(sce
         assert "neighbour_left" not in scene.federators[2].log.rpartition("down/#")[2]
 
 
+@pytest.mark.slow
 def test_one_that_leaves_is_forgotten(scene: Scene, tmp_path: Path) -> None:
     with scene.leaf(tmp_path, "left/#", "--leave", identity=LEAF + 20) as leaf:
         scene.await_interest(leaf, "left/#")
@@ -192,6 +195,7 @@ def test_one_that_leaves_is_forgotten(scene: Scene, tmp_path: Path) -> None:
         eventually(lambda: f"neighbour_left neighbour={LEAF + 20}" in scene.federators[2].log, "the near one was told")
 
 
+@pytest.mark.slow
 def test_a_trace_ends_at_the_leaf(scene: Scene, tmp_path: Path) -> None:
     with scene.leaf(tmp_path, "traced/#", identity=LEAF + 30) as leaf:
         scene.await_interest(leaf, "traced/#")
@@ -282,6 +286,7 @@ def test_a_spool_without_room_acknowledges_nothing_and_the_federation_keeps_it(
     assert rows == [b"%d" % n for n in range(100)]
 
 
+@pytest.mark.slow
 def test_a_grouping_wider_than_the_filters_brings_no_row_that_was_not_asked_for(tmp_path: Path) -> None:
     with Mosquitto(*LOG_LINES) as one:
         federators = [Federator(0, one.url, tmp_path, "--grouping", "prefix:1")]

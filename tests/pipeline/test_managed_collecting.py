@@ -26,6 +26,7 @@ def checks(leaf: LeafProcess) -> list[tuple[dict[str, object], HealthCheck]]:
     ]
 
 
+@pytest.mark.slow
 def test_a_leaf_that_the_manager_does_not_know_is_let_in_by_its_id_and_gets_health_checks(tmp_path: Path) -> None:
     with Managed(tmp_path, 2, federator_words=("--leaf", str(LEAF))) as federation:
         link = federation.link_url(1)

@@ -77,6 +77,7 @@ def test_two_drivers_with_one_batch_commit_it_once(
     assert found(spark, table) == [0, 5, 6, 7, 8, 9]
 
 
+@pytest.mark.slow
 def test_compaction_joins_files_and_keeps_rows_and_batches(spark: SparkSession, tmp_path: Path) -> None:
     table = StoredTable(tmp_path / "t", NUMBERS)
     for batch in range(6):
@@ -115,6 +116,7 @@ class InjectedError(Exception):
     pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before the commit", "after the commit"])
 def test_a_crash_between_spark_and_the_log_adds_each_row_exactly_once(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str

@@ -43,7 +43,7 @@ def results(profile: RunProfile) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("overlay", ["random", "ring", "grid", "full", "placement", "scale-free"])
 def test_one_process_and_two_find_the_same_at_equal_latencies(overlay: str, seed: int) -> None:
     one, two = results(RunProfile(brokers=16, degree=4, groups=8, overlay=overlay, seed=seed))
@@ -52,7 +52,7 @@ def test_one_process_and_two_find_the_same_at_equal_latencies(overlay: str, seed
     assert one["delivered"] == one["eligible"] > 0
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
 def test_one_process_and_two_find_the_same_at_unequal_latencies(seed: int) -> None:
     one, two = results(RunProfile(brokers=20, degree=4, groups=10, cores=5, seed=seed, latency_ms=(5.0, 100.0)))
     assert one == two

@@ -18,6 +18,7 @@ def run(*words: str) -> dict[str, object]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_the_managers_bench_runs_in_its_small_form() -> None:
     found = run("--federators", "30", "--interval", "1", "--rounds", "1")

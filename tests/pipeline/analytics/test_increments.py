@@ -72,6 +72,7 @@ def test_a_clock_set_back_adds_no_count_twice(make: Any) -> None:
     assert {row["at"].second: row.publications for row in grown.collect()} == {10: 10, 15: 20, 20: 0}
 
 
+@pytest.mark.slow
 def test_links_become_increments(make: Any, check: Any) -> None:
     header = "reporter neighbour at started_at data_bytes_sent control_bytes_sent dropped_frames queue_bytes"
     counts = make(
@@ -157,6 +158,7 @@ def test_members_come_and_go(make: Any, check: Any) -> None:
     )
 
 
+@pytest.mark.slow
 def test_what_was_owed_is_compared_with_what_arrived(make: Any, check: Any) -> None:
     grown = make(
         flow_schema.TABLE,
@@ -192,6 +194,7 @@ def test_what_was_owed_is_compared_with_what_arrived(make: Any, check: Any) -> N
     )
 
 
+@pytest.mark.slow
 def test_a_new_member_is_owed_nothing_for_certain_until_it_has_settled(make: Any, check: Any) -> None:
     grown = make(
         flow_schema.TABLE,
@@ -226,6 +229,7 @@ def test_drops_are_by_reason(make: Any, check: Any) -> None:
     )
 
 
+@pytest.mark.slow
 def test_duplicates_are_those_held_back_and_those_let_through(make: Any, check: Any) -> None:
     grown = make(
         flow_schema.TABLE,
@@ -250,6 +254,7 @@ def test_duplicates_are_those_held_back_and_those_let_through(make: Any, check: 
     )
 
 
+@pytest.mark.slow
 def test_control_overhead_is_the_senders_share(make: Any, check: Any) -> None:
     grown = make(
         link_schema.TABLE,

@@ -50,6 +50,7 @@ def test_events_become_the_times_at_which_things_were_up(make: Any, check: Any) 
     )
 
 
+@pytest.mark.slow
 def test_snapshots_tell_the_shape_after_each_change(make: Any, check: Any) -> None:
     rows: list[tuple[Any, ...]] = [("federator", name, None, 1.2, None, None) for name in "1234"]
     rows += [("link", a, b, 2.5, None, None) for a, b in ("12", "23")]
@@ -78,6 +79,7 @@ def test_the_diameter_of_a_large_overlay_is_a_lower_bound_and_exact_on_trees() -
     assert _diameter(ring, is_exact=False) <= _diameter(ring, is_exact=True) == 4
 
 
+@pytest.mark.slow
 def test_load_is_cpu_memory_and_what_was_handled(make: Any, check: Any) -> None:
     samples = make(
         silver.TABLES["resource"],
@@ -145,11 +147,13 @@ def test_a_broker_that_falls_silent_or_runs_hot_is_off_its_baseline(make: Any, c
     )
 
 
+@pytest.mark.slow
 def test_the_last_window_is_open_and_is_not_judged(make: Any) -> None:
     rows = [("broker", "1", "reports", 60 * i, 12.0 if i < 8 else 1.0) for i in range(9)]
     assert anomalies(make(SERIES, SERIES_HEADER, *rows)).collect() == []
 
 
+@pytest.mark.slow
 def test_series_are_taken_from_load_rates_checks_and_links(make: Any, check: Any) -> None:
     load = make(
         load_schema.TABLE,

@@ -68,6 +68,7 @@ def test_paths_are_found_backwards_from_the_delivery(make: Any, check: Any) -> N
 CHECK = "collected_at reporter target host target_host sent_at received_at answered_at returned_at is_ok"
 
 
+@pytest.mark.slow
 def test_skew_is_taken_from_the_shortest_check_of_a_window(make: Any, check: Any) -> None:
     # h2 is 5 s ahead of h1; h3 is 1 s behind h2.
     checks = make(
@@ -103,6 +104,7 @@ def test_skew_is_taken_from_the_shortest_check_of_a_window(make: Any, check: Any
     )
 
 
+@pytest.mark.slow
 def test_the_error_of_a_skew_allows_for_drift_and_the_nearer_check_wins(make: Any) -> None:
     checks = make(
         silver.TABLES["health"],
@@ -184,6 +186,7 @@ def test_latency_is_corrected_before_anything_is_made_of_it(make: Any, check: An
     )
 
 
+@pytest.mark.slow
 def test_percentiles_of_ten_rows_are_exact_by_path_and_by_group(make: Any, check: Any) -> None:
     header = "published_at origin destination group path hops latency_ms skew_error_ms is_corrected"
     rows: list[tuple[Any, ...]] = [(1, "1", "2", "a", "1>2", 1, ms, 0.5, True) for ms in (1, 2, 3, 4, 5)]
@@ -215,6 +218,7 @@ def test_percentiles_of_ten_rows_are_exact_by_path_and_by_group(make: Any, check
     )
 
 
+@pytest.mark.slow
 def test_merged_sketches_stay_within_their_rank_error_of_the_exact_percentile(spark: Any) -> None:
     measured = (
         spark.range(50_000)
@@ -248,6 +252,7 @@ def test_the_exact_percentile_is_the_oracle_of_small_sketches(make: Any) -> None
     assert latency_by_group(sketches).collect()[0]["latency_ms_p50"] == statistics.median(values)
 
 
+@pytest.mark.slow
 def test_reordering_is_seen_within_one_stream_only(make: Any, check: Any) -> None:
     deliveries = make(
         silver.TABLES["delivery"],

@@ -103,6 +103,7 @@ def test_telemetry_that_cannot_be_decoded_is_refused_with_the_reason(bronze: Any
     )
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_poisoned_messages_break_nothing_and_show_as_text(bronze: Any, check: Any) -> None:
     many = {"user": [{"name": f"n{i}", "value": "<script>"} for i in range(10_000)]}
@@ -164,6 +165,7 @@ def test_every_broken_rule_of_a_row_is_named_and_no_row_is_lost(make: Any) -> No
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize("kind", sorted(silver.TABLES))
 def test_every_kind_has_rules_that_a_blank_row_breaks_or_keeps_without_an_error(make: Any, kind: str) -> None:

@@ -73,6 +73,7 @@ def test_the_page_needs_nothing_from_elsewhere(evil_page: str) -> None:
     assert "Made 2026-01-02 00:00" in page.text
 
 
+@pytest.mark.slow
 def test_a_report_over_nothing_says_so(make: Any, tmp_path: Path) -> None:
     write_report(lambda name: make(TABLES[name], TABLES[name].names[0]), tmp_path / "empty.html", now=NOW)
     page = Elements((tmp_path / "empty.html").read_text(encoding="utf-8"))
@@ -89,6 +90,7 @@ def test_a_report_over_nothing_says_so(make: Any, tmp_path: Path) -> None:
     assert "None." in page.text
 
 
+@pytest.mark.slow
 def test_figures_are_on_the_page_and_long_tables_are_cut_with_a_note(
     make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,6 +43,7 @@ def test_all_that_the_spool_holds_is_in_bronze_and_the_progress_says_how_far(
     assert sorted(table.read(spark).collect()) == before
 
 
+@pytest.mark.slow
 def test_a_query_that_fails_says_why_in_one_sentence(spark: SparkSession, tmp_path: Path) -> None:
     spool_rows(tmp_path / "spool", "p", [10])
     path = next((tmp_path / "spool" / "p").glob("*.seg"))
@@ -90,6 +91,7 @@ class Late:
         pass
 
 
+@pytest.mark.slow
 def test_a_query_whose_python_process_was_late_is_started_again(spark: SparkSession, tmp_path: Path) -> None:
     spool_rows(tmp_path / "spool", "p", [10])
     ingest = Ingest(tmp_path / "lake", {"spool": str(tmp_path / "spool")})

@@ -45,6 +45,7 @@ def test_a_batch_read_has_every_row_as_the_contract_says(spark: SparkSession, tm
     assert first == "1970-01-01 01:00:00"
 
 
+@pytest.mark.slow
 def test_a_batch_read_can_be_narrowed_by_time_topic_and_producer(spark: SparkSession, tmp_path: Path) -> None:
     spool_rows(tmp_path, "p", [10] * 5)
     spool_rows(tmp_path, "q", [10])
@@ -56,6 +57,7 @@ def test_a_batch_read_can_be_narrowed_by_time_topic_and_producer(spark: SparkSes
     assert read(spark, tmp_path / "nothing").count() == 0
 
 
+@pytest.mark.slow
 def test_filters_of_the_query_prune_blocks_and_stay_exact(spark: SparkSession, tmp_path: Path) -> None:
     spool_rows(tmp_path, "p", [10] * 5)
     # The damaged block lies outside what is asked for: with pruning it is never opened.
@@ -89,6 +91,7 @@ def test_a_schema_of_the_users_own_is_refused(spark: SparkSession) -> None:
         spark.read.format("mqtt").schema("topic string").load().count()
 
 
+@pytest.mark.slow
 def test_a_stream_goes_on_where_its_checkpoint_left_off_and_shows_its_lag(spark: SparkSession, tmp_path: Path) -> None:
     spool = tmp_path / "spool"
 
@@ -158,6 +161,7 @@ def _state(spool: Path, producer: str) -> str | None:
     return None if status is None else status.state
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_available_now_with_a_url_takes_what_the_broker_had_kept(spark: SparkSession, tmp_path: Path) -> None:
     def run(url: str) -> int:
@@ -179,6 +183,7 @@ def test_available_now_with_a_url_takes_what_the_broker_had_kept(spark: SparkSes
         assert run(broker.url) == 500
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_a_login_that_the_broker_refuses_ends_the_query_with_the_brokers_reason(
     spark: SparkSession, tmp_path: Path
@@ -198,6 +203,7 @@ def test_a_login_that_the_broker_refuses_ends_the_query_with_the_brokers_reason(
         assert "wrong" not in str(query.exception())
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_rows_are_published_and_come_back_as_they_were(spark: SparkSession, tmp_path: Path) -> None:
     spool_rows(tmp_path / "in", "p", [500])
