@@ -2,7 +2,7 @@
 
 A group's module offers `register(app)`, which hangs its commands on the application. `hanse federator` on an edge
 box must not pay for (or even have) what `hanse pipeline` imports, so `main` loads the one module that the first
-argument names, and all that can be imported for `--help`.
+argument names, all that can be imported for `--help`, and none for `--version`.
 """
 
 import importlib
@@ -60,13 +60,14 @@ def build(words: Sequence[str]) -> typer.Typer:
     ) -> None:
         """A self-managed federation of MQTT brokers."""
 
-    wanted = COMMANDS.get(words[0]) if words else None
-    for module in [wanted] if wanted else sorted(set(COMMANDS.values())):
+    word = next((word for word in words if not word.startswith("-")), "")
+    wanted = COMMANDS.get(word)
+    for module in [wanted] if wanted else [] if "--version" in words else sorted(set(COMMANDS.values())):
         try:
             importlib.import_module(module).register(app)
         except ModuleNotFoundError as error:
             if wanted and not (error.name or "").startswith("hanse"):
-                extra = f"`hanse {words[0]}` needs the package {error.name}, which is not installed here"
+                extra = f"`hanse {word}` needs the package {error.name}, which is not installed here"
                 raise LocalError(f"{extra}; install the extra that brings it, see docs/operating.md.") from error
             if wanted:
                 raise
@@ -75,9 +76,8 @@ def build(words: Sequence[str]) -> typer.Typer:
 
 def main() -> None:
     """The console script: a broken rule of the operator's is one sentence and exit code 2."""
-    words = [word for word in sys.argv[1:] if not word.startswith("-")]
     try:
-        build(words)()
+        build(sys.argv[1:])()
     except LocalError as error:
         typer.echo(f"hanse: {error}", err=True)
         sys.exit(2)
