@@ -1,6 +1,6 @@
 # make setup     what the tests and `make up` need, installed where it is missing; quick when nothing is
 # make up        a federation of five brokers on this machine, until Ctrl-C
-# make test      checks and tests, in some minutes on two cores, and five more to set up from nothing
+# make test      checks and the tests that every change passes, in some minutes on two cores; five more to set up
 # make test-all  the same with all examples, and the long ones; fuzzing once on the sources and once on the extensions
 # make check     format, lint, types, import contracts
 # make format    formats, and mends what the linter can mend
@@ -27,17 +27,8 @@ format: setup
 	$(bin)/ruff format .
 	$(bin)/ruff check --fix .
 
-# Most of the tests with real processes wait: six at a time fill two cores. What of the checks takes half a minute of one
-# core runs beside them, and is shown after them.
 test: setup
-	$(bin)/ruff format --check .
-	$(bin)/ruff check .
-	@log=$$(mktemp); { $(bin)/mypy && $(bin)/lint-imports --no-logo; } >$$log 2>&1 & checks=$$!; \
-	$(bin)/pytest -n 6 --dist loadfile --no-loadscope-reorder; tests=$$?; \
-	wait $$checks; checked=$$?; cat $$log; rm -f $$log; \
-	[ $$checked -eq 0 ] || echo "make test: mypy or the import contracts found something, see above"; \
-	[ $$tests -eq 0 ] || echo "make test: tests failed, see above"; \
-	[ $$tests -eq 0 ] && [ $$checked -eq 0 ]
+	@tools/test
 
 test-all: export HANSE_FUZZ_SECONDS ?= 600
 test-all: export HANSE_TEST_EXAMPLES ?= 100

@@ -3,7 +3,7 @@
 import os
 
 # In percent. Each run draws others, so many runs with few examples each see more than one run with many.
-SHARE = int(os.environ.get("HANSE_TEST_EXAMPLES") or 20)
+SHARE = int(os.environ.get("HANSE_TEST_EXAMPLES") or 10)
 # Fewer than these find nothing.
 EXAMPLES_MIN = 10
 

@@ -38,15 +38,13 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 # end; then those with the most tests, as pytest-xdist has it by itself (`--no-loadscope-reorder` leaves it to us).
 _FIRST = (
     "pipeline/sources/test_mqtt_on_spark.py",
-    "sim/test_seeds.py",
     "lab/chaos/test_faults.py",
-    "federator/test_federation.py",
-    "federator/test_other_makes.py",
-    "federator/test_managed.py",
-    "sim/test_custody_points.py",
     "cli/test_manager.py",
-    "pipeline/test_leaf_collector.py",
-    "federator/test_lane_live.py",
+    "federator/test_federation.py",
+    "federator/test_trace_live.py",
+    "fuzz/test_fuzz_host.py",
+    "fuzz/test_fuzz_links.py",
+    "sim/test_custody_points.py",
 )
 
 # The files that work on the test process's own Spark session run in one process, one after another: what they do takes

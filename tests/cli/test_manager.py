@@ -188,6 +188,7 @@ def test_beyond_loopback_it_does_not_start_without_tls(tmp_path: Path) -> None:
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl here to make a certificate with")
 def test_with_tls_and_a_token_it_listens_beyond_loopback(tmp_path: Path) -> None:
     asked = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout k.pem -out c.pem -days 1"
@@ -224,6 +225,7 @@ def test_attack_bodies_of_10_mb_do_not_grow_the_manager(tmp_path: Path) -> None:
         assert here.get("/healthz")["federators"] == 0
 
 
+@pytest.mark.slow
 def test_a_certificate_that_cannot_be_used_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "c.pem").write_text("no certificate")
     words = ("--listen", "0.0.0.0:0", "--tls-certificate", "c.pem", "--tls-key", "c.pem")
@@ -290,6 +292,7 @@ def test_the_token_commands_read_the_managers_file(tmp_path: Path) -> None:
     assert (tmp_path / "there.db").exists()
 
 
+@pytest.mark.slow
 def test_the_settings_file_is_read(tmp_path: Path) -> None:
     (tmp_path / "hanse.toml").write_text('[manager]\noverlay_degree_max = 3\nhealth_interval = "2s"\n')
     with manager(tmp_path, "--config", "hanse.toml", "--redundancy", "3") as here:

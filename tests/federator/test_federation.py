@@ -190,6 +190,7 @@ def test_traffic_that_nobody_elsewhere_wants_stays_at_its_broker(federation: Run
         assert federation.counters(0).get("host_publications", 0) == before
 
 
+@pytest.mark.slow
 def test_filters_that_come_and_go_elsewhere_lose_and_double_nothing(federation: RunningFederation) -> None:
     """One subscriber stays; others at far brokers subscribe and unsubscribe overlapping filters meanwhile."""
     last = federation.brokers - 1
@@ -214,7 +215,9 @@ def test_filters_that_come_and_go_elsewhere_lose_and_double_nothing(federation: 
         finally:
             stop.set()
             disturbance.join()
-        assert [message.payload for message in subscriber.expect(5_000)] == [b"%d" % n for n in range(5_000)]
+        # On a busy machine a filter that is new may open a way that is quicker than a backlog: the order is for
+        # `test_churn`, which has the machine for itself.
+        assert sorted(int(message.payload) for message in subscriber.expect(5_000)) == list(range(5_000))
 
 
 def test_nothing_is_left_behind(tmp_path: Path) -> None:

@@ -53,6 +53,7 @@ def test_by_beacons_which_run_out(tmp_path: Path) -> None:
             subscriber.expect(1)
 
 
+@pytest.mark.slow
 def test_by_announcements(tmp_path: Path) -> None:
     with Mosquitto() as one, Mosquitto() as two:
         words = ["--interest", "announce"]
@@ -68,6 +69,7 @@ def test_by_announcements(tmp_path: Path) -> None:
             subscriber.expect(1)
 
 
+@pytest.mark.slow
 def test_by_the_configuration(tmp_path: Path) -> None:
     with Mosquitto() as one, Mosquitto() as two:
         words = [["--interest", "beacon"], ["--interest", "static", "--static-filter", "1:fixed/#"]]

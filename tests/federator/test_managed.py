@@ -207,6 +207,7 @@ class Admitted(Managed):
             return json.load(answer)
 
 
+@pytest.mark.slow
 def test_a_revoked_federators_links_are_closed_by_its_neighbours(tmp_path: Path) -> None:
     with Admitted(tmp_path) as federation, Stream(federation, 0, 2, "admitted/x", every_s=0.05) as stream:
         stream.await_message(time.monotonic(), DEADLINE_S)

@@ -70,7 +70,7 @@ _EDGES = (
 def share_s() -> float:
     """What one target may take of the budget."""
     targets = len(list(HERE.glob("test_fuzz_*.py")))
-    return float(os.environ.get("HANSE_FUZZ_SECONDS") or 20.0) / targets
+    return float(os.environ.get("HANSE_FUZZ_SECONDS") or 10.0) / targets
 
 
 def fuzz(

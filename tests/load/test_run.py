@@ -61,6 +61,7 @@ def test_on_a_schedule_the_rate_is_kept(tmp_path: Path) -> None:
     asyncio.run(go())
 
 
+@pytest.mark.slow
 def test_many_publishers_topics_subscribers_and_processes(tmp_path: Path) -> None:
     async def go() -> None:
         async with broker(tmp_path) as url:
@@ -89,6 +90,7 @@ def test_many_publishers_topics_subscribers_and_processes(tmp_path: Path) -> Non
     asyncio.run(go())
 
 
+@pytest.mark.slow
 def test_payloads_of_any_size_down_to_the_stamp(tmp_path: Path) -> None:
     async def go() -> None:
         async with broker(tmp_path) as url:

@@ -47,6 +47,7 @@ def check(lake: Path, said: str) -> None:
     assert sorted(int(payload) for payload in found.column("payload").to_pylist()) == list(range(1000))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 def test_the_example_carries_mqtt_into_a_delta_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -59,6 +59,7 @@ def test_replacing_shows_the_old_rows_or_the_new_ones(spark: SparkSession, tmp_p
     assert sorted(row.n for row in table.read(spark, version=done.version - 1).collect()) == list(range(5))
 
 
+@pytest.mark.slow
 def test_two_drivers_with_one_batch_commit_it_once(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,6 +93,7 @@ def test_compaction_joins_files_and_keeps_rows_and_batches(spark: SparkSession, 
     assert found(spark, table) == list(range(70))
 
 
+@pytest.mark.slow
 def test_vacuum_removes_what_no_version_needs_and_orphans_but_not_too_soon(spark: SparkSession, tmp_path: Path) -> None:
     table = StoredTable(tmp_path / "t", NUMBERS)
     for batch in range(3):

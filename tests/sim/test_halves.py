@@ -44,7 +44,14 @@ def results(profile: RunProfile) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("overlay", ["random", "ring", "grid", "full", "placement", "scale-free"])
+@pytest.mark.parametrize(
+    "overlay",
+    [
+        "random",
+        "grid",
+        *(pytest.param(one, marks=pytest.mark.slow) for one in ("ring", "full", "placement", "scale-free")),
+    ],
+)
 def test_one_process_and_two_find_the_same_at_equal_latencies(overlay: str, seed: int) -> None:
     one, two = results(RunProfile(brokers=16, degree=4, groups=8, overlay=overlay, seed=seed))
     assert one == two
@@ -59,7 +66,7 @@ def test_one_process_and_two_find_the_same_at_unequal_latencies(seed: int) -> No
     assert one["converged"], one["trouble"]
 
 
-@pytest.mark.parametrize("is_wire", [True, False])
+@pytest.mark.parametrize("is_wire", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_one_process_and_two_find_the_same_with_bytes_and_with_objects(is_wire: bool) -> None:
     one, two = results(RunProfile(brokers=30, groups=30, cores=6, is_wire=is_wire, seed=4))
     assert one == two
@@ -81,6 +88,7 @@ def test_a_federation_that_does_not_converge_says_the_same_why(latency_ms: tuple
     assert one["rounds"] == ROUNDS_MAX
 
 
+@pytest.mark.slow
 def test_what_the_second_process_tells_is_enough_for_any_verdict() -> None:
     """From the first moment on, at every moment until it converges, both ways of judging say the same sentence."""
     shape = build("random", 24, 4, overlay_random(3))

@@ -14,7 +14,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.testing import assertDataFrameEqual
 
 from hanse.pipeline import register
 from hanse.pipeline.schemas.table import Table
@@ -84,6 +83,8 @@ def make(spark: SparkSession) -> Make:
 @pytest.fixture(scope="session")
 def check() -> Check:
     """`check(frame, table, "column column", (value, value), …)`: schema, required columns, rows."""
+    # It brings pandas, a second of a processor for each process that collects the tests.
+    from pyspark.testing import assertDataFrameEqual
 
     def compare(actual: DataFrame, table: Table, header: str, *rows: tuple[Any, ...]) -> None:
         assert [(f.name, f.dataType) for f in actual.schema] == [(f.name, f.dataType) for f in table.struct]

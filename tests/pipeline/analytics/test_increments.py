@@ -60,6 +60,7 @@ def test_counts_become_increments_through_restarts_repeats_and_late_listeners(ma
     )
 
 
+@pytest.mark.slow
 def test_a_clock_set_back_adds_no_count_twice(make: Any) -> None:
     counts = make(
         FLOW,
@@ -94,6 +95,7 @@ def test_links_become_increments(make: Any, check: Any) -> None:
     )
 
 
+@pytest.mark.slow
 def test_throughput_is_by_window_broker_group_and_measure(make: Any, check: Any) -> None:
     grown = make(
         flow_schema.TABLE,
@@ -136,6 +138,7 @@ def test_the_traffic_matrix_is_what_destinations_delivered(make: Any, check: Any
     )
 
 
+@pytest.mark.slow
 def test_members_come_and_go(make: Any, check: Any) -> None:
     events = make(
         silver.TABLES["mesh"],
@@ -208,6 +211,7 @@ def test_a_new_member_is_owed_nothing_for_certain_until_it_has_settled(make: Any
     check(delivery(grown, stays), delivery_schema.TABLE, header, ("2", 1, 2, 0, 1, 1))
 
 
+@pytest.mark.slow
 def test_drops_are_by_reason(make: Any, check: Any) -> None:
     grown = make(
         flow_schema.TABLE,

@@ -66,6 +66,7 @@ def test_snapshots_tell_the_shape_after_each_change(make: Any, check: Any) -> No
     )
 
 
+@pytest.mark.slow
 def test_an_overlay_that_is_gone_is_a_snapshot_too(make: Any, check: Any) -> None:
     gone = make(intervals_schema.TABLE, UP, ("federator", "1", None, 1, 5, "killed"))
     header = "at federators components diameter degree_mean"
@@ -124,6 +125,7 @@ SERIES = Table(
 SERIES_HEADER = "element name measure window_start value"
 
 
+@pytest.mark.slow
 def test_a_broker_that_falls_silent_or_runs_hot_is_off_its_baseline(make: Any, check: Any) -> None:
     def steady(name: str, measure: str, *values: float) -> list[tuple[Any, ...]]:
         return [("broker", name, measure, 60 * i, value) for i, value in enumerate(values)]

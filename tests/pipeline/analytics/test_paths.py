@@ -129,6 +129,7 @@ def test_the_error_of_a_skew_allows_for_drift_and_the_nearer_check_wins(make: An
     assert [row["skew_ms"] for row in rows] == pytest.approx([0.0, 0.0, 999.0, 999.0])
 
 
+@pytest.mark.slow
 def test_a_federator_is_where_it_was_last_heard_of(make: Any, check: Any) -> None:
     health = make(
         silver.TABLES["health"],
@@ -245,6 +246,7 @@ def test_merged_sketches_stay_within_their_rank_error_of_the_exact_percentile(sp
     assert row["latency_ms_max"] == measured.agg(F.max("latency_ms")).collect()[0][0]
 
 
+@pytest.mark.slow
 def test_the_exact_percentile_is_the_oracle_of_small_sketches(make: Any) -> None:
     header = "published_at group latency_ms"
     values = [float(value) for value in range(1, 100)]

@@ -53,6 +53,7 @@ def evil_page(make: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
     return path.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_attack_script_in_every_text_is_shown_as_text(evil_page: str) -> None:
     page = Elements(evil_page)
     assert EVIL not in evil_page.replace(get_plotlyjs(), "")

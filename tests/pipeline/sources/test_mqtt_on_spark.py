@@ -117,6 +117,7 @@ def test_a_stream_goes_on_where_its_checkpoint_left_off_and_shows_its_lag(spark:
     assert (spool / ".consumers" / "test.json").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_a_url_and_topics_are_all_a_user_needs(spark: SparkSession, tmp_path: Path) -> None:
     options = {"topics": "t/#", "spool": str(tmp_path / "spool"), "clientId": "mine"}
@@ -251,6 +252,7 @@ def test_rows_are_published_and_come_back_as_they_were(spark: SparkSession, tmp_
     assert {one.split("/")[0] for one in ids} == {"batch", "stream"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("columns", "options", "says"),
     [
@@ -270,6 +272,7 @@ def test_rows_that_cannot_be_published_are_refused_before_any_is(
         frame.write.format("mqtt").options(url="mqtt://127.0.0.1:1", **options).mode("append").save()
 
 
+@pytest.mark.slow
 def test_a_row_with_a_wildcard_in_its_topic_fails_the_batch_and_is_named(spark: SparkSession, tmp_path: Path) -> None:
     spool_rows(tmp_path, "p", [3])
     frame = read(spark, tmp_path).selectExpr("'a/#' as topic", "payload")
