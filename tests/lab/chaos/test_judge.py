@@ -9,6 +9,7 @@ import pytest
 from hanse.lab.chaos import stamp
 from hanse.lab.chaos.history import COPIES_MAX, History, Reader, Seen, Sent, Span, write
 from hanse.lab.chaos.judge import DURABLE_S, SETTLE_S, Accounting, Evidence, count, judge
+from hanse.lab.chaos.rounds import Round, Workload
 from hanse.lab.chaos.stamp import Stamp
 
 ORIGIN, LAST = 0, 4
@@ -67,6 +68,13 @@ def test_a_history_is_written_down_message_by_message(tmp_path: Path) -> None:
     assert len(lines) == 3 + MESSAGES
     assert lines[3 + 17] == "0,17,1,-0.300000,,-0.299000,0,0,,0"
     assert lines[3 + 18] == "0,18,1,-0.200000,,-0.199000,0,0,-0.198000,1"
+
+
+def test_a_round_names_its_history_after_fault_qos_and_seed(tmp_path: Path) -> None:
+    made = Round("cut-link", "0 to 1", 3, Workload(MESSAGES, qos=0), Accounting(), [], None, history(), SPAN)
+    path = made.keep_history(tmp_path)
+    assert path == tmp_path / "cut-link-qos-mix-seed-3.csv"
+    assert len(path.read_text().splitlines()) == 3 + MESSAGES
 
 
 def test_a_lost_message_is_found_and_named() -> None:
