@@ -1,6 +1,6 @@
 """A neighbour away for minutes at 1,000 messages/s: memory, disk, order, and the others' latency.
 
-    python bench/bench_outage.py [--away 300] [--baseline 20] [--rate 1000]
+    python bench/bench_outage.py [--away 300] [--baseline 100] [--rate 1000]
 
 Prints JSON; `held` says which promises did. `hanse.lab.chaos.outage` says what is done.
 """
@@ -18,7 +18,7 @@ from hanse.lab.chaos.outage import OutageSettings, run_outage
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--away", type=float, default=300.0, help="seconds")
-    parser.add_argument("--baseline", type=float, default=20.0, help="seconds before it")
+    parser.add_argument("--baseline", type=float, default=100.0, help="seconds before it")
     parser.add_argument("--rate", type=float, default=1_000.0, help="messages a second")
     parser.add_argument("--qos", type=int, default=1)
     words = parser.parse_args()

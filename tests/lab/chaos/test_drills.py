@@ -4,15 +4,18 @@ import asyncio
 import math
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from hanse.lab.chaos.ground import Ground, Place
 from hanse.lab.chaos.history import Seen, Sent
 from hanse.lab.chaos.outage import OutageSettings, latencies_ms, percentile, run_outage
 from hanse.lab.chaos.pages import Page, changes, drops, parse, processor_s, resident_bytes
 from hanse.lab.chaos.storm import StormSettings, recovery_s, run_storm
 from hanse.lab.chaos.topics import TopicsSettings, run_topics
-from hanse.lab.chaos.watch import Samples, disk_bytes
+from hanse.lab.chaos.watch import Samples, Watch, disk_bytes
 
 
 def test_percentiles_are_of_what_was_measured() -> None:
@@ -82,6 +85,37 @@ def test_a_state_directory_is_measured_without_its_log(tmp_path: Path) -> None:
     assert before >= 100_000
     (tmp_path / "output.log").write_bytes(b"x" * 1_000_000)
     assert disk_bytes(tmp_path) == before
+
+
+def test_a_watch_sees_memory_disks_and_gauges_before_and_after_the_block(tmp_path: Path) -> None:
+    gauge = [0]
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"HTTP/1.1 200 OK\r\n\r\nhanse_federator_outbox_bytes {gauge[0]}\n".encode())
+        writer.close()
+
+    async def scenario() -> list[Samples]:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        pids = [os.getpid(), None]
+        directories = [tmp_path / "0", tmp_path / "1"]
+        for directory in directories:
+            directory.mkdir()
+        places = [Place(0, 1, "", url), Place(1, 2, "", "http://127.0.0.1:1")]
+        ground = cast("Ground", SimpleNamespace(places=places, pid=lambda _, site: pids[site]))
+        async with server, Watch(ground, directories) as watch:
+            await asyncio.sleep(0.05)
+            gauge[0] = 7
+            (directories[0] / "outbox.log").write_bytes(b"x" * 100_000)
+        return watch.sites
+
+    here, away = asyncio.run(scenario())
+    assert here.outbox == [0.0, 7.0]
+    assert here.disk_mb[0] < 0.1 <= here.disk_mb[-1]
+    assert here.highest_mb(0, math.inf) > 10
+    assert away.outbox == [None, None]
+    assert away.resident_mb == [None] * len(away.at_s)
 
 
 def check(found: dict[str, object]) -> None:
