@@ -2,7 +2,7 @@
 
 A drill's clients share this event loop, and what holds it up is in their latencies: memory is one read of /proc, but a
 walk through a directory and a page of metrics take some 3 ms a site. All five of them twice a second were 2 to 4 % of
-the time, and so the whole of the 99th percentile: those are looked at one site after the other, and seldom.
+the time, which a 99th percentile shows: those are looked at one site after the other, and seldom.
 """
 
 import asyncio
