@@ -2,8 +2,8 @@
 
     python bench/bench_idle.py [--brokers 5] [--groups 1000] [--seconds 10] [--count 200000]
 
-Starts `hanse up`, measures the federators' processes from outside, and prints JSON. The limits are those of the
-issue: 45 MB idle, 80 MB under load, 1 % of a core idle with 1,000 groups on five brokers.
+Starts `hanse up`, measures the federators' processes from outside, and prints JSON. The limits are
+45 MB idle, 80 MB under load, 1 % of a core idle with 1,000 groups on five brokers.
 """
 
 import argparse

@@ -20,6 +20,7 @@ HANSE = [sys.executable, "-m", "hanse"]
 # Name to (what it shows, command from the root of the project).
 BENCHMARKS: dict[str, tuple[str, list[str]]] = {
     "bridge": ("Hanse beside Mosquitto's bridges", [*HANSE, "bench", "bridge", "--json"]),
+    "floor": ("Hanse beside two relays in C that only pass bytes on, 10 KiB at QoS 1", ["bench/bench_floor.py"]),
     "idle": ("A federator at rest and under load", ["bench/bench_idle.py"]),
     "route": ("The data path of the protocol on one core", ["bench/bench_route.py"]),
     "hop": ("One message through one federator, by its position", ["bench/bench_hop.py", "--json"]),

@@ -10,8 +10,8 @@ throughput, and it means something on a machine that others use too.
 import os
 import statistics
 import tempfile
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,7 @@ QUEUED_MAX = 400_000
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """One of the two systems: its brokers' addresses, and the processes that it consists of, by kind."""
+    """A system that is measured: its brokers' addresses, and the processes that it consists of, by kind."""
 
     urls: list[str]
     processes: dict[str, list[SupervisedProcess]]
@@ -94,6 +94,13 @@ async def bridge_chain(directory: Path, brokers: int) -> AsyncIterator[Chain]:
         yield Chain(chain.urls, {"brokers": chain.processes})
 
 
+# How a system is started: in this directory, with so many brokers in a line.
+StartChain = Callable[[Path, int], AbstractAsyncContextManager[Chain]]
+
+# The one that is looked at, and the one that it is measured by.
+SYSTEMS: Mapping[str, StartChain] = {"hanse": hanse_chain, "bridges": bridge_chain}
+
+
 async def _measure(scenario: Scenario, chain: Chain) -> Measured:
     before = chain.cpu_s()
     result = await _run(scenario, chain.urls)
@@ -124,19 +131,22 @@ async def _run(scenario: Scenario, urls: list[str]) -> load.Result:
     )
 
 
-async def compare(scenario: Scenario, rounds: int, tell: Callable[[str], None]) -> dict[str, Any]:
-    """Run one scenario's pairs."""
-    runs: dict[str, list[Measured]] = {"hanse": [], "bridges": []}
+async def compare(
+    scenario: Scenario, rounds: int, tell: Callable[[str], None], systems: Mapping[str, StartChain] = SYSTEMS
+) -> dict[str, Any]:
+    """Run one scenario's pairs; the ratios are those of the first system to the second."""
+    (ours, start_ours), (theirs, start_theirs) = systems.items()
+    runs: dict[str, list[Measured]] = {ours: [], theirs: []}
     brokers = scenario.hops + 1
     with tempfile.TemporaryDirectory(prefix="hanse-bench-") as name:
         directory = Path(name)
         async with (
-            hanse_chain(directory / "hanse", brokers) as federated,
-            bridge_chain(directory / "bridges", brokers) as bridged,
+            start_ours(directory / ours, brokers) as our_chain,
+            start_theirs(directory / theirs, brokers) as their_chain,
         ):
-            chains = {"hanse": federated, "bridges": bridged}
+            chains = {ours: our_chain, theirs: their_chain}
             for turn in range(rounds):
-                for system in ("hanse", "bridges") if turn % 2 else ("bridges", "hanse"):
+                for system in (ours, theirs) if turn % 2 else (theirs, ours):
                     measured = await _measure(scenario, chains[system])
                     result = measured.result
                     if not result.is_clean:
@@ -159,11 +169,10 @@ def _figure(scenario: Scenario, result: load.Result) -> float:
 
 def _summary(scenario: Scenario, runs: dict[str, list[Measured]]) -> dict[str, Any]:
     figures = {system: [_figure(scenario, one.result) for one in measured] for system, measured in runs.items()}
-    ratios = [ours / theirs for ours, theirs in zip(figures["hanse"], figures["bridges"], strict=True)]
+    ratios = [ours / theirs for ours, theirs in zip(*figures.values(), strict=True)]
     summary: dict[str, Any] = {
         "unit": "messages/s" if scenario.rate_per_s is None else "ms (p50)",
-        "hanse_median": statistics.median(figures["hanse"]),
-        "bridges_median": statistics.median(figures["bridges"]),
+        **{f"{system}_median": statistics.median(values) for system, values in figures.items()},
         "ratio_median": statistics.median(ratios),
         "ratio_min": min(ratios),
         "ratio_max": max(ratios),
