@@ -28,6 +28,7 @@ def test_the_ratio_is_that_of_the_pairs_in_alternating_order() -> None:
     assert [line.split()[2].rstrip(":") for line in lines] == ["bridges", "hanse", "hanse", "bridges"]
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_a_run_that_loses_gives_no_figure() -> None:
     @asynccontextmanager
