@@ -14,7 +14,8 @@ from hanse.mqtt.client import Client, ClientSettings
 from hanse.mqtt.counters import Counters
 from hanse.mqtt.link import Frame
 from hanse.mqtt.publication import Publication, encode, qos_of, topic_of
-from hanse.protocol.messages import Announcement, ControlFrame, SetDelta
+from hanse.protocol import codec
+from hanse.protocol.messages import Announcement, ControlFrame, SetDelta, Summary
 
 
 class BrokerSession:
@@ -142,6 +143,16 @@ def test_a_token_is_told_with_the_neighbours_acknowledgement(pair: Pair) -> None
     assert (one.taken, one.book.owed(2)) == ([], 1)
     assert one.hear_from(two) == ["federator/ack/1/2"]
     assert (one.taken, one.book.owed(2)) == ([7], 0)
+
+
+def test_summaries_cross_and_are_acknowledged_as_data_frames_are(pair: Pair) -> None:
+    one, two = pair
+    payload = codec.encode_summaries((Summary("g", 1_000),))
+    assert one.send(7, payload)
+    two.hear_from(one)
+    assert [(frame.topic, frame.payload) for frame in two.frames] == [(DATA_TOPIC, payload)]
+    one.hear_from(two)
+    assert one.taken == [7]
 
 
 def test_a_data_frame_of_qos_0_asks_for_no_acknowledgement(pair: Pair) -> None:

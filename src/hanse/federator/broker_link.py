@@ -4,7 +4,7 @@ A federator publishes to the *neighbour's* broker, where the neighbour's own ses
 
     federator/core_ann/<to>/<from>   a control frame with announcements, claims, or what belongs to neither
     federator/memb_ann/<to>/<from>   a control frame with memberships or connections, and nothing of the above
-    federator/routing/<to>/<from>    a numbered data frame
+    federator/routing/<to>/<from>    a numbered data or summaries frame
     federator/ack/<to>/<from>        numbers of data frames that `from` has taken from `to`
     federator/probe/<to>/<from>      a probe (`hanse.federator.tracing`), as `hanse.protocol.codec` makes it
     federator/beacon/<topic>         a client's beacon: no link's business, `hanse.interest.beacon` reads it
@@ -19,10 +19,10 @@ Rules:
    sender's epoch and a number, and the receiver names both in its acknowledgement. Number 0 asks for none.
 5. Pure: no sockets, no clock. What a topic or payload says wrongly is a `RemoteError`: count, drop, go on.
 
-A data payload is the bytes 1, 3 (version, type), the sender's epoch and the frame's number as varints, and the data
-frame as `hanse.protocol.codec` makes it. An acknowledgement is the bytes 1, 4, the epoch of the federator that it
-goes to, a count, and that many pairs: the gap since the end of the pair before (for the first, since 0) and the
-length - 1 of a range of numbers. Varints are those of docs/protocol.md.
+A data payload is the bytes 1, 3 (version, type), the sender's epoch and the frame's number as varints, and the data or
+summaries frame as `hanse.protocol.codec` makes it. An acknowledgement is the bytes 1, 4, the epoch of the federator
+that it goes to, a count, and that many pairs: the gap since the end of the pair before (for the first, since 0) and
+the length - 1 of a range of numbers. Varints are those of docs/protocol.md.
 """
 
 import re
@@ -36,7 +36,7 @@ from hanse.protocol.messages import ControlFrame
 from hanse.protocol.settings import EPOCH_MAX, FEDERATOR_ID_MAX, SEQUENCE_MAX
 
 ROOT = "federator/"
-_VERSION, _CONTROL, _DATA, _NUMBERED, _ACK = 1, 1, 2, 3, 4
+_VERSION, _CONTROL, _DATA, _NUMBERED, _ACK, _SUMMARIES = 1, 1, 2, 3, 4, 6
 # Ranges in one acknowledgement: a window of 65,535 frames, every second one missing.
 RANGES_MAX = 32_768
 _ID = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
@@ -180,19 +180,19 @@ def encode_data(epoch: int, number: int, frame: bytes) -> bytes:
 
 
 def decode_data(payload: bytes) -> Numbered:
-    """Epoch, number and data frame of a payload; `codec` decodes the frame.
+    """Return epoch, number and frame of a payload; `codec` decodes the frame.
 
     Raises:
-        RemoteError: It is no payload of a data frame.
+        RemoteError: The payload does not hold a data or summaries frame.
     """
     at = _check_head(payload, _NUMBERED, "data")
     epoch, at = _read_varint(payload, at, EPOCH_MAX)
     number, at = _read_varint(payload, at, SEQUENCE_MAX)
     frame = payload[at:]
-    if frame[:2] != bytes((_VERSION, _DATA)):
+    if frame[:2] not in (bytes((_VERSION, _DATA)), bytes((_VERSION, _SUMMARIES))):
         raise RemoteError(
             f"A data payload holds a frame that begins with {frame[:2].hex() or 'nothing'}; a data frame of version "
-            "1 begins with 0102."
+            "1 begins with 0102, a summaries frame with 0106."
         )
     return Numbered(epoch, number, frame)
 
