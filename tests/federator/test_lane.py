@@ -46,7 +46,8 @@ def played(story: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
 def broker() -> Iterator[tuple[int, int]]:
     """Its port, and that of its WebSockets."""
     lane_port = free_port()
-    lines = ("max_queued_messages 0", f"listener {lane_port} 127.0.0.1", "protocol websockets", "allow_anonymous true")
+    listener = (f"listener {lane_port} 127.0.0.1", "protocol websockets", "socket_domain ipv4", "allow_anonymous true")
+    lines = ("max_queued_messages 0", *listener)
     with Mosquitto(*lines, quiet=True) as running:
         yield running.port, lane_port
 

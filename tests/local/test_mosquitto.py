@@ -1,9 +1,12 @@
+import socket
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
 from hanse.errors import LocalError
-from hanse.local import mosquitto
+from hanse.local import mosquitto, ports
 from hanse.local.mosquitto import BrokerSettings
 
 
@@ -38,8 +41,26 @@ def test_it_listens_for_websockets_only_where_asked(tmp_path: Path) -> None:
     assert "protocol websockets" not in without
     lines = mosquitto.configuration(BrokerSettings(18830, tmp_path, lane_port=18831)).splitlines()
     at = lines.index("listener 18831 127.0.0.1")
-    assert lines[at + 1] == "protocol websockets"
+    assert lines[at + 1 : at + 3] == ["protocol websockets", "socket_domain ipv4"]
     assert at > lines.index("listener 18830 127.0.0.1")
+
+
+def test_the_websocket_listener_accepts_connections_to_its_own_address_only(tmp_path: Path) -> None:
+    port, lane_port = ports.free(2)
+    settings = BrokerSettings(port, tmp_path, lane_port=lane_port)
+    with subprocess.Popen(mosquitto.command(settings), stderr=subprocess.DEVNULL) as broker:
+        try:
+            deadline = time.monotonic() + 20
+            while not (ports.answers(port) and ports.answers(lane_port)):
+                assert broker.poll() is None, "Mosquitto ended"
+                assert time.monotonic() < deadline, "Mosquitto does not listen"
+                time.sleep(0.02)
+            # The whole of 127.0.0.0/8 is this machine: a listener on all interfaces would accept these.
+            for listening in (port, lane_port):
+                with pytest.raises(ConnectionRefusedError):
+                    socket.create_connection(("127.0.0.2", listening), timeout=5).close()
+        finally:
+            broker.terminate()
 
 
 def test_whether_a_mosquitto_has_websockets_is_seen_by_its_program(tmp_path: Path) -> None:

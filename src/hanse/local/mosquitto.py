@@ -90,7 +90,7 @@ def configuration(settings: BrokerSettings) -> str:
         f"listener {settings.port} {LOOPBACK}",
         # A write to it costs Mosquitto 4 us less than one to the loopback, of the 14 that a message costs it.
         *([f"listener 0 {path}"] if path else []),
-        *([f"listener {settings.lane_port} {LOOPBACK}", "protocol websockets"] if settings.lane_port else []),
+        *(_websocket_listener(settings.lane_port) if settings.lane_port else []),
         "allow_anonymous true",
         # Without it a small message may wait 40 ms for the acknowledgement of the one before.
         "set_tcp_nodelay true",
@@ -113,6 +113,15 @@ def configuration(settings: BrokerSettings) -> str:
         *settings.extra,
     ]
     return "\n".join(lines) + "\n"
+
+
+def _websocket_listener(port: int) -> list[str]:
+    """Return the lines of a WebSocket listener on the loopback.
+
+    Mosquitto 2.0 opens an IPv6 socket for it on all interfaces, whatever address the listener has. Only with
+    `socket_domain ipv4` does it use the address.
+    """
+    return [f"listener {port} {LOOPBACK}", "protocol websockets", "socket_domain ipv4"]
 
 
 def write_configuration(settings: BrokerSettings) -> Path:
