@@ -13,6 +13,7 @@ import json
 import multiprocessing
 import multiprocessing.connection
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -122,6 +124,16 @@ def brokers(count: int) -> Iterator[tuple[list[int], multiprocessing.connection.
         process.close()
 
 
+def listening_url(process: "subprocess.Popen[bytes]", folder: str) -> str:
+    """The URL that the manager logs when it listens."""
+    while process.poll() is None:
+        found = re.search(r"the manager listens url=(\S+)", Path(folder, "log").read_text(encoding="utf-8"))
+        if found is not None:
+            return found[1]
+        time.sleep(0.02)
+    raise SystemExit("the manager did not start")
+
+
 @contextmanager
 def manager(interval_s: float) -> Iterator[tuple[str, psutil.Process]]:
     with tempfile.TemporaryDirectory() as folder:
@@ -132,15 +144,11 @@ def manager(interval_s: float) -> Iterator[tuple[str, psutil.Process]]:
                 [sys.executable, "-c", "from hanse.cli import main; main()", *words],
                 cwd=folder,
                 env=environment,
-                stdout=subprocess.PIPE,
+                stdout=log,
                 stderr=log,
-                text=True,
             )
             try:
-                assert process.stdout is not None
-                line = process.stdout.readline()
-                assert " listens on " in line, "the manager did not start"
-                yield line.split(" listens on ")[1].strip(), psutil.Process(process.pid)
+                yield listening_url(process, folder), psutil.Process(process.pid)
             finally:
                 process.terminate()
                 try:

@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -18,8 +19,11 @@ import pytest
 from tests.brokers import Mosquitto
 
 DEADLINE_S = 30.0
+_LISTENS = re.compile(r"the manager listens.*?(http[^ \",]+)")
 JSON = {"Content-Type": "application/json"}
 ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith("HANSE_") and k != "MONGO_URL"}
+# Stale extensions would be told in a line before the logs; a manager has nothing of the hot path.
+ENVIRONMENT["HANSE_PURE"] = "1"
 
 
 def command(*words: str) -> list[str]:
@@ -43,14 +47,13 @@ class Process:
             command("manager", "--listen", "127.0.0.1:0", *words),
             cwd=folder,
             env=environment,
-            stdout=subprocess.PIPE,
+            stdout=self.output,
             stderr=self.output,
-            text=True,
         )
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert " listens on " in line, self.log()
-        self.url = line.split(" listens on ")[1].strip()
+        wait(lambda: self.process.poll() is not None or _LISTENS.search(self.log()) is not None)
+        found = _LISTENS.search(self.log())
+        assert found is not None, self.log()
+        self.url = found[1]
 
     def log(self) -> str:
         self.output.seek(0)
@@ -68,8 +71,6 @@ class Process:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
-        if self.process.stdout is not None:
-            self.process.stdout.close()
         self.output.close()
 
 
@@ -305,3 +306,14 @@ def test_the_settings_file_is_read(tmp_path: Path) -> None:
         "health_interval": "2s",
     }
     assert json.dumps(settings)
+
+
+def test_the_manager_logs_json_lines_and_nothing_else(tmp_path: Path) -> None:
+    with manager(tmp_path, "--log-format", "json", "--log-level", "debug") as here:
+        here.join("tcp://127.0.0.1:9")
+        assert httpx.get(f"{here.url}/nowhere").status_code == 404
+        here.process.terminate()
+        assert here.process.wait(30) == 0
+        lines = [json.loads(line) for line in here.log().splitlines()]
+    assert {"the manager listens"} <= {line["event"] for line in lines}
+    assert all({"time", "level", "logger", "event"} <= line.keys() for line in lines)

@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import signal
-import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -12,12 +12,16 @@ from typing import Annotated
 import typer
 import uvloop
 
+from hanse import logs
+from hanse.cli.log_options import LogFormat, LogLevel, check_log_options
 from hanse.errors import LocalError
 from hanse.federator.settings import FederatorSettings
 from hanse.pipeline.collector import Collector
 from hanse.pipeline.collector_settings import CollectorSettings, default_spool, parse_duration_s, split_filters
 from hanse.pipeline.collector_status import CollectorStatus
 from hanse.pipeline.leaf_collector import LeafCollector, LeafSettings
+
+_log = logging.getLogger("hanse.collect")
 
 
 def register(app: typer.Typer) -> None:
@@ -90,8 +94,11 @@ def collect(
             help="With --federation: leave it at the end. Otherwise it keeps what comes while we are away, for an hour."
         ),
     ] = False,
+    log_format: LogFormat = "plain",
+    log_level: LogLevel = "info",
 ) -> None:
     """Collect what a broker or a federation publishes into a spool, acknowledged when it is on disk."""
+    check_log_options(log_format, log_level)
     if (url is None) == (not federation):
         raise LocalError("Give either --url, a broker, or --federation, a federator's link address.")
     in_spool = str((spool or Path(default_spool())).absolute())
@@ -136,11 +143,10 @@ def collect(
             ),
         )
         collector = partial(LeafCollector, settings)
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    # Which link is up, and why one is not, is all that tells an operator whether the address and the id are right.
-    logging.getLogger("hanse.federator.links").setLevel(logging.INFO)
-    source = url or f"the federation at {', '.join(federation or ())}"
-    typer.echo(f"collecting {', '.join(settings.topics)} of {source} into {settings.spool}/{settings.client_id}")
+    logs.configure(log_format, log_level)
+    source = {"url": url} if url is not None else {"federation": ",".join(federation or ())}
+    spooled = f"{settings.spool}/{settings.client_id}"
+    _log.info("the collector starts", extra={**source, "topics": ",".join(settings.topics), "spool": spooled})
     uvloop.run(_run(collector, parse_duration_s("--report-interval", report_interval)))
 
 
@@ -159,21 +165,10 @@ async def _run(make: Callable[[], Collector | LeafCollector], report_interval_s:
     finally:
         reporter.cancel()
         await asyncio.gather(reporter, return_exceptions=True)
-        typer.echo(describe(collector.status))
+        _log.info("the collector ends", extra=asdict(collector.status))
 
 
 async def _report(status: CollectorStatus, interval_s: float) -> None:
     while True:
         await asyncio.sleep(interval_s)
-        typer.echo(describe(status))
-
-
-def describe(status: CollectorStatus) -> str:
-    """One line for the operator."""
-    return (
-        f"{status.state}: {status.spooled} rows spooled of {status.received} received, {status.acknowledged} "
-        f"acknowledged, {status.copies} copies, {status.commits} commits, {status.bytes_spooled} bytes, "
-        f"{status.connects} connects"
-        + ("" if status.neighbours is None else f", {status.neighbours} links up, {status.dropped} dropped")
-        + (f" ({status.reason})" if status.reason else "")
-    )
+        _log.info("the collector's counters", extra=asdict(status))

@@ -1,10 +1,9 @@
 """`hanse manager`: the topology manager as a process."""
 
-import logging
-
 import typer
 import uvloop
 
+from hanse import logs
 from hanse.cli.flags import with_settings
 from hanse.topology.serve import serve
 from hanse.topology.settings import ManagerSettings
@@ -17,5 +16,5 @@ def register(app: typer.Typer) -> None:
     @with_settings(ManagerSettings, "manager")
     def manager(settings: ManagerSettings) -> None:
         """Run the topology manager: it places federators, watches their brokers, and repairs the overlay."""
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+        logs.configure(settings.log_format, settings.log_level)
         uvloop.run(serve(settings))

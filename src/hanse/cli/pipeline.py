@@ -1,8 +1,6 @@
 """`hanse pipeline`: from the spool to the tables, once or all the time, and their upkeep."""
 
 import importlib
-import logging
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from hanse import logs
 from hanse.errors import LocalError
 from hanse.pipeline import session
 from hanse.pipeline.collector_settings import default_spool, parse_duration_s
@@ -198,7 +197,7 @@ def report(
 
 
 def _prepare() -> None:
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    logs.configure("plain", "warning")
 
 
 def _options(spool: Path | None, more: list[str] | None) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """`hanse up`: a federation on one machine."""
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +11,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from hanse import logs
+from hanse.cli.log_options import LogFormat, LogLevel, check_log_options
 from hanse.errors import LocalError, RemoteError, Unavailable
 from hanse.local import overlay as shapes
 from hanse.local import state as state_file
@@ -55,8 +58,14 @@ def up(
         bool, typer.Option("--collect", help="Collect the federation's telemetry into a spool, for `hanse pipeline`.")
     ] = False,
     restart: Annotated[bool, typer.Option(help="Start again what dies.")] = True,
+    log_format: LogFormat = "plain",
+    log_level: LogLevel = "info",
 ) -> None:
     """Run brokers, federators and their topology manager on this machine until Ctrl-C."""
+    check_log_options(log_format, log_level)
+    logs.configure(log_format, log_level)
+    # The processes that it starts log in the same format, into the files below --dir.
+    os.environ.update(HANSE_LOG_FORMAT=log_format, HANSE_LOG_LEVEL=log_level)
     if link not in LINKS:
         raise LocalError(f"--link is {link!r}; expected {' or '.join(LINKS)}.")
     settings = FederationSettings(

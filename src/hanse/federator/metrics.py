@@ -6,6 +6,7 @@ One naming scheme for all of Hanse: `hanse_<service>_<what>`; labels are bounded
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 
+from hanse.telemetry.process import add_process_metrics
 from hanse.telemetry.prometheus import Registry
 
 
@@ -48,6 +49,7 @@ class AgentMetrics:
         self.sent: defaultdict[int, LinkTraffic] = defaultdict(LinkTraffic)
         self.received: defaultdict[int, LinkTraffic] = defaultdict(LinkTraffic)
         registry = self._registry = Registry("federator")
+        add_process_metrics(registry, "federator")
         links = ("link", "direction")
         self._messages = registry.counters("link_messages_total", "Publications on links.", labels=(*links, "qos"))
         self._bytes = registry.counters("link_bytes_total", "Bytes of data frames on links.", labels=links)

@@ -14,7 +14,8 @@ import signal
 from typing import Any
 
 import hanse
-from hanse.federator import entering, logs
+from hanse import logs
+from hanse.federator import entering
 from hanse.federator.agent import Agent
 from hanse.federator.entering import ReadAgain
 from hanse.federator.settings import FederatorSettings

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from hanse import logs
 from hanse.errors import HanseError, LocalError
 from hanse.federator.crossing import Crossing
 from hanse.federator.manager_client import parse_manager
@@ -410,8 +411,8 @@ class FederatorSettings:
         "`off` serves none.",
         check=_by(_check_metrics),
     )
-    log_format: str = setting("plain", "How logs are written.", choices=("plain", "json"))
-    log_level: str = setting("info", "The least that is logged.", choices=("debug", "info", "warning", "error"))
+    log_format: str = setting("plain", logs.FORMAT_HELP, choices=logs.FORMATS)
+    log_level: str = setting("info", logs.LEVEL_HELP, choices=logs.LEVELS)
 
     def __post_init__(self) -> None:
         self._check_identity()

@@ -12,6 +12,7 @@ Rules:
 import asyncio
 import contextlib
 import ctypes
+import logging
 import os
 import signal
 import sys
@@ -22,6 +23,7 @@ from pathlib import Path
 from hanse.errors import LocalError, Unavailable
 
 _PR_SET_PDEATHSIG = 1
+_log = logging.getLogger(__name__)
 _TAIL_BYTES = 2_000
 _POLL_S = 0.02
 # Loaded before any fork: between fork and exec little more than a system call is safe.
@@ -179,6 +181,10 @@ class SupervisedProcess:
             if loop.time() - began_s >= self.settings.settled_s:
                 back_off_s = self.settings.back_off_s
             ended = self._process
+            _log.warning(
+                "a process ended and is started again",
+                extra={"program": self.name, "code": ended.returncode, "output": str(self.output)},
+            )
             while self._process is ended:
                 await asyncio.sleep(back_off_s)
                 back_off_s = min(2 * back_off_s, self.settings.back_off_s_max)

@@ -32,6 +32,7 @@ from pathlib import Path
 
 import uvloop
 
+from hanse import logs
 from hanse.errors import HanseError, LocalError, RemoteError, Unavailable
 from hanse.mqtt.backoff import Backoff, BackoffSettings
 from hanse.mqtt.client import Client, ClientHandler, ClientSettings
@@ -455,7 +456,7 @@ async def _run_until_input_ends(settings: CollectorSettings) -> None:
 
 def main() -> int:
     """The helper: settings on the first line of the input, and its end is the order to stop."""
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    logs.configure("plain", "warning")
     try:
         settings = CollectorSettings.from_json(_first_line())
         uvloop.run(_run_until_input_ends(settings))

@@ -9,7 +9,8 @@
 Rules:
 
 1. One naming scheme for all services: `hanse_<service>_<what>`, where a counter ends in `_total` and a histogram
-   in its unit. Base units: seconds and bytes.
+   in its unit. Base units: seconds and bytes. Metrics that all services share have no service in their names
+   (`is_shared`; `telemetry.process` has them).
 2. Labels are bounded: a label takes so many distinct values and a metric so many combinations; what goes beyond
    counts under `other`, and `hanse_<service>_metrics_overflow_total` says how often. Whoever floods us with names
    costs us one entry.
@@ -216,9 +217,10 @@ class Registry:
         *,
         values_max: int = LABEL_VALUES_MAX,
         combinations_max: int = COMBINATIONS_MAX,
+        is_shared: bool = False,
     ) -> Family[Counter]:
-        """A counter with labels; `what` ends in `_total`."""
-        name = self._new_name(what, labels)
+        """A counter with labels; `what` ends in `_total`, and is the whole name of a shared one."""
+        name = self._new_name(what, labels, is_shared=is_shared)
         if not what.endswith("_total"):
             raise LocalError(f"The counter {name} must end in _total.")
         family = Family(name, words, tuple(labels), Counter, self._overflowed, values_max, combinations_max)
@@ -233,9 +235,10 @@ class Registry:
         *,
         values_max: int = LABEL_VALUES_MAX,
         combinations_max: int = COMBINATIONS_MAX,
+        is_shared: bool = False,
     ) -> Family[Gauge]:
-        """A gauge with labels."""
-        name = self._new_name(what, labels)
+        """A gauge with labels; `what` is the whole name of a shared one."""
+        name = self._new_name(what, labels, is_shared=is_shared)
         if what.endswith(_RESERVED):
             raise LocalError(f"The gauge {name} ends like a counter or a histogram; name what it is now.")
         family = Family(name, words, tuple(labels), Gauge, self._overflowed, values_max, combinations_max)
@@ -293,8 +296,8 @@ class Registry:
         if name != self._overflow.name:  # there are fewer metrics than it takes values
             self._overflow.labels(name).inc()
 
-    def _new_name(self, what: str, labels: Sequence[str]) -> str:
-        name = self._prefix + what
+    def _new_name(self, what: str, labels: Sequence[str], *, is_shared: bool = False) -> str:
+        name = what if is_shared else self._prefix + what
         if _NAME.fullmatch(what) is None:
             raise LocalError(f"The metric {name!r} is no name; write small letters, digits and single underscores.")
         if name in self._counters or name in self._gauges or name in self._histograms:

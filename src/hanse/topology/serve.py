@@ -60,7 +60,7 @@ async def serve(settings: ManagerSettings) -> None:
     try:
         await manager.start()
         try:
-            print(f"manager {manager.id} listens on {url}", flush=True)
+            log.info("the manager listens", extra={"url": url, "manager": manager.id})
             await _serve_http(settings, manager, listener)
         finally:
             await manager.stop()
@@ -72,6 +72,8 @@ async def serve(settings: ManagerSettings) -> None:
 async def _serve_http(settings: ManagerSettings, manager: Manager, listener: socket.socket) -> None:
     config = uvicorn.Config(
         create_app(manager),
+        # Its loggers write through ours.
+        log_config=None,
         log_level="warning",
         access_log=False,
         lifespan="off",

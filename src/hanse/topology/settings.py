@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from hanse import logs
 from hanse.settings import duration, format_duration, setting
 from hanse.topology.placement import STRATEGIES
 
@@ -77,6 +78,8 @@ class ManagerSettings(StoreSettings):
     tls_key: Path | None = setting(None, "Its key, as PEM.")  # noqa: RUF009
     require_token: bool = setting(False, "Want a token also on loopback.")
     insecure: bool = setting(False, "Listen beyond loopback without TLS and tokens.")
+    log_format: str = setting("plain", logs.FORMAT_HELP, choices=logs.FORMATS)
+    log_level: str = setting("info", logs.LEVEL_HELP, choices=logs.LEVELS)
     secret: str | None = setting(
         None, "The federation's secret; kept in the store if not given.", is_secret=True, check=_check_secret
     )

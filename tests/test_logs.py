@@ -8,17 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hanse.federator.logs import FIELD_CHARACTERS_MAX, JsonFormatter, PlainFormatter, configure
+from hanse.logs import FIELD_CHARACTERS_MAX, JsonFormatter, PlainFormatter, configure, note_security
 
 LOG = logging.getLogger("hanse.federator.test")
 
 
 @pytest.fixture(autouse=True)
 def _as_before() -> Iterator[None]:
-    logger = logging.getLogger("hanse")
-    before = (logger.handlers[:], logger.level, logger.propagate, logging.raiseExceptions)
+    root, logger = logging.getLogger(), logging.getLogger("hanse")
+    before = (root.handlers[:], root.level, logger.level, logging.raiseExceptions)
     yield
-    logger.handlers[:], logger.level, logger.propagate = before[0], before[1], before[2]
+    root.handlers[:] = before[0]
+    root.setLevel(before[1])
+    logger.setLevel(before[2])
     logging.raiseExceptions = before[3]
 
 
@@ -150,3 +152,22 @@ def test_a_stream_that_fails_stops_nothing() -> None:
     stream = plain()
     stream.close()
     LOG.error("nobody hears this")
+
+
+def test_libraries_log_in_the_same_format_from_warning_upward() -> None:
+    stream = io.StringIO()
+    configure("json", "debug", stream)
+    logging.getLogger("uvicorn.error").info("not this")
+    logging.getLogger("asyncio").error("but this")
+    (line,) = stream.getvalue().splitlines()
+    assert json.loads(line)["logger"] == "asyncio"
+
+
+def test_security_events_are_found_by_one_field() -> None:
+    stream = io.StringIO()
+    configure("json", "info", stream)
+    note_security("link_refused", "a link was refused", peer="192.0.2.7:40000", why="unknown authority")
+    note_security("joined", "a federator joined", level=logging.INFO, federator=7)
+    refused, joined = map(json.loads, stream.getvalue().splitlines())
+    assert (refused["security"], refused["level"], refused["peer"]) == ("link_refused", "warning", "192.0.2.7:40000")
+    assert (joined["security"], joined["level"], joined["logger"]) == ("joined", "info", "hanse.security")

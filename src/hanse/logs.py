@@ -1,6 +1,6 @@
-"""Structured logs: one event a line, for people (`plain`) or for machines (`json`).
+"""The log format of every Hanse process: one event per line, for people (`plain`) or for machines (`json`).
 
-A line is written with plain `logging`: the message is a fixed sentence, what varies goes into `extra`:
+A line is written with plain `logging`. The message is a fixed sentence; values go into `extra`:
 
     _log.info("link is up", extra={"neighbour": 7, "address": str(address)})
     2026-01-31T12:00:00.123Z INFO  federator.links link is up neighbour=7 address=mqtt://127.0.0.1:1884
@@ -8,11 +8,13 @@ A line is written with plain `logging`: the message is a fixed sentence, what va
 
 Rules:
 
-1. No secrets: a field whose name says that it is one is replaced, and so are credentials within a URL, wherever
-   they stand in a line. Payloads are not logged at all: that is the caller's rule.
-2. What others wrote (topics, client ids, errors) cannot forge a line or move a terminal's cursor: everything but
-   printable text is escaped, and a field is cut at `FIELD_CHARACTERS_MAX`.
-3. A line that cannot be written never stops the federator.
+1. No secrets. A field whose name looks like a secret's is replaced, and so are credentials within a URL, anywhere in
+   a line. Payloads are never logged; that is the caller's rule.
+2. Text from outside (topics, client ids, errors) cannot forge a line or move a terminal's cursor. Everything that is
+   not printable is escaped, and a field is cut at `FIELD_CHARACTERS_MAX`.
+3. A line that cannot be written never stops the process.
+4. Libraries (uvicorn, asyncio, pymongo) log in the same format, from WARNING upward.
+5. Security events go to `SECURITY` with a field `security` that names the event, so that one filter finds all of them.
 """
 
 import json
@@ -21,10 +23,19 @@ import math
 import re
 import sys
 import time
-from typing import TextIO
+from typing import Final, TextIO
+
+# The values of the settings `log_format` and `log_level`, which every command has.
+FORMATS: Final = ("plain", "json")
+LEVELS: Final = ("debug", "info", "warning", "error")
+FORMAT_HELP: Final = "How logs are written."
+LEVEL_HELP: Final = "The least severe level that is logged."
 
 # A topic may have 65,535 bytes; this much of it tells which one it is.
 FIELD_CHARACTERS_MAX = 1_000
+
+# Rule 5.
+SECURITY: Final = logging.getLogger("hanse.security")
 
 _ROOT = "hanse"
 _SECRET_NAME = re.compile(r"passw(or)?d|secret|token|credential|private|(^|_)key($|_password)", re.IGNORECASE)
@@ -35,26 +46,54 @@ _STANDARD = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {"m
 _NEEDS_QUOTES = re.compile(r"[\s\"=]")
 
 
+class _Handler(logging.StreamHandler[TextIO]):
+    """The one handler that `configure` adds, so that it can find and replace it."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        super().__init__(stream or sys.stderr)
+        self._is_given = stream is not None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write to what is standard error now: a live table on the terminal replaces it while it is shown."""
+        if not self._is_given:
+            self.stream = sys.stderr
+        super().emit(record)
+
+
 def configure(form: str, level: str, stream: TextIO | None = None) -> None:
-    """Send the logs of all of Hanse to standard error, or to `stream`; calling it again replaces the old way."""
-    assert form in {"plain", "json"}, form
-    # Broken pipes and full disks: rule 3. The library would print a traceback in place of each line.
+    """Send all logs of this process to standard error, or to `stream`. A second call replaces the first."""
+    assert form in FORMATS, form
+    assert level in LEVELS, level
+    # Rule 3, for broken pipes and full disks. The library would print a traceback in place of each line.
     logging.raiseExceptions = False
-    handler = logging.StreamHandler(stream or sys.stderr)
+    handler = _Handler(stream)
     handler.setFormatter(JsonFormatter() if form == "json" else PlainFormatter())
-    logger = logging.getLogger(_ROOT)
-    for old in list(logger.handlers):
-        logger.removeHandler(old)
-    logger.addHandler(handler)
-    logger.setLevel(level.upper())
-    logger.propagate = False
+    root = logging.getLogger()
+    for old in [one for one in root.handlers if isinstance(one, _Handler)]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    logging.getLogger(_ROOT).setLevel(level.upper())
+    # Rule 4. Libraries say at INFO what only their own developers want to know.
+    root.setLevel(max(logging.WARNING, logging.getLevelName(level.upper())))
+
+
+def note_security(event: str, message: str, *, level: int = logging.WARNING, **fields: object) -> None:
+    """Log a security event: rule 5.
+
+    Args:
+        event: Its name, the same as the label of the counter beside it.
+        message: What happened, as a fixed sentence.
+        level: WARNING where an operator should look, INFO for what happens in an ordinary day.
+        fields: What varies.
+    """
+    SECURITY.log(level, message, extra={"security": event, **fields})
 
 
 class PlainFormatter(logging.Formatter):
-    """Time, level, where, what, and the fields as `name=value`."""
+    """Writes time, level, module, event, and the fields as `name=value`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line, and behind it the traceback, indented, where there is one."""
+        """Return one line; a traceback follows it, indented."""
         where = record.name.removeprefix(f"{_ROOT}.")
         head = f"{_time(record)} {record.levelname:<5} {where} {_clean(record.getMessage())}"
         shown = [f"{name}={_quoted(value)}" for name, value in _fields(record).items()]
@@ -64,10 +103,10 @@ class PlainFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line."""
+    """Writes one JSON object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The object; fields that are named like one of its own get a trailing underscore."""
+        """Return the object. A field that has the name of a standard key gets a trailing underscore."""
         line: dict[str, object] = {
             "time": _time(record),
             "level": record.levelname.lower(),
@@ -110,7 +149,7 @@ def _trace(record: logging.LogRecord) -> list[str] | None:
 
 
 def _clean(text: str) -> str:
-    """Without credentials, in one line, of bounded length (rules 1 and 2)."""
+    """Remove credentials, escape control characters and cut the length (rules 1 and 2)."""
     # The credentials go first: a cut must not part them from the @ by which they are known.
     hidden = _URL_CREDENTIALS.sub(f"{_HIDDEN}@", text) if "://" in text else text
     cut = hidden if len(hidden) <= FIELD_CHARACTERS_MAX else hidden[:FIELD_CHARACTERS_MAX] + "..."
