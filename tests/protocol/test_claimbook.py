@@ -93,7 +93,7 @@ def test_a_set_that_comes_in_parts_counts_when_it_is_whole() -> None:
 
 
 def test_a_core_that_begins_anew_has_not_given_its_groups_up() -> None:
-    """Its heir's claim may come later, by another way: what waits for the group must not take it for unwanted (R36)."""
+    """Its heir's claim may come later, by another way: what waits for the group must not take it for unwanted (R21)."""
     shelf = Shelf()
     shelf.tell(0, ("a", 100), ("b", 100), ("c", 100))
     shelf.book.change_own("c", 100)

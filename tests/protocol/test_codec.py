@@ -323,7 +323,7 @@ MALFORMED: list[tuple[str, Callable[[bytes], object], bytes, str]] = [
         "shared group",
         codec.decode_control,
         HEAD + bytes.fromhex("06 01 09 0a") + b"$share/g/t",
-        "The group before byte 26 is a shared subscription; expected the filter behind it (R23).",
+        "The group before byte 26 is a shared subscription; expected the filter behind it (R39).",
     ),
     (
         "201 levels",

@@ -1,4 +1,4 @@
-"""The books of custody on their own: entries, duties, ways and the outbox (R33 to R38)."""
+"""The books of custody on their own: entries, duties, ways and the outbox (R55 to R78)."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Custody on the data path: what a batch becomes, and what becomes of it when its ways change (R33 to R38)."""
+"""Custody on the data path: what a batch becomes, and what becomes of it when its ways change (R55 to R78)."""
 
 from typing import Any
 
@@ -328,7 +328,7 @@ def test_what_a_former_process_delivered_is_not_delivered_again_and_older_epochs
 
 
 def test_who_has_taken_its_leave_takes_nothing_over() -> None:
-    """Unacknowledged, it goes to others (R22, R35)."""
+    """Unacknowledged, it goes to others (R37, R61)."""
     desk = outsider("g")
     desk.step(Leave())
     assert desk.machine.forward(0.0, RIGHT, [run_of(0)], 1)[:] == ({}, [], {}, ())

@@ -219,7 +219,7 @@ ACTIONS = st.lists(
 
 
 class Ends:
-    """An owner and its mirror, with frames under way in both directions, and the rules R2 and R22 between them."""
+    """An owner and its mirror, with frames under way in both directions, and the rules R3 and R38 between them."""
 
     def __init__(self, steps_max: int) -> None:
         self.steps_max = steps_max

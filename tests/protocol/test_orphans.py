@@ -1,4 +1,4 @@
-"""What a neighbour that is gone for good leaves on disk (R38)."""
+"""What a neighbour that is gone for good leaves on disk (R78)."""
 
 from hanse.protocol.effects import Fetch
 from hanse.protocol.messages import Run

@@ -1,4 +1,4 @@
-"""What a federator keeps of the last seconds, and what of it somebody lacks (R37)."""
+"""What a federator keeps of the last seconds, and what of it somebody lacks (R68 to R70)."""
 
 from collections import Counter
 

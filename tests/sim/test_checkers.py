@@ -386,7 +386,7 @@ def test_a_new_subscriber_is_entitled_after_two_intervals() -> None:
 
 
 def test_an_heirs_hand_over_is_excused_only_while_it_spreads_and_only_as_late_as_it_may_come() -> None:
-    """Seed 922: an heir that lost its interest keeps the group for K·A, and hands it on a round later (R9)."""
+    """Seed 922: an heir that lost its interest keeps the group for K·A, and hands it on a round later (R15)."""
     federation, checkers = world()
     federation.run(10.0)
     changed_s, words_s = federation.engine.now, checkers._words_s()

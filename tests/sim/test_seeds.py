@@ -30,7 +30,7 @@ def test_without_faults_nothing_is_lost_at_all_and_order_holds() -> None:
 
 
 def life_with_a_group_given_up() -> tuple[Federation, Checkers]:
-    """A publication waits on disk for a group that both who wanted it have left (R36)."""
+    """A publication waits on disk for a group that both who wanted it have left (R64)."""
     checkers = Checkers()
     federation = Federation(overlay.ring(4), Settings(), seed=1, monitor=checkers)
     for identity in federation.nodes:

@@ -395,7 +395,7 @@ class Agent:
         self._hand_on(routed)
 
     def _take_again(self, now: float, publications: list[HostPublication]) -> list[HostPublication]:
-        """What a former process has numbered keeps its id, so that nobody takes it for another (R34)."""
+        """What a former process has numbered keeps its id, so that nobody takes it for another (R58)."""
         fresh = []
         for publication in publications:
             known = self._former_id(publication)

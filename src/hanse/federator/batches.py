@@ -2,10 +2,10 @@
 
 Rules:
 
-1. A batch has a number, by which the protocol says that all of it has arrived or is on disk (R33). The host hears so in
+1. A batch has a number, by which the protocol says that all of it has arrived or is on disk (R55). The host hears so in
    the order in which it sent (`obligations.AckOrder`).
 2. Which id each packet got is kept until then, for the process after this one: what a host hands in again keeps its id,
-   so that nobody takes it for another (R34). It is cleared just before the acknowledgement leaves (`slots`).
+   so that nobody takes it for another (R58). It is cleared just before the acknowledgement leaves (`slots`).
 """
 
 from collections.abc import Callable

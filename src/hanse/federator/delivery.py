@@ -3,9 +3,9 @@
 Rules:
 
 1. A batch is handed over as a whole: its runs of QoS 0 leave as one piece, the others run by run, and the protocol
-   hears of its *token* when the host has acknowledged all of them (R33).
+   hears of its *token* when the host has acknowledged all of them (R55).
 2. What was acknowledged at QoS 1 goes into the ring of delivered ids before the protocol hears of it: whatever happens
-   to this process then, it is delivered (R34). For QoS 2 the session does so at PUBREC.
+   to this process then, it is delivered (R57). For QoS 2 the session does so at PUBREC.
 3. While the host has no room for QoS 1 and 2, they wait here, in order, and nobody overtakes; the protocol's window
    bounds how many. QoS 0 is dropped and counted by the client.
 4. The host gets what passes the gate (`gate`), what may enter (`crossing`) and what is no echo (`echoes`), under the
@@ -137,7 +137,7 @@ class Delivery:
     def _for_host(self, run: Run) -> list[Run]:
         """What of a run this host broker is to be given, as it may see it.
 
-        In pieces where publications of QoS 2 are left out: the journal and the ring go by their ids (R34).
+        In pieces where publications of QoS 2 are left out: the journal and the ring go by their ids (R57).
         """
         if run[4] == 2 and run[3] > 1:
             return joined([piece for single in singles(run) for piece in self._for_host(single)])

@@ -5,7 +5,7 @@ one packet that breaks a rule, and at QoS 1 and 2 the packet would be sent again
 
 Rules:
 
-1. What reaches the host is canonical, its topic may cross (R32) and is one that every broker takes, as are the texts
+1. What reaches the host is canonical, its topic may cross (R54) and is one that every broker takes, as are the texts
    in its properties: Mosquitto ends the session for a control character in any of them.
 2. What breaks a rule is dropped packet by packet and counted by reason; the others of its run go on.
 3. The common case pays next to nothing: a topic is judged once, and packets of one size and topic are compared as

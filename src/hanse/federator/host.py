@@ -8,7 +8,7 @@ Rules:
 - What came for identifier 1 is for the agent itself (interest, probes); the rest is for the federation.
 - The session outlives the process. QoS 2 is journaled: under which packet identifier a message went out, before it
   does; that it is released, and delivered, before PUBREL. The process after this one sends only PUBREL for what was
-  released, and the same packet identifier for what was not and comes again (R34).
+  released, and the same packet identifier for what was not and comes again (R58).
 - A host that speaks 3.1.1 has none of these. `older_host` stands between it and the agent, which sees no difference.
 """
 

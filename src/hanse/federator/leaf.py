@@ -7,11 +7,11 @@ Rules:
 
 1. Interest is what it is given at the start, told before the first link, and does not change.
 2. A batch of QoS 1 or 2 is acknowledged to the federation when its taker says so, and remembered in the ring before;
-   nothing of it is handed over twice, by this process or the next (R33, R34).
+   nothing of it is handed over twice, by this process or the next (R55, R57).
 3. What its taker does not take is never acknowledged, and waits with the neighbours, on their disks: a leaf writes
    nothing of its own to its outbox. That is for what it passes on between neighbours, if it has several.
 4. It ends without a word, as if its link were lost, so that its neighbours keep for it what comes meanwhile, for
-   `absence_s` (R22, R38); with `is_leaving` it says goodbye, and nothing is kept.
+   `absence_s` (R38, R75); with `is_leaving` it says goodbye, and nothing is kept.
 5. It publishes nothing, and would rather not be a core: whoever else wants a group is elected before it.
 """
 

@@ -8,7 +8,7 @@ hears it. Rules:
 - The broker's PUBACK says nothing of the federator behind it: a data frame that is owed an acknowledgement carries the
   sender's epoch and a number, and `federator/ack/<to>/<from>` names the numbers that were taken over.
 - A link is up while the session at the neighbour's broker stands; that the neighbour itself hears is the protocol's
-  to find out (R4). What it was sent and has not acknowledged is the protocol's, which has it in custody. An
+  to find out (R7). What it was sent and has not acknowledged is the protocol's, which has it in custody. An
   acknowledgement that cannot be told waits for the session.
 - Anybody who may publish on these topics at the broker can forge them: `hanse` prints the ACL that closes them.
 """

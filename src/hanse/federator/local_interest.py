@@ -6,7 +6,7 @@ Rules:
    and when the last no longer does, under the name that the federation knows (`crossing`).
 2. What is wanted for the first time is fetched from the retained messages elsewhere. Not so what was known before a
    restart: this broker has had them.
-3. Interest is on disk soon after it changed: a client that stays subscribed does not say so again (R22).
+3. Interest is on disk soon after it changed: a client that stays subscribed does not say so again (R38).
 4. Each source is read in its own way until the federator ends: messages of the host (`hear`), log files and lists
    (`watch`). A list that cannot be had is counted, told once, and asked for again.
 """

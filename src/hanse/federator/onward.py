@@ -2,7 +2,7 @@
 
 Rules:
 
-- A frame bears a token where anything in it is of QoS 1 or 2, and then waits while its link has no room (R33, R35).
+- A frame bears a token where anything in it is of QoS 1 or 2, and then waits while its link has no room (R55, R59).
 - What is of QoS 0 does not wait with it. While there is no room it goes alone, and is dropped and counted like all of
   its kind: riding along, half of a storm would wait in memory for a trickle of QoS 1, and nothing would bound it.
 """

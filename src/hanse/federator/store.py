@@ -12,7 +12,7 @@ Rules:
 2. A write returns when it would survive a power cut: the file beside, fsync, rename, fsync of the directory. There
    is the old content or the new, never half of one.
 3. A file that cannot be understood never stops a start. It is put aside as `<name>.damaged` with a warning, and
-   the federator begins anew: the epoch is also kept up by the wall clock and by the neighbours (R1), the interest
+   the federator begins anew: the epoch is also kept up by the wall clock and by the neighbours (R1, R2), the interest
    by what clients do next.
 4. A disk that refuses is the operator's to mend: a `LocalError` that says what and where.
 

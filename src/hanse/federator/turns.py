@@ -1,6 +1,6 @@
 """Whose turn it is, where publications of one origin come by two links: the older ones are to be read first.
 
-A publication may come by several links, and the first copy counts (R27). What a link has brought waits in the kernel
+A publication may come by several links, and the first copy counts (R47). What a link has brought waits in the kernel
 while its reads are gathered (`hanse.mqtt.gathering`), or while another link's are handled. When interest elsewhere
 opens a second way meanwhile, its first frames would overtake that: at 5,000 messages a second 2 in 250 changes of far
 filters put a few messages out of order, and at 20,000 some hundred.

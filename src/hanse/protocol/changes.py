@@ -39,12 +39,12 @@ class Changes:
         self.groups: set[str] = set()
         # Memberships that are to be placed anew.
         self.keys: set[Key] = set()
-        # Cores, and claim sets of cores, of which the neighbours are to hear at once (R17).
+        # Cores, and claim sets of cores, of which the neighbours are to hear at once (R28).
         self.cores: set[int] = set()
         self.claims: set[int] = set()
-        # (neighbour, group) of mesh edges that are new: what was missed may come over them (R37).
+        # (neighbour, group) of mesh edges that are new: what was missed may come over them (R69).
         self.edges: set[tuple[int, str]] = set()
-        # Groups given up by their core, which had no members, while another core's mesh lives (R9).
+        # Groups given up by their core, which had no members, while another core's mesh lives (R74).
         self.given_up: set[str] = set()
         # Something that the data path's plans depend on.
         self.is_table_changed = False

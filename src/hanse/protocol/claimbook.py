@@ -1,6 +1,6 @@
 """Who claims what: every core's claim set, the claimants of each group, and how claims are fetched and told on.
 
-The rules (docs/protocol.md R12):
+The rules (docs/protocol.md R18 to R22):
 
 - Changes are told at once to all neighbours and passed on once; what each neighbour has is noted with it.
 - Whoever is behind asks the neighbour that named the version, one request at a time.
@@ -90,7 +90,7 @@ class ClaimBook:
         return self.cores_by_group.keys()
 
     def match(self, topic: str) -> tuple[str, ...]:
-        """The claimed groups that a topic belongs to (R25)."""
+        """The claimed groups that a topic belongs to (R42)."""
         return self._matches.match(topic)
 
     @property
@@ -101,7 +101,7 @@ class ClaimBook:
     # --- our own claims -----------------------------------------------------------------------------------------------
 
     def change_own(self, group: str, rank: int | None, *, is_wanted: bool = False) -> None:
-        """Claim a group, with a rank, or withdraw from it (None) and say whether others want it (R12)."""
+        """Claim a group, with a rank, or withdraw from it (None) and say whether others want it (R18, R21)."""
         changes = self._changes
         grouping = str(self._settings.grouping) if group == MANAGEMENT_GROUP and rank is not None else ""
         if is_wanted:
@@ -119,7 +119,7 @@ class ClaimBook:
         changes.effects.append(Emit(name, group=group, core=self._identity))
 
     def declare_empty(self) -> None:
-        """We were here before, and claim nothing now: whoever remembers a claim of ours is to forget it (R12)."""
+        """We were here before, and claim nothing now: whoever remembers a claim of ours is to forget it (R22)."""
         if not self.own.version:
             self.own.change(ClaimChange(MANAGEMENT_GROUP, None))
             self._changes.claims.add(self._identity)
@@ -127,7 +127,7 @@ class ClaimBook:
             self._empty_rounds = self._settings.expiry_factor + 2
 
     def tell_ended(self, neighbour: Neighbour) -> None:
-        """Tell a neighbour that is new which cores claim nothing any longer: no announcement will (R12)."""
+        """Tell a neighbour that is new which cores claim nothing any longer: no announcement will (R22)."""
         for core in sorted(self.sets):
             claims = self.sets[core]
             if claims.version and not claims.groups and len(neighbour.claim_parts) < self._settings.items_per_frame_max:
@@ -135,24 +135,24 @@ class ClaimBook:
 
     @property
     def is_announced(self) -> bool:
-        """Whether we are a core; or were one, and not everybody may have heard that we claim nothing now (R13)."""
+        """Whether we are a core; or were one, and not everybody may have heard that we claim nothing now (R23, R24)."""
         return bool(self.own.groups) or self._empty_rounds > 0
 
     def begin_epoch(self, epoch: int) -> None:
-        """Our own claims, as they are, under a new epoch of ours (R1)."""
+        """Our own claims, as they are, under a new epoch of ours (R2)."""
         self.own.reset_epoch(epoch)
         self._changes.cores.add(self._identity)
 
     # --- what was claimed before a restart ----------------------------------------------------------------------------
 
     def remember(self, group: str, until: float) -> None:
-        """Somebody else claimed the group before we restarted, or will claim it now (R36)."""
+        """Somebody else claimed the group before we restarted, or will claim it now (R64)."""
         if group != MANAGEMENT_GROUP and self._record(REMEMBERED, group, is_claimed=True):
             self._remembered[group] = until
             self._tell.remembered(until, group)
 
     def remember_hearsay(self, group: str, until: float) -> None:
-        """A neighbour has sent publications of a group that we have not heard of: somebody claims it (R36)."""
+        """A neighbour has sent publications of a group that we have not heard of: somebody claims it (R65)."""
         if not self.claimants(group):
             self._hearsay.add(group)
             self.remember(group, until)
@@ -193,7 +193,7 @@ class ClaimBook:
         self._end_fetch(core)
 
     def ask(self, now: float, core: int, neighbour: Neighbour) -> None:
-        """Fetch the claims that we lack from the neighbour that named them, one request at a time (R12)."""
+        """Fetch the claims that we lack from the neighbour that named them, one request at a time (R19)."""
         fetch = self._fetches.get(core)
         if fetch is not None and now - fetch.asked_at < self._settings.announcement_interval_s:
             return
@@ -202,7 +202,7 @@ class ClaimBook:
         neighbour.claim_requests.append(ClaimRequest(core, epoch, version, -1, 0))
 
     def on_request(self, neighbour: Neighbour, request: ClaimRequest) -> None:
-        """A neighbour lacks claims: the changes while they are remembered, else the whole set in parts (R12)."""
+        """A neighbour lacks claims: the changes while they are remembered, else the whole set in parts (R19)."""
         claims = self.sets.get(request.core)
         if claims is None or (request.epoch, request.version) >= (claims.epoch, claims.version):
             return
@@ -257,7 +257,7 @@ class ClaimBook:
         """The claim changes that the neighbour has not been told, as far as they are remembered.
 
         Where they are not, because we fetched the whole set ourselves, the whole set goes to it unasked if it fits one
-        frame (R12): in a cold start that saves two of three frames.
+        frame (R19): in a cold start that saves two of three frames.
         """
         deltas = []
         limit = self._settings.items_per_frame_max
@@ -277,7 +277,7 @@ class ClaimBook:
         return tuple(deltas)
 
     def doubt(self, neighbours: Iterable[Neighbour], is_live: Callable[[int], bool]) -> None:
-        """Ask all neighbours for the claims of cores that nobody announces: they may have ended unheard (R12)."""
+        """Ask all neighbours for the claims of cores that nobody announces: they may have ended unheard (R22)."""
         doubted = [
             ClaimRequest(core, claims.epoch, claims.version, -1, 0)
             for core, claims in sorted(self.sets.items())
@@ -328,7 +328,7 @@ class ClaimBook:
             self._tell.emptied(claims.core)
 
     def _outlive(self, now: float, core: int, group: str) -> None:
-        """A claim is gone, and nobody has said whether others want the group: one may be about to claim it (R36).
+        """A claim is gone, and nobody has said whether others want the group: one may be about to claim it (R21).
 
         It has begun anew, or has told its whole set at once; the claim of its heir may come after it, by another way.
         """

@@ -1,6 +1,6 @@
 """Which groups each core claims: one versioned set a core, told to everybody as deltas.
 
-The rules (docs/protocol.md R12):
+The rules (docs/protocol.md R18 to R20):
 
 - Only the core changes its set; each change is one version. A delta fits if it begins where we are.
 - Whoever is behind asks: it gets the changes it lacks while they are remembered, else the whole set in parts.

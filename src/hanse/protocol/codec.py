@@ -150,7 +150,7 @@ class _Reader:
         topics.check_filter(group)
         if group.startswith(topics.SHARE_PREFIX):
             raise RemoteError(
-                f"The group before byte {self._at} is a shared subscription; expected the filter behind it (R23)."
+                f"The group before byte {self._at} is a shared subscription; expected the filter behind it (R39)."
             )
         return group
 

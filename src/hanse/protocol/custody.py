@@ -5,7 +5,7 @@ more *ways* (a neighbour, the host broker); each of them is a `Duty` of the entr
 arrived when every duty of the entry is done, or is on disk. This module keeps the books; `forwarding` decides which way
 a publication goes.
 
-The rules (docs/protocol.md R33 to R38):
+The rules (docs/protocol.md R55 to R78):
 
 - A way carries so many bytes at once; the rest waits behind, in order, and no way waits for another.
 - What waits longer than `outbox_after_s`, or is with a neighbour for longer than `stuck_after_s`, is written to the
@@ -57,11 +57,11 @@ class Entry:
         # Duties that are not done; one for the time in which the batch is still being handed out.
         self.owed = 1
         self.keys: list[Key] = []
-        # Batches that hold the same publications again, from the same giver (R34).
+        # Batches that hold the same publications again, from the same giver (R56).
         self.followers: list[Entry] = []
 
 
-# What of a former process's record for the host broker has not been delivered since (R34).
+# What of a former process's record for the host broker has not been delivered since (R57).
 Sift = Callable[[Sequence[Run]], Sequence[Run]]
 
 
@@ -232,7 +232,7 @@ class Custody:
         return Entry(giver if receipt else NOBODY, receipt)
 
     def note(self, entry: Entry, epoch: int, run: Run) -> None:
-        """The entry holds this run of its giver's: a copy from the same giver waits with it (R34)."""
+        """The entry holds this run of its giver's: a copy from the same giver waits with it (R56)."""
         if entry.giver >= 0:
             for group in run[6]:
                 key = (entry.giver, epoch, run[0], run[1], run[2], group)
@@ -240,7 +240,7 @@ class Custody:
                 self._in_progress[key] = entry
 
     def follow(self, entry: Entry, epoch: int, run: Run) -> None:
-        """The run has been here: if its giver is the one that gave it before, it is answered with the first (R34).
+        """The run has been here: if its giver is the one that gave it before, it is answered with the first (R56).
 
         Only where it came for the same group: each group has its own tree, and waiting across them closes circles.
         """
@@ -295,7 +295,7 @@ class Custody:
         return token
 
     def summarise(self, now: float, identity: int, summaries: tuple[Summary, ...]) -> None:
-        """Tell a neighbour what we have of some groups; it is told again until it answers (R37)."""
+        """Tell a neighbour what we have of some groups; it is told again until it answers (R72)."""
         if identity not in self.open_ways:
             return  # a new link asks anew
         way = self._ways[identity]
@@ -306,7 +306,7 @@ class Custody:
         self.effects.append(SendSummaries(identity, summaries, token))
 
     def block(self, now: float, entry: Entry, run: Run, source: int) -> None:
-        """A run has no way now: it waits, and its giver with it (R36)."""
+        """A run has no way now: it waits, and its giver with it (R63)."""
         entry.owed += 1
         self._counters["blocked"] += run[3]
         self._blocked.setdefault((source, run[6]), []).append(Duty(entry, (run,), now, source))
@@ -403,13 +403,13 @@ class Custody:
         return lost
 
     def stuck(self, identity: int) -> list[Duty]:
-        """What a neighbour was sent, has not acknowledged, and is on disk since; not what was sent from there (R35)."""
+        """What a neighbour was sent, has not acknowledged, and is on disk since; not what was sent from there (R62)."""
         way = self._ways.get(identity)
         sent = () if way is None else way.sent.values()
         return [duty for duty in sent if duty.entry.record == (identity, duty.position) and duty.source != NOBODY]
 
     def hold(self, identity: int, duty: Duty, runs: Sequence[Run]) -> None:
-        """Keep runs of a duty that `close_way` gave back for the neighbour, until it is back (R38)."""
+        """Keep runs of a duty that `close_way` gave back for the neighbour, until it is back (R75, R76)."""
         duty.entry.owed += 1
         self._ways[identity].backlog.append(Duty(duty.entry, runs, duty.since, duty.source))
 
@@ -500,7 +500,7 @@ class Custody:
         self.check_at = now + CHECK_EVERY_S if is_busy or self._blocked else float("inf")
 
     def _overdue(self, now: float, way: Way) -> tuple[list[Duty], list[Duty]]:
-        """What of a way is to go to disk: of what is under way, and of what waits (R38).
+        """What of a way is to go to disk: of what is under way, and of what waits (R77).
 
         A way that answers is only busy: what waits behind its window does so in memory, for a while and within a
         limit. Written to disk at once, 10 KiB publications cost a saturated link three times the processor time.
@@ -547,7 +547,7 @@ class Custody:
                     duty.asked_at = now
                     summaries = self._aged(duty.summaries, now - duty.sent_at)
                     self.effects.append(SendSummaries(way.identity, summaries, duty.token))
-            elif is_due and now - duty.sent_at >= wait_s:
+            elif is_due and now - duty.sent_at >= wait_s:  # R60
                 way.resent_at = now
                 self._counters["retransmitted"] += len(duty.runs)
                 self._launch(way, duty, duty.token)

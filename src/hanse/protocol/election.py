@@ -1,6 +1,6 @@
 """Who anchors each group, as far as one federator can see, and what that makes of it: claim, wait, withdraw, hand over.
 
-The rules (docs/protocol.md R5 to R11):
+The rules (docs/protocol.md R8 to R17):
 
 - The live claimant with the best key is the core. The loser withdraws when the winner's mesh has connected it.
 - Interest that nobody serves is claimed, at once where nobody ever did, else after a delay that grows with the id.
@@ -58,7 +58,7 @@ class Election:
         self._joined_by_others: set[str] = set()
 
     def core_of(self, group: str) -> int | None:
-        """The core that this federator accepts for a group (R5)."""
+        """The core that this federator accepts for a group (R8)."""
         claimants = self._claims.cores_by_group.get(group, ())
         if len(claimants) == 1:  # nearly always, and asked a million times in a large simulation
             return claimants[0] if claimants[0] in self._ways.live else None
@@ -84,7 +84,7 @@ class Election:
     # --- what the manager says ----------------------------------------------------------------------------------------
 
     def on_ranked(self, group: str, rank: int) -> None:
-        """The rank of our claim for a group, from now on (R5)."""
+        """The rank of our claim for a group, from now on (R8)."""
         self._ranks[group] = rank
         own = self._claims.own.groups
         if group in own and own[group].rank != rank:
@@ -92,14 +92,14 @@ class Election:
         self._changes.groups.add(group)
 
     def on_appointed(self, group: str, *, is_appointed: bool) -> None:
-        """Whether we are to anchor a group even without interest (R10)."""
+        """Whether we are to anchor a group even without interest (R16)."""
         (self._appointments.add if is_appointed else self._appointments.discard)(group)
         self._changes.groups.add(group)
 
     # --- deciding -----------------------------------------------------------------------------------------------------
 
     def decide(self, now: float, group: str) -> None:
-        """Who anchors the group, as far as we can see, and what that makes of us (R5 to R11)."""
+        """Who anchors the group, as far as we can see, and what that makes of us (R8 to R17)."""
         own = self._claims.own.groups
         core = self.core_of(group)
         was_ours = group in own
@@ -107,7 +107,7 @@ class Election:
         if was_ours:
             self._decide_as_claimant(group, core, self._others(group))
         elif group in self._appointments and self._others(group):
-            self._claim(group)  # R10
+            self._claim(group)  # R16
         elif core is None and has_interest:
             self._decide_to_claim(now, group)
         else:
@@ -117,7 +117,7 @@ class Election:
             core = self.core_of(group)
         self._mesh.choose_own_core(group, core, has_interest=has_interest)
         is_claimed_elsewhere = self._claims.claimants(group) not in ((), (self._identity,))
-        self._host.subscribe(group, is_wanted=is_claimed_elsewhere or self._mesh.has_children(group))  # R32
+        self._host.subscribe(group, is_wanted=is_claimed_elsewhere or self._mesh.has_children(group))  # R53
         if group == MANAGEMENT_GROUP:
             self._compare_grouping(core)
 
@@ -134,14 +134,14 @@ class Election:
                 self._withdraw(group)
         elif not self._wants(group):
             if group not in self._inherited and (others or not has_members):
-                self._withdraw(group)  # R9; an heir has been counted on: it stays, and looks for one in turn
+                self._withdraw(group)  # R13, R15; an heir has been counted on: it stays, and looks for one in turn
                 if others and not has_members:
                     self._changes.given_up.add(group)
         elif core != self._identity and core is not None:
             if group in self._inherited and self._inherited[group][0] in others:
-                return  # R9: the old core withdraws, not its heir
+                return  # R15: the old core withdraws, not its heir
             if self._mesh.is_connected((core, group)):
-                self._withdraw(group)  # R8
+                self._withdraw(group)  # R12
         else:
             self._inherited.pop(group, None)
         (self._joined_by_others.add if has_members else self._joined_by_others.discard)(group)
@@ -149,11 +149,11 @@ class Election:
     def _decide_to_claim(self, now: float, group: str) -> None:
         due = self._claim_due.get(group)
         if group == MANAGEMENT_GROUP and not self._is_smallest_around():
-            return  # R11; asked again every round
+            return  # R17; asked again every round
         if due is not None and now < due:
             return
         if due is None and (self._claims.claimants(group) or group == MANAGEMENT_GROUP):
-            self._wait_to_claim(now, group)  # R7
+            self._wait_to_claim(now, group)  # R11
             if now < self._claim_due[group]:
                 return
         if not self._is_synchronised(now):
@@ -161,7 +161,7 @@ class Election:
             return
         self._claim_due.pop(group, None)
         self._unclaimed.discard(group)
-        self._claim(group)  # R6
+        self._claim(group)  # R10
 
     def _claim(self, group: str) -> None:
         self._claims.change_own(group, self._ranks.get(group, RANK_DEFAULT))
@@ -186,7 +186,7 @@ class Election:
         return all(now - n.up_at > self._settings.announcement_interval_s for n in waiting)
 
     def _compare_grouping(self, core: int | None) -> None:
-        """The management group's core advertises the grouping; another one is worth a word (R23)."""
+        """The management group's core advertises the grouping; another one is worth a word (R39)."""
         if core is None:
             return
         advertised = self._claims.sets[core].groups[MANAGEMENT_GROUP].grouping
@@ -196,12 +196,12 @@ class Election:
     # --- waiting ------------------------------------------------------------------------------------------------------
 
     def on_withdrawn(self, now: float, group: str) -> None:
-        """A core gave a group up: if we want it, we wait before we claim it (R7)."""
+        """A core gave a group up: if we want it, we wait before we claim it (R11)."""
         if self._wants(group) and group not in self._claim_due:
             self._wait_to_claim(now, group)
 
     def on_synchronised(self) -> None:
-        """Claims that were missing are here: what waits for them is to be decided anew (R6)."""
+        """Claims that were missing are here: what waits for them is to be decided anew (R10)."""
         self._changes.groups.update(self._unclaimed)
 
     def _wait_to_claim(self, now: float, group: str) -> None:
@@ -226,13 +226,13 @@ class Election:
     # --- handing over -------------------------------------------------------------------------------------------------
 
     def hand_over(self, group: str) -> None:
-        """We have no interest in the group: if we are its core, we look for an heir (R9, R10)."""
+        """We have no interest in the group: if we are its core, we look for an heir (R14, R16)."""
         if group in self._claims.own.groups and group not in self._appointments:
             self._pass_hand_over(self._identity, group, -1)
             self._asked.add(group)
 
     def on_hand_over(self, now: float, neighbour: Neighbour, hand_over: HandOver) -> None:
-        """A core without interest looks for an heir among its members (R9)."""
+        """A core without interest looks for an heir among its members (R14, R15)."""
         core, group = hand_over
         if core == self._identity or core not in self._claims.claimants(group):
             self._changes.counters["ignored_hand_over"] += 1

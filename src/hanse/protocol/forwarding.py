@@ -3,7 +3,7 @@
 The control side owns who is a neighbour in which mesh; this side asks `plans` where things go. `invalidate` is called
 whenever the control side changed anything that a plan depends on.
 
-The rules (docs/protocol.md R25 to R38):
+The rules (docs/protocol.md R42 to R78):
 
 - No event, effect or log line per message; a transit hop passes bytes on.
 - Never back to the sender; a later copy only for groups that are new to it; delivered locally once.
@@ -90,7 +90,7 @@ class Forwarding:
         self._hop_limit = 0
 
     def begin_epoch(self, epoch: int) -> None:
-        """Ids start anew under a new epoch (R1)."""
+        """Ids start anew under a new epoch (R2)."""
         self.epoch = self._plans.epoch = epoch
         self.next_id = 0
         self.invalidate()  # plans hold accounts of the old epoch
@@ -102,7 +102,7 @@ class Forwarding:
         self._parking.age(now)
 
     def retry_parked(self) -> dict[int, list[Run]]:
-        """Frames for what was parked and now has a way, in the order in which it was parked (R30)."""
+        """Frames for what was parked and now has a way, in the order in which it was parked (R51)."""
         frames: dict[int, list[Run]] = {}
         for parked in self._parking.take():
             plan = self._plans.make(parked.run.groups, parked.source)
@@ -135,11 +135,11 @@ class Forwarding:
         receipt: int = 0,
         again: tuple[int, int] | None = None,
     ) -> Routed:
-        """Route what clients published at the host broker: match, number, and spread (R25, R26).
+        """Route what clients published at the host broker: match, number, and spread (R42, R43 to R46).
 
         Publication k of the batch has the id `next_id + k` of this epoch; or, where the host broker hands in again
-        what a former process has numbered, `again` as `(epoch, number)` and on (R34). With a receipt the host broker
-        is to hear, by `Acknowledge`, when all of it has arrived (R33).
+        what a former process has numbered, `again` as `(epoch, number)` and on (R58). With a receipt the host broker
+        is to hear, by `Acknowledge`, when all of it has arrived (R55).
         """
         frames: dict[int, list[Run]] = {}
         self.accounts.now = now
@@ -214,7 +214,7 @@ class Forwarding:
         if qos:
             self.retention.add(now, run)
         if not is_wanted:
-            # Nobody has joined, as far as we know. Who did before we restarted will say so, and gets it then (R37).
+            # Nobody has joined, as far as we know. Who did before we restarted will say so, and gets it then (R68).
             self._counters["not_wanted"] += count
             self.accounts.count("published", run)
             return
@@ -233,9 +233,9 @@ class Forwarding:
     def forward(  # noqa: C901 - one loop, each branch a rule
         self, now: float, neighbour: int, runs: Sequence[Run], receipt: int = 0, sender_epoch: int = 0
     ) -> Routed:
-        """Route what a link handed in: suppress what was here before, deliver, and pass on (R26 to R29).
+        """Route what a link handed in: suppress what was here before, deliver, and pass on (R43 to R50).
 
-        With a receipt the neighbour is to hear, by `Acknowledge`, when all of it has arrived (R33).
+        With a receipt the neighbour is to hear, by `Acknowledge`, when all of it has arrived (R55).
         """
         entry = self.custody.open(neighbour, receipt) if receipt else _UNOWED
         frames: dict[int, list[Run]] = {}
@@ -302,7 +302,7 @@ class Forwarding:
         return self._hand_out(now, entry, frames, deliveries, neighbour)
 
     def _come_home(self, now: float, entry: Entry, neighbour: int, run: Run) -> None:
-        """What comes back to its origin has been everywhere, along a mesh; outside one it went astray (R27)."""
+        """What comes back to its origin has been everywhere, along a mesh; outside one it went astray (R47, R48)."""
         astray = tuple([group for group in run.groups if run.qos and not self._table.is_member(group)])
         if astray:
             self.accounts.count("received", run, neighbour=neighbour)
@@ -312,7 +312,7 @@ class Forwarding:
             self._refuse(neighbour, run, "duplicate")
 
     def _turn(self, now: float, entry: Entry, neighbour: int, run: Run) -> None:
-        """A run came back, because its way was lost: that it passed here before does not count (R36)."""
+        """A run came back, because its way was lost: that it passed here before does not count (R67)."""
         window = self._seen.window(run.origin, run.epoch)
         if not run.qos:
             self._counters["rejected_packet"] += run.length  # nobody returns what nobody keeps
@@ -368,11 +368,11 @@ class Forwarding:
         frames: dict[int, list[Run]],
         deliveries: list[Run],
     ) -> None:
-        """A group of the run is unknown here, or hearsay: each topic is matched anew (R28)."""
+        """A group of the run is unknown here, or hearsay: each topic is matched anew (R49)."""
         named = tuple([group for group in run.groups if self._table.is_known(group)])
         for stretch, found, matched in self._stretches(run, named_by_id):
             if run.qos and not self._table.is_synchronised:
-                # Also where some groups are known: the others may become so with the claims (R36).
+                # Also where some groups are known: the others may become so with the claims (R63).
                 self._blocked_runs.append(stretch._replace(groups=UNMATCHED))
             elif not named and not found:
                 self._counters["dropped_unknown_group"] += stretch.length
@@ -418,7 +418,7 @@ class Forwarding:
             topic = topic_of(packet)
             if topic not in matches:
                 check_name(topic)
-                matches[topic] = self._table.match(topic) if may_cross(topic) else ()  # R32
+                matches[topic] = self._table.match(topic) if may_cross(topic) else ()  # R54
         except RemoteError:
             return None
         return matches[topic]
@@ -432,7 +432,7 @@ class Forwarding:
         frames: dict[int, list[Run]],
         deliveries: list[Run],
     ) -> None:
-        """Some of the run has been here before: treat each stretch by what was done with it (R27)."""
+        """Some of the run has been here before: treat each stretch by what was done with it (R47)."""
         window = self._seen.window(run.origin, run.epoch)
         assert window is not None, "forward() has just had it"
         spans = split(run.body)
@@ -466,7 +466,7 @@ class Forwarding:
             window.record(now, first, count, (served | plan.done[0], was_delivered or plan.is_local))
 
     def _is_astray(self, group: str, source: int, served: frozenset[str]) -> bool:
-        """Whether what passed here on its way to the mesh has come back, and has another way now (R27).
+        """Whether what passed here on its way to the mesh has come back, and has another way now (R48).
 
         Whom it was sent to then lost its way, waited, and found one that leads through us: nobody else has it any
         longer. So it goes on, but to each neighbour once, and copies that meet here on equal ways end here.
@@ -499,7 +499,7 @@ class Forwarding:
                 frames[neighbour] = [piece]
 
     def _wait(self, now: float, source: int, run: Run) -> None:
-        """A run has no way now: QoS 1 and 2 stay in custody, QoS 0 is parked (R30, R36)."""
+        """A run has no way now: QoS 1 and 2 stay in custody, QoS 0 is parked (R51, R63)."""
         if run.qos:
             self._blocked_runs.append(run)
         else:
@@ -510,7 +510,7 @@ class Forwarding:
     def _hand_out(
         self, now: float, entry: Entry, frames: dict[int, list[Run]], deliveries: list[Run], source: int
     ) -> Routed:
-        """Put what of a batch is of QoS 1 or 2 into custody; what has to wait its turn leaves the batch (R33, R35)."""
+        """Put what of a batch is of QoS 1 or 2 into custody; what has to wait its turn leaves the batch (R55, R59)."""
         custody = self.custody
         tokens: dict[int, int] = {}
         for neighbour, runs in list(frames.items()):
@@ -562,12 +562,12 @@ class Forwarding:
         self.accounts.count(f"{DROPPED}link", run, neighbour=neighbour)
 
     def acknowledged(self, now: float, way: int, tokens: Sequence[int]) -> list[Effect]:
-        """A neighbour, or the host broker, has taken what bears these tokens (R33)."""
+        """A neighbour, or the host broker, has taken what bears these tokens (R55)."""
         self.custody.acknowledge(now, way, tokens)
         return self.custody.take_effects()
 
     def lose_way(self, now: float, neighbour: int, *, is_for_good: bool = False) -> None:
-        """A neighbour is gone: the other ways take over at once; what is its own is kept for it (R35, R38).
+        """A neighbour is gone: the other ways take over at once; what is its own is kept for it (R61, R75).
 
         What it was sent as the core of a group, by an outsider, does both. The other ways may lead to those who have
         had the publication, and acknowledge it because of that, while it was under way to the core alone. So does what
@@ -599,7 +599,7 @@ class Forwarding:
             self.custody.release(neighbour, duty)
 
     def retry_blocked(self, now: float) -> None:
-        """What waits for a way, and has one now, goes (R36)."""
+        """What waits for a way, and has one now, goes (R63)."""
         custody = self.custody
         if self._table.is_synchronised:
             custody.fetch_unsorted()
@@ -625,7 +625,7 @@ class Forwarding:
         self.custody.fetched(now, way, records, end, partial(self._sift_delivered, now))
 
     def _sift_delivered(self, now: float, runs: Sequence[Run]) -> Sequence[Run]:
-        """What a former process has left for the host broker, and no copy from a neighbour has brought since (R34)."""
+        """What a former process has left for the host broker, and no copy from a neighbour has brought since (R57)."""
         left = []
         for run in runs:
             window = self._seen.window(run.origin, run.epoch)
@@ -645,7 +645,7 @@ class Forwarding:
         return left
 
     def fetched_blocked(self, now: float, records: Sequence[tuple[int, Sequence[Run]]], end: int) -> None:
-        """Records of the outbox, up to a position, that had no way (R36)."""
+        """Records of the outbox, up to a position, that had no way (R63)."""
         sources = self.custody.take_sources([position for position, _ in records], end)
         for source, (position, runs) in zip(sources, records, strict=True):
             if all(not self._has_way(run.groups, source) for run in runs):
@@ -656,7 +656,7 @@ class Forwarding:
             self.custody.close(duty.entry)
 
     def adopt(self, now: float, identity: int, records: Sequence[tuple[int, Sequence[Run]]]) -> None:
-        """Records for a neighbour that is gone for good: other ways take them, as far as there are any (R38)."""
+        """Records for a neighbour that is gone for good: other ways take them, as far as there are any (R78)."""
         for at, (position, runs) in enumerate(records):
             if all(not self._has_way(run.groups, NOBODY) for run in runs):
                 self.custody.orphans.hold(now, identity, [left for left, _ in records[at:]])
@@ -683,7 +683,7 @@ class Forwarding:
                 self._deliver(now, duty.entry, known)
 
     def _route_again(self, now: float, entry: Entry, run: Run, source: int, since: float) -> None:
-        """Another way for a run, or back to where it came from, or it waits (R35, R36)."""
+        """Another way for a run, or back to where it came from, or it waits (R61, R66)."""
         plan = self._plans.make(run.groups, source)
         for neighbour, groups in plan.hops:
             is_returned = run.is_returned or self._came_from(neighbour, run)
@@ -699,7 +699,7 @@ class Forwarding:
             self.custody.block(now, entry, run._replace(groups=blocked), source)
 
     def _note_sent(self, now: float, run: Run, plan: Plan) -> None:
-        """Remember to whom a run went, outside its meshes, after all (R27)."""
+        """Remember to whom a run went, outside its meshes, after all (R48)."""
         sent = frozenset([mark for mark in plan.done[0] if mark.startswith(SENT)])
         window = self._seen.window(run.origin, run.epoch) if sent and run.origin != self.identity else None
         if window is not None:
@@ -708,7 +708,7 @@ class Forwarding:
                     window.record(now, first, count, (done[0] | sent, done[1]))
 
     def _came_from(self, neighbour: int, run: Run) -> bool:
-        """Whether a neighbour has sent us, too, what it is to take now: that it was there does not count (R36)."""
+        """Whether a neighbour has sent us, too, what it is to take now: that it was there does not count (R61)."""
         window = self._seen.window(run.origin, run.epoch) if run.origin != self.identity else None
         if window is None:
             return False
@@ -736,7 +736,7 @@ class Forwarding:
     # --- what neighbours lack ---------------------------------------------------------------------------------------
 
     def supply(self, now: float, neighbour: int, summaries: Sequence[Summary], receipt: int) -> None:
-        """A neighbour says what it has: send it what it lacks, in order (R37).
+        """A neighbour says what it has: send it what it lacks, in order (R70).
 
         What is on its way to it does not count: one that has just come back, and is behind, asks again and again, and
         was sent its backlog four times over.
@@ -752,7 +752,7 @@ class Forwarding:
         self.custody.effects.append(Acknowledge(neighbour, (receipt,)))
 
     def leave_behind(self, now: float, neighbours: Iterable[int]) -> None:
-        """We go, and the meshes of a group's cores have not met: others are to have what only ours had (R22, R37)."""
+        """We go, and the meshes of a group's cores have not met: others are to have what only ours had (R37, R73)."""
         runs = self.retention.contested(self._table.is_contested, LEFT_BYTES_MAX)
         for neighbour in neighbours:
             for run in runs:
@@ -768,7 +768,7 @@ class Forwarding:
             self.custody.close(entry)
 
     def lacks(self, summary: Summary) -> bool:
-        """Whether a neighbour names publications of a group that have not been here for it (R37)."""
+        """Whether a neighbour names publications of a group that have not been here for it (R72)."""
         group = summary.group
         for origin, epoch, ranges in summary.have:
             window = self._seen.window(origin, epoch) if origin != self.identity else None
@@ -781,7 +781,7 @@ class Forwarding:
         return False
 
     def restore_delivered(self, now: float, ranges: Iterable[tuple[int, int, int, int]]) -> None:
-        """What an earlier process delivered to the host broker, as `(origin, epoch, first, count)` (R34)."""
+        """What an earlier process delivered to the host broker, as `(origin, epoch, first, count)` (R57)."""
         for origin, epoch, first, count in ranges:
             window = self._seen.window(origin, epoch)
             if window is not None:

@@ -1,6 +1,6 @@
 """The host broker's side: what its clients are interested in, and what the federator is subscribed to there.
 
-The rules (docs/protocol.md R23, R32):
+The rules (docs/protocol.md R39, R53, R54):
 
 - Only valid filters that may cross count, and our own private group; and only so many of them.
 - A filter counts for the group that the grouping maps it to; a group is of interest while any filter of it is.
@@ -44,7 +44,7 @@ class HostSide:
             counters["rejected_filter"] += 1
             return None
         if not filter_may_cross(filter_) and filter_ != self._private_group:
-            counters["ignored_closed_filter"] += 1  # R32
+            counters["ignored_closed_filter"] += 1  # R54
             return None
         if len(self._filters) >= self._settings.groups_max:
             counters["rejected_groups_max"] += 1
@@ -70,7 +70,7 @@ class HostSide:
         return group
 
     def subscribe(self, group: str, *, is_wanted: bool) -> None:
-        """Be subscribed to a group at the host if someone elsewhere wants it, and only then (R32)."""
+        """Be subscribed to a group at the host if someone elsewhere wants it, and only then (R53)."""
         if is_wanted == (group in self.subscriptions):
             return
         if not is_wanted:

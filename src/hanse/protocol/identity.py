@@ -29,10 +29,10 @@ def boot_epoch(stored: int, wall_s: int, heard: int = -1) -> int:
 
 
 def election_key(rank: int, identity: int, election: str) -> ElectionKey:
-    """The key of a claim; the smallest wins (R5)."""
+    """The key of a claim; the smallest wins (R8)."""
     return (rank, identity if election == "smallest" else FEDERATOR_ID_MAX - identity)
 
 
 def claim_delay_s(key: ElectionKey, interval_s: float) -> float:
-    """How long a federator waits before it claims what a lost core left: up to A/2, the likely winner first (R7)."""
+    """How long a federator waits before it claims what a lost core left: up to A/2, the likely winner first (R11)."""
     return interval_s / 2 * (1 - 1 / (1 + math.log2(1 + key[1])))

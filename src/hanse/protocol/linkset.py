@@ -6,7 +6,7 @@ those memberships reach their core). The rules:
 - The owner numbers its steps. Frames carry the steps that are not yet acknowledged; an acknowledgement is a position,
   so nothing is kept for what has arrived.
 - When either end has lost its state the owner starts a new *generation*: the whole set as steps, `complete_at` of
-  them. Until that many have been applied the mirror keeps showing the old set (R24). A mirror that forgot shows it
+  them. Until that many have been applied the mirror keeps showing the old set (R41). A mirror that forgot shows it
   by an acknowledgement that goes back.
 - An empty set is told, too: silence would leave the mirror with what an earlier owner had in it.
 """

@@ -60,7 +60,7 @@ from hanse.protocol.ways import Ways
 
 # Since when groups that are gone were wanted is forgotten every so many rounds.
 TIDIED_ROUNDS = 10
-# A neighbour that has wanted a group for longer than we by less than this tells us nothing new (R37).
+# A neighbour that has wanted a group for longer than we by less than this tells us nothing new (R71).
 SINCE_SLACK_S = 0.05
 
 
@@ -75,7 +75,7 @@ class Machine:
         self.is_stopped = False
 
         self._neighbours: dict[int, Neighbour] = {}
-        # Larger than any that a neighbour which we have forgotten may remember of our sets (R24).
+        # Larger than any that a neighbour which we have forgotten may remember of our sets (R41).
         self._generation = 1
         self._changes = changes = Changes()
         # What happened, by name; docs/protocol.md lists the names.
@@ -103,13 +103,13 @@ class Machine:
         self._speaker = Speaker(identity, settings, neighbours, changes, claims, ways, now=now)
         self._forwarding = Forwarding(identity, self.epoch, settings, self, self.counters)
         self._custody = self._forwarding.custody
-        # Neighbours that are away to the groups whose mesh ran over their link: what these get is kept (R38).
+        # Neighbours that are away to the groups whose mesh ran over their link: what these get is kept (R75).
         self._absent: dict[int, set[str]] = {}
         # Neighbours whose way was lost in this step.
         self._lost_ways: set[int] = set()
-        # Since when a group has been wanted here (our id), and behind each neighbour: nobody is asked for older (R37).
+        # Since when a group has been wanted here (our id), and behind each neighbour: nobody is asked for older (R69).
         self._since: dict[str, dict[int, float]] = {}
-        # Neighbour and group to publications that it named and we lack: where we still do in a round, we ask (R37).
+        # Neighbour and group to publications that it named and we lack: where we still do in a round, we ask (R72).
         self._lacking: dict[tuple[int, str], Summary] = {}
         # When new mesh edges were last asked for what was missed, and when those that wait for others to come are.
         self._asked_at = -math.inf
@@ -119,7 +119,7 @@ class Machine:
         # Others may remember claims of an earlier life that we do not have any longer.
         self._had_life = stored_epoch > 0
         self.is_synchronised = False
-        # Until then, groups that we have not heard of may be those of cores that no neighbour has a way to (R36).
+        # Until then, groups that we have not heard of may be those of cores that no neighbour has a way to (R65).
         self._new_until = now + settings.retention_s_max
         # Such groups that came before claims were told.
         self._unheard: set[str] = set()
@@ -180,7 +180,7 @@ class Machine:
             now: the time.
             publications: one batch.
             receipt: what the host broker's side knows the batch by; 0 where nobody waits.
-            again: the (epoch, number) of the first, where a former process has numbered them (R34).
+            again: the (epoch, number) of the first, where a former process has numbered them (R58).
         """
         routed = self._forwarding.publish(now, publications, receipt, again)
         if self._custody.check_at < self.deadline:  # noqa: PLR1730 - two lookups, and no call a message
@@ -194,13 +194,13 @@ class Machine:
         return routed
 
     def forward(self, now: float, neighbour: int, runs: Sequence[Run], receipt: int = 0) -> Routed:
-        """Route runs that a neighbour sent; from a stranger they are refused (R3)."""
+        """Route runs that a neighbour sent; from a stranger they are refused (R4)."""
         known = self._neighbours.get(neighbour)
         if known is None or not known.is_up:
             self.counters["rejected_stranger"] += 1
             return Routed({}, [])
         if self.is_stopped:
-            return Routed({}, [])  # unacknowledged: the neighbour hands it to others (R22, R35)
+            return Routed({}, [])  # unacknowledged: the neighbour hands it to others (R37, R61)
         effects = self._hear_of_groups(now, runs) if now < self._new_until else []
         routed = self._forwarding.forward(now, neighbour, runs, receipt, known.epoch)
         if effects:
@@ -210,7 +210,7 @@ class Machine:
         return routed
 
     def _hear_of_groups(self, now: float, runs: Sequence[Run]) -> list[Effect]:
-        """We are new: a neighbour may send what is of groups whose claims nobody could tell us yet (R36).
+        """We are new: a neighbour may send what is of groups whose claims nobody could tell us yet (R65).
 
         Nobody announces a core that it has no way to, nor tells a newcomer its claims.
         """
@@ -224,7 +224,7 @@ class Machine:
         return effects
 
     def acknowledged(self, now: float, way: int, tokens: Sequence[int]) -> list[Effect]:
-        """A neighbour, or the host broker (`HOST`), has taken what bears these tokens (R33)."""
+        """A neighbour, or the host broker (`HOST`), has taken what bears these tokens (R55)."""
         effects = self._forwarding.acknowledged(now, way, tokens)
         self.deadline = min(self.deadline, self._custody.check_at)
         return effects
@@ -256,7 +256,7 @@ class Machine:
     # --- views ------------------------------------------------------------------------------------------------------
 
     def core_of(self, group: str) -> int | None:
-        """The core that this federator accepts for a group (R5)."""
+        """The core that this federator accepts for a group (R8)."""
         return self._election.core_of(group)
 
     def cores(self) -> dict[str, int | None]:
@@ -282,7 +282,7 @@ class Machine:
         return self._ways.parents_of(core)
 
     def is_member(self, group: str) -> bool:
-        """Whether this federator is in a group's mesh: interested, its core, or connecting others (R19, R20)."""
+        """Whether this federator is in a group's mesh: interested, its core, or connecting others (R32, R33)."""
         return self.is_local(group) or group in self._claims.own.groups or self._mesh.has_children(group)
 
     def has_members(self, group: str) -> bool:
@@ -306,7 +306,7 @@ class Machine:
         return tuple(sorted(n.identity for n in self._neighbours.values() if n.is_up))
 
     def lost_neighbours(self) -> tuple[int, ...]:
-        """The neighbours that are not gone for good, and whose link is down or that are no longer heard (R4, R22)."""
+        """The neighbours that are not gone for good, and whose link is down or that are no longer heard (R7, R38)."""
         return tuple(sorted(n.identity for n in self._neighbours.values() if not n.is_usable))
 
     def plan(self, groups: tuple[str, ...], source: int) -> Plan:
@@ -367,7 +367,7 @@ class Machine:
     # --- what the data path reads -----------------------------------------------------------------------------------
 
     def match(self, topic: str) -> tuple[str, ...]:
-        """The groups that a topic belongs to (R25)."""
+        """The groups that a topic belongs to (R42)."""
         return self._claims.match(topic)
 
     def is_known(self, group: str) -> bool:
@@ -379,7 +379,7 @@ class Machine:
         return self._claims.is_hearsay(group)
 
     def is_contested(self, group: str) -> bool:
-        """Whether a group has several claimants, or none that lives: meshes may have yet to meet (R37)."""
+        """Whether a group has several claimants, or none that lives: meshes may have yet to meet (R68)."""
         return self.is_known(group) and (self.core_of(group) is None or len(self._claims.claimants(group)) > 1)
 
     def is_local(self, group: str) -> bool:
@@ -387,7 +387,7 @@ class Machine:
         return group in self._host.interest
 
     def hops(self, group: str) -> tuple[tuple[int, ...], bool]:
-        """The neighbours that a publication of the group goes to, and whether it has to wait for a way (R26, R30)."""
+        """The neighbours that a publication of the group goes to, and whether it has to wait for a way (R43, R51)."""
         edges = self.mesh_neighbours(group)
         away: tuple[int, ...] = ()
         if self._absent:
@@ -402,13 +402,13 @@ class Machine:
         parents = self.parents_of(core)
         if self.settings.outsider == "one_parent":
             parents = parents[:1]
-        if not edges:
+        if not edges:  # R44
             return (*parents, *(n for n in away if n not in parents)), not parents
-        # What is left of a mesh whose core is out of reach, or not joined yet: it is outside, too.
+        # What is left of a mesh whose core is out of reach, or not joined yet: it is outside, too (R45).
         return tuple(sorted({*edges, *parents, *away})), False
 
     def is_kept_for(self, neighbour: int, group: str) -> bool:
-        """Whether what the group gets is kept for a neighbour that is away (R38)."""
+        """Whether what the group gets is kept for a neighbour that is away (R75)."""
         return group in self._absent.get(neighbour, ())
 
     def is_claimed_by(self, neighbour: int, group: str) -> bool:
@@ -416,18 +416,18 @@ class Machine:
         return neighbour in self._claims.claimants(group)
 
     def former_hops(self, group: str) -> tuple[int, ...]:
-        """The neighbours that led to a core which has just given the group up (R26)."""
+        """The neighbours that led to a core which has just given the group up (R46)."""
         return self._mesh.former_ways(group)
 
     def hop_limit(self) -> int:
-        """The number of hops beyond which a publication is dropped (R29)."""
+        """The number of hops beyond which a publication is dropped (R50)."""
         return self._ways.hop_limit()
 
     # --- links --------------------------------------------------------------------------------------------------------
 
     def _on_link_up(self, now: float, identity: int) -> None:
         if identity == self.identity:
-            self._conflict(identity, "a neighbour has our own id")
+            self._conflict(identity, "a neighbour has our own id")  # R5
             return
         neighbour = self._neighbours.get(identity)
         if neighbour is None:
@@ -437,7 +437,7 @@ class Machine:
                 return
             neighbour = self._neighbours[identity] = Neighbour(identity, self._generation)
         if neighbour.is_up:
-            self._conflict(identity, "a second link with the id of a neighbour whose link is up")
+            self._conflict(identity, "a second link with the id of a neighbour whose link is up")  # R5
             return
         neighbour.come_up(now)
         self._had_link = True
@@ -456,13 +456,13 @@ class Machine:
             self._forget_neighbour(neighbour)
 
     def _lose_way(self, neighbour: Neighbour) -> None:
-        """Nothing can be sent to a neighbour for now: what its meshes get is kept for it (R35, R38)."""
+        """Nothing can be sent to a neighbour for now: what its meshes get is kept for it (R61, R75)."""
         self._absent.setdefault(neighbour.identity, set()).update(self._mesh.groups_with(neighbour))
         self._lost_ways.add(neighbour.identity)
         self._changes.is_table_changed = True
 
     def _open_way(self, now: float, neighbour: Neighbour) -> None:
-        """A neighbour can be sent to: first what was kept for it, and word of what we have (R37, R38)."""
+        """A neighbour can be sent to: first what was kept for it, and word of what we have (R69, R75)."""
         identity = neighbour.identity
         if identity in self._lost_ways:
             self._lost_ways.discard(identity)
@@ -473,13 +473,13 @@ class Machine:
         self._custody.open_way(now, identity)
 
     def _forget_ways(self, neighbour: Neighbour) -> None:
-        """Nothing leads through this neighbour any longer (R18)."""
+        """Nothing leads through this neighbour any longer (R30)."""
         self._ways.forget_neighbour(neighbour.identity)
         self._claims.forget_neighbour(neighbour.identity)
         self._mesh.disconnect(neighbour)
 
     def _forget_neighbour(self, neighbour: Neighbour) -> None:
-        """The neighbour is gone for good: it left, was removed, or stayed away too long (R22)."""
+        """The neighbour is gone for good: it left, was removed, or stayed away too long (R37, R38)."""
         self._mesh.forget_neighbour(neighbour)
         for wanted in self._since.values():
             wanted.pop(neighbour.identity, None)
@@ -502,10 +502,10 @@ class Machine:
     def _on_frame(self, now: float, identity: int, frame: ControlFrame) -> None:
         neighbour = self._neighbours.get(identity)
         if neighbour is None or not neighbour.is_up or frame.sender != identity:
-            self.counters["rejected_stranger"] += 1  # R3
+            self.counters["rejected_stranger"] += 1  # R4
             return
         if (frame.epoch, frame.number) <= (neighbour.epoch, neighbour.number):
-            self.counters["ignored_stale_frame"] += 1  # R2
+            self.counters["ignored_stale_frame"] += 1  # R3
             return
         if frame.epoch > neighbour.epoch and neighbour.epoch:
             self._on_neighbour_restarted(neighbour)
@@ -551,7 +551,7 @@ class Machine:
             self._election.on_hand_over(now, neighbour, hand_over)
 
     def _take_echo(self, now: float, neighbour: Neighbour, frame: ControlFrame) -> None:
-        """What the neighbour last heard of us: a later epoch than ours means that we lost ours (R1)."""
+        """What the neighbour last heard of us: a later epoch than ours means that we lost ours (R2)."""
         if (frame.echo_epoch, frame.echo_number) > (self.epoch, self._speaker.number):
             self._raise_epoch(frame.echo_epoch)
         elif frame.echo_epoch == self.epoch and frame.echo_number > neighbour.echoed_number:
@@ -577,7 +577,7 @@ class Machine:
             neighbour.needs_full = neighbour.is_up
 
     def _on_neighbour_restarted(self, neighbour: Neighbour) -> None:
-        """A new epoch: the neighbour has forgotten what we told it, and what it told us counts no more (R22)."""
+        """A new epoch: the neighbour has forgotten what we told it, and what it told us counts no more (R38)."""
         self._lose_way(neighbour)
         self._forget_ways(neighbour)
         neighbour.joined.await_owner()
@@ -651,7 +651,7 @@ class Machine:
             case Subscribed(filter_):
                 group = self._host.on_subscribed(filter_)
                 if group is not None:
-                    # What is told before the first link was wanted by the process before this one (R37).
+                    # What is told before the first link was wanted by the process before this one (R69).
                     since = now if self._had_link else -math.inf
                     self._since.setdefault(group, {}).setdefault(self.identity, since)
             case Unsubscribed(filter_):
@@ -669,7 +669,7 @@ class Machine:
     # --- what was missed ----------------------------------------------------------------------------------------------
 
     def _ask_for_missing(self, now: float) -> None:
-        """On new mesh edges: say what we have, so that the other side sends what we lack (R37), in a burst together."""
+        """On new mesh edges: say what we have, so that the other side sends what we lack (R69), in a burst together."""
         if now < self._asked_at + self.settings.coalescing_s:
             self._ask_at = self._asked_at + self.settings.coalescing_s
             return
@@ -707,7 +707,7 @@ class Machine:
                 assert_never(event)
 
     def _on_summaries(self, now: float, identity: int, summaries: tuple[Summary, ...], receipt: int) -> None:
-        """A neighbour says what it has; who waits behind it may lack what we lack too (R37)."""
+        """A neighbour says what it has; who waits behind it may lack what we lack too (R70 to R72)."""
         neighbour = self._neighbours.get(identity)
         if neighbour is None or not neighbour.is_up:
             self.counters["rejected_stranger"] += 1
@@ -731,7 +731,7 @@ class Machine:
                 self._lacking[identity, summary.group] = summary
 
     def _on_leave(self, now: float) -> None:
-        """Say goodbye: claims are withdrawn and memberships end with the same frame (R22)."""
+        """Say goodbye: claims are withdrawn and memberships end with the same frame (R37)."""
         self._forwarding.leave_behind(now, self.neighbours())
         self._changes.effects += self._custody.take_effects()
         for group in sorted(self._claims.own.groups):
@@ -766,7 +766,7 @@ class Machine:
                     assert_never(due)
 
     def _on_round(self, now: float) -> None:
-        """Once an interval: age what was not refreshed, send again what was not heard, announce (R13, R14)."""
+        """Once an interval: age what was not refreshed, send again what was not heard, announce (R23, R25)."""
         self._alarms.begin_round(now)
         self._ways.begin_round()
         for neighbour in list(self._neighbours.values()):
@@ -799,13 +799,13 @@ class Machine:
                 self._ways.touch_neighbour(neighbour.identity)
             if now - neighbour.up_at > 2 * self.settings.announcement_interval_s:
                 # By now we have joined what we want through this neighbour; if that is nothing, it must hear so,
-                # else it keeps what we had with it before a restart (R22).
+                # else it keeps what we had with it before a restart (R41).
                 neighbour.joining.introduce()
                 neighbour.connecting.introduce()
                 if self._had_life:
                     self._claims.declare_empty()
             has_steps = neighbour.joining.has_unacknowledged or neighbour.connecting.has_unacknowledged
-            if has_steps and neighbour.has_stale_steps:
+            if has_steps and neighbour.has_stale_steps:  # R40
                 neighbour.joining.rewind()
                 neighbour.connecting.rewind()
             neighbour.has_stale_steps = has_steps

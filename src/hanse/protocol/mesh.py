@@ -1,6 +1,6 @@
 """The meshes of all groups, as far as they run through one federator: who joined through us, and we through whom.
 
-The rules (docs/protocol.md R19 to R22):
+The rules (docs/protocol.md R32 to R38):
 
 - A membership goes to all parents towards a core, for our own sake or for that of others who joined through us; never
   to a parent for that parent's own sake.
@@ -90,7 +90,7 @@ class Mesh:
         return {group for _, group in neighbour.joined.keys} | {group for _, group in neighbour.joining.keys}
 
     def former_ways(self, group: str) -> tuple[int, ...]:
-        """The neighbours that led to a core which has just given the group up (R26)."""
+        """The neighbours that led to a core which has just given the group up (R46)."""
         _, ways = self._former_ways.get(group, (0.0, ()))
         return tuple([way for way in ways if way in self._neighbours and self._neighbours[way].is_up])
 
@@ -127,7 +127,7 @@ class Mesh:
         self._changes.keys.update(neighbour.connected.clear())
 
     def forget_neighbour(self, neighbour: Neighbour) -> None:
-        """The neighbour is gone for good, and all memberships with it (R22)."""
+        """The neighbour is gone for good, and all memberships with it (R37, R38)."""
         for key in sorted(neighbour.joining.keys):
             self._drop_holder(key, neighbour)
             self._changes.keys.add(key)
@@ -137,7 +137,7 @@ class Mesh:
     # --- what elections and ways say ----------------------------------------------------------------------------------
 
     def choose_own_core(self, group: str, core: int | None, *, has_interest: bool) -> None:
-        """Under which core we belong to the group's mesh for our own sake, now that `core` is elected (R19)."""
+        """Under which core we belong to the group's mesh for our own sake, now that `core` is elected (R32)."""
         before = self._own_core.get(group)
         # A former core holds its members together until they have found the new one.
         if not has_interest and not self.has_members(group):
@@ -147,7 +147,7 @@ class Mesh:
         if core == self._identity:
             core = None
             if before is not None:
-                # The others of that mesh have yet to find us (R21).
+                # The others of that mesh have yet to find us (R36).
                 self._parting[group] = self._alarms.next_round_at + self._settings.expiry_s
                 self._alarms.set(self._parting[group], Due.FADED, before, group)
         if core == before:
@@ -167,10 +167,10 @@ class Mesh:
         self._changes.keys.update((core, group) for group in self._joined_under.get(core, ()))
 
     def begin_fading(self, core: int, group: str) -> None:
-        """A core gave a group up that we joined under it: others who did count for 2·K·A more (R21)."""
+        """A core gave a group up that we joined under it: others who did count for 2·K·A more (R36)."""
         parents = self._ways.parents_of(core)
         if parents:
-            # Whoever has not heard of it yet sends towards that core, perhaps through us (R26).
+            # Whoever has not heard of it yet sends towards that core, perhaps through us (R46).
             until = self._alarms.next_round_at + self._settings.expiry_s
             self._former_ways[group] = (until, tuple(sorted({*parents, *self.former_ways(group)})))
         if group in self._joined_under.get(core, ()):
@@ -201,7 +201,7 @@ class Mesh:
     # --- placing memberships ------------------------------------------------------------------------------------------
 
     def place(self, key: Key) -> None:
-        """Which parents hold our membership for the key; old ones until a new one is connected (R19 to R21)."""
+        """Which parents hold our membership for the key; old ones until a new one is connected (R32 to R35)."""
         core, group = key
         children = self._children.get(group, {}).get(core, set())
         is_own = self._own_core.get(group) == core
@@ -232,7 +232,7 @@ class Mesh:
         self._tell_connection(key)
 
     def _must_keep_former(self, key: Key, wanted: list[int], *, has_need: bool) -> bool:
-        """Make before break: an old edge stays until another is known to reach the core (R21)."""
+        """Make before break: an old edge stays until another is known to reach the core (R35)."""
         core, group = key
         if has_need:
             return not any(key in self._neighbours[parent].connected.keys for parent in wanted)
@@ -242,14 +242,14 @@ class Mesh:
         return own_core != core and not self.is_connected((own_core, group))
 
     def _tell_connection(self, key: Key) -> None:
-        """Tell the children whether their membership now reaches the core (R20)."""
+        """Tell the children whether their membership now reaches the core (R34)."""
         core, group = key
         is_connected = self.is_connected(key)
         for child in self.children(core, group):
             connecting = self._neighbours[child].connecting
             (connecting.add if is_connected else connecting.discard)(key)
         if self._own_core.get(group) == core and is_connected:
-            # We have arrived: claims and memberships under other cores can go (R8, R21).
+            # We have arrived: claims and memberships under other cores can go (R12, R35).
             if group in self._claims.own.groups:
                 self._changes.groups.add(group)
             others = [old for old in self._holders.get(group, ()) if old != core]

@@ -217,5 +217,5 @@ class Run(NamedTuple):
     hops: int
     groups: tuple[str, ...]
     body: bytes
-    # The receiver sent it here, and from here there is no way but back (R36).
+    # The receiver sent it here, and from here there is no way but back (R66).
     is_returned: bool = False

@@ -5,7 +5,7 @@ from hanse.protocol.messages import ClaimPart, ClaimRequest, HandOver, Solicit
 
 
 class Neighbour:
-    """One neighbour. It outlives its link: what was lost without a word is *absent*, not gone (R22)."""
+    """One neighbour. It outlives its link: what was lost without a word is *absent*, not gone (R38)."""
 
     __slots__ = (
         "absent_since",
@@ -36,7 +36,7 @@ class Neighbour:
     def __init__(self, identity: int, generation: int = 1) -> None:
         self.identity = identity
         self.is_up = False
-        # Heard, and hearing us, within K announcement intervals (R4).
+        # Heard, and hearing us, within K announcement intervals (R7).
         self.is_usable = False
         # Its first frame since the link came up has been handled.
         self.has_spoken = False

@@ -1,6 +1,6 @@
 """Records on disk for a neighbour that is gone for good: others may want them, so they are read again, piece by piece.
 
-Rules (docs/protocol.md R38):
+Rules (docs/protocol.md R78):
 
 - One piece is asked for at a time, and none before the last has been handed on: a large outbox does not come into
   memory at once.

@@ -1,6 +1,6 @@
 """QoS 0 that has no way now waits a little while, within limits; QoS 1 and 2 wait in custody.
 
-The rules (docs/protocol.md R30): what was parked first goes first; beyond `parked_bytes_max` the oldest is dropped, and
+The rules (docs/protocol.md R51): what was parked first goes first; beyond `parked_bytes_max` the oldest is dropped, and
 so is what has waited for (K + 2)·A. Every drop is counted.
 """
 

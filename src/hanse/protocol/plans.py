@@ -1,6 +1,6 @@
 """Where publications go from here: one plan for a topic, or for the groups that a link names, kept until it changes.
 
-The rules (docs/protocol.md R25 to R28, R32):
+The rules (docs/protocol.md R42 to R49, R54):
 
 - A plan is made from what the control side tells (`Table`), and holds until `invalidate` says that this has changed.
 - Never back to who sent it. Within a mesh to all its edges; an outsider sends towards the core, and where its only way
@@ -58,14 +58,14 @@ class Table(Protocol):
         """The neighbours that led to a core which has just given the group up."""
 
     def hop_limit(self) -> int:
-        """The number of hops beyond which a publication is dropped (R29)."""
+        """The number of hops beyond which a publication is dropped (R50)."""
 
     @property
     def is_synchronised(self) -> bool:
         """Whether a neighbour has told all the claims that it knows of."""
 
     def is_kept_for(self, neighbour: int, group: str) -> bool:
-        """Whether a neighbour that is away belonged to the group's mesh over its link to us (R38)."""
+        """Whether a neighbour that is away belonged to the group's mesh over its link to us (R75)."""
 
     def is_claimed_by(self, neighbour: int, group: str) -> bool:
         """Whether a neighbour is, as far as is known, a core of the group."""
@@ -85,7 +85,7 @@ class Plan:
     way: Way
     uses: dict[Stream, Use]
     own: Use
-    # Claims are not known yet, so there may be more groups: QoS 1 and 2 wait (R36).
+    # Claims are not known yet, so there may be more groups: QoS 1 and 2 wait (R63).
     is_unsure: bool = False
 
 
@@ -113,7 +113,7 @@ class Planner:
 
     def of_topic(self, topic: str) -> Plan:
         """Where what the host broker's clients publish to a topic goes."""
-        # A wide filter such as # brings in topics that never cross (R32).
+        # A wide filter such as # brings in topics that never cross (R54).
         crosses = may_cross(topic)
         plan = self.make(self._table.match(topic) if crosses else (), HOST)
         if crosses and not self._table.is_synchronised:
@@ -146,7 +146,7 @@ class Planner:
             if neighbours == (source,) and not table.is_member(group) and not table.is_claimed_by(source, group):
                 # An outsider whose only way leads back to the sender: that one has not heard yet of the new core, whose
                 # mesh the former one's still belongs to. Where that is not so it waits too: the ways are changing.
-                # From a core itself it is no such thing: we have just left its mesh, which it has served (R26).
+                # From a core itself it is no such thing: we have just left its mesh, which it has served (R46).
                 former = [hop for hop in table.former_hops(group) if hop != source]
                 for neighbour in former:
                     by_neighbour.setdefault(neighbour, []).append(group)

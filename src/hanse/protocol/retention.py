@@ -2,7 +2,7 @@
 
 Custody alone is not enough: after a loss the new way runs through federators that have seen a publication and would
 drop it. So each keeps what it has passed on for (K + 2)·A + B, and on every new mesh edge both sides say what they
-have and send what the other lacks (docs/protocol.md R37). Some are kept for longer: those of a group whose cores have
+have and send what the other lacks (docs/protocol.md R68). Some are kept for longer: those of a group whose cores have
 not found each other by then, because their meshes will meet, and what went through the one is lacking in the other; and
 those of a group that a neighbour was just told of, because it is yet to ask.
 """

@@ -1,13 +1,13 @@
 """The way to one core: what each neighbour says of it, which of them are parents, and what we may say in turn.
 
-The rules (docs/protocol.md R13 to R18):
+The rules (docs/protocol.md R23 to R31):
 
-- The nearest neighbours are the parents, never the first that spoke this round (R16).
+- The nearest neighbours are the parents, never the first that spoke this round (R27).
 - A neighbour counts only while its sequence numbers advance: nobody but the core can make a new one, so distances
-  that merely feed on each other die out within K rounds (R14).
+  that merely feed on each other die out within K rounds (R25).
 - A neighbour counts only if it is *feasible*: it has a newer sequence number than any we have passed on, or it is
   nearer than we have been at that number. A neighbour whose way leads through us is never feasible, as in Babel and
-  DUAL, so a lost way cannot count up to infinity (R15).
+  DUAL, so a lost way cannot count up to infinity (R26).
 """
 
 from collections.abc import Callable
@@ -63,7 +63,7 @@ class Route:
         self.wanted = 0
 
     def is_feasible(self, sequence: int, distance: int) -> bool:
-        """Whether a neighbour that says this cannot have its way through us (R15)."""
+        """Whether a neighbour that says this cannot have its way through us (R26)."""
         if sequence > self.announced:
             return True
         feasible_distance = self.steps[0][1]
@@ -79,7 +79,7 @@ class Route:
         return min(self.announced + 1, SEQUENCE_MAX)
 
     def choose(self, is_usable: Callable[[int], bool], redundancy: int) -> bool:
-        """Choose the parents anew; True if the distance or the parents changed (R16)."""
+        """Choose the parents anew; True if the distance or the parents changed (R27)."""
         nearest = UNREACHABLE
         parents: list[int] = []
         sequence = 0
@@ -102,7 +102,7 @@ class Route:
         return is_changed
 
     def note_announced(self) -> None:
-        """We are about to announce our distance: it bounds whom we may choose from now on (R15)."""
+        """We are about to announce our distance: it bounds whom we may choose from now on (R26)."""
         steps, sequence, distance = self.steps, self.sequence, self.distance
         if not steps:
             steps.append((sequence, distance))

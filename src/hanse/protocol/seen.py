@@ -4,7 +4,7 @@ One window per origin and epoch, in chunks of 4,096 ids with one byte an id. The
 done with the publication: 0 for nothing, else an index into the chunk's own list of (groups served, delivered?).
 A Python set of ids would cost about 100 bytes an id; this costs one, and a run of consecutive ids is one slice.
 
-The rules (docs/protocol.md R27, R31):
+The rules (docs/protocol.md R47, R52):
 
 - A later copy counts only for the groups that no earlier copy served, and is delivered locally at most once.
 - Chunks are dropped when nothing has touched them for `seen_s`, oldest ids first; what falls below is refused.
@@ -153,7 +153,7 @@ class SeenIds:
         return window
 
     def forget(self, now: float) -> None:
-        """Drop what is older than `seen_s`; sooner when there are more ids than allowed (R31)."""
+        """Drop what is older than `seen_s`; sooner when there are more ids than allowed (R52)."""
         age_s = self._seen_s
         for _ in range(8):
             if self._forget_before(now - age_s) <= self._chunks_max:

@@ -1,9 +1,9 @@
 """What a federator says, and when: one frame to each neighbour that has something to hear.
 
-The rules (docs/protocol.md R17, R22):
+The rules (docs/protocol.md R28, R29, R37):
 
 - A change goes out at once, but changes within `coalescing_s` of the last frames travel together.
-- Frame numbers rise with every frame, whoever it goes to (R2).
+- Frame numbers rise with every frame, whoever it goes to (R3).
 """
 
 from hanse.protocol.changes import Changes
@@ -45,7 +45,7 @@ class Speaker:
         self._flushed_at = now - settings.coalescing_s
 
     def flush(self, now: float, quiet_from: int | None = None) -> None:
-        """One frame to each neighbour that has something to hear; a burst of changes travels together (R17).
+        """One frame to each neighbour that has something to hear; a burst of changes travels together (R28).
 
         `quiet_from` is the neighbour whose frame brought nothing but a refresh: then there can be something to say
         to that one alone. Looking at all of them for each such frame was a fifth of a simulated round.
@@ -78,7 +78,7 @@ class Speaker:
         changes.claims.clear()
 
     def say_goodbye(self) -> None:
-        """The last frames: our claims, which have been withdrawn, and that we leave (R22)."""
+        """The last frames: our claims, which have been withdrawn, and that we leave (R37)."""
         for neighbour in self._up_neighbours():
             deltas = self._claims.deltas_for(neighbour, (self._identity,))
             self._send(neighbour, (), deltas, is_leaving=True)

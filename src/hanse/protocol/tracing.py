@@ -138,7 +138,7 @@ class Tracer:
         known = tuple([group for group in probe.groups if table.is_known(group)])
         if len(known) == len(probe.groups):
             return self._pass(neighbour, known, probe)
-        # A group of the probe is unknown here: the topic is matched anew (R28).
+        # A group of the probe is unknown here: the topic is matched anew (R49).
         found = table.match(probe.topic) if may_cross(probe.topic) else ()
         matched = tuple([group for group in found if group not in known])
         if not known and not matched:
@@ -153,7 +153,7 @@ class Tracer:
         )
 
     def _pass(self, source: int, groups: tuple[str, ...], probe: Probe) -> Verdict:
-        """Suppress what was here before, deliver, and pass on (R26, R27)."""
+        """Suppress what was here before, deliver, and pass on (R43, R47)."""
         name = (probe.origin, probe.epoch, probe.number)
         served, was_delivered = self._seen.get(name, (frozenset(), False))
         fresh = tuple([group for group in groups if group not in served])

@@ -1,11 +1,11 @@
 """The ways to all cores: what neighbours announce, which cores are live, and what we announce in turn.
 
 `routes` has the way to one core; here are all of them, and the words that keep them fresh. The rules (docs/protocol.md
-R13 to R18):
+R23 to R31):
 
-- Distance 0 counts only from the core itself (R3), and nobody but a core makes its sequence numbers.
+- Distance 0 counts only from the core itself (R6), and nobody but a core makes its sequence numbers.
 - What is not refreshed ages; whoever loses the last parent says so at once and asks for a newer way.
-- A core is live while there is a way to it, and for an interval after (R5).
+- A core is live while there is a way to it, and for an interval after (R9).
 """
 
 from collections.abc import Callable, Iterable
@@ -42,7 +42,7 @@ class Ways:
         self._changes = changes
         self._alarms = alarms
         self._claims = claims
-        # Called with an epoch of ours that we have heard of and cannot have used (R1).
+        # Called with an epoch of ours that we have heard of and cannot have used (R2).
         self._raise_epoch = raise_epoch
         self.sequence = 0
         self._routes: dict[int, Route] = {}
@@ -52,7 +52,7 @@ class Ways:
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def is_live(self, core: int) -> bool:
-        """Whether a core counts in elections (R5)."""
+        """Whether a core counts in elections (R9)."""
         return core in self.live
 
     def route(self, core: int) -> Route | None:
@@ -65,14 +65,14 @@ class Ways:
         return () if route is None else route.parents
 
     def hop_limit(self) -> int:
-        """Twice the largest known distance, and four; at least 64, and what a frame can say (R29)."""
+        """Twice the largest known distance, and four; at least 64, and what a frame can say (R50)."""
         distances = [route.distance for route in self._routes.values() if route.distance != UNREACHABLE]
         return min(max(2 * max(distances, default=0) + 4, HOPS_LIMIT_MIN), HOPS_MAX - 1)
 
     # --- what neighbours announce -------------------------------------------------------------------------------------
 
     def on_announcements(self, now: float, neighbour: Neighbour, frame: ControlFrame) -> None:
-        """Take what a neighbour says of cores; a full frame takes back what it does not list (R17)."""
+        """Take what a neighbour says of cores; a full frame takes back what it does not list (R29)."""
         identity = neighbour.identity
         routes = self._routes
         for core, epoch, sequence, distance, version, _ in frame.announcements:
@@ -111,7 +111,7 @@ class Ways:
         if core == self._identity:
             self._on_word_of_us(neighbour, epoch, sequence, version)
             return
-        # One hop more than the largest distance would read as "no way" (R3).
+        # One hop more than the largest distance would read as "no way" (R6).
         if (distance == 0) != (core == neighbour.identity) or distance == UNREACHABLE - 1:
             counters["rejected_distance"] += 1
             return
@@ -153,7 +153,7 @@ class Ways:
         if version:
             neighbour.note_told(self._identity, epoch, version)
         if (epoch, sequence) > (self._claims.own.epoch, self.sequence):
-            # We cannot have said that: a lost epoch, or an impostor. Either way a newer epoch is ours (R1).
+            # We cannot have said that: a lost epoch, or an impostor. Either way a newer epoch is ours (R2).
             conflict = Emit("identity_conflict", core=self._identity, neighbour=neighbour.identity)
             self._changes.effects.append(conflict)
             self._changes.counters["identity_conflicts"] += 1
@@ -181,7 +181,7 @@ class Ways:
     # --- choosing -----------------------------------------------------------------------------------------------------
 
     def choose(self, now: float, core: int) -> bool:
-        """Choose the parents towards a core anew; whether they are others now (R16)."""
+        """Choose the parents towards a core anew; whether they are others now (R27)."""
         route = self._routes.get(core)
         if route is None:
             return False
@@ -211,7 +211,7 @@ class Ways:
         return route.parents != parents
 
     def on_lost(self, core: int) -> None:
-        """An interval after the last way to a core was lost: unless there is one again, it is not live (R5)."""
+        """An interval after the last way to a core was lost: unless there is one again, it is not live (R9)."""
         route = self._routes.get(core)
         if route is not None and route.distance == UNREACHABLE and core in self.live:
             self.live.discard(core)
@@ -232,10 +232,10 @@ class Ways:
     # --- soliciting ---------------------------------------------------------------------------------------------------
 
     def on_solicit(self, neighbour: Neighbour, solicit: Solicit) -> None:
-        """A neighbour asks for a way that is at least as new as a number (R18)."""
+        """A neighbour asks for a way that is at least as new as a number (R31)."""
         core, epoch, wanted = solicit
         if core == self._identity:
-            # Nobody can have passed on more than our last number: a larger wish is not honoured (R18).
+            # Nobody can have passed on more than our last number: a larger wish is not honoured (R31).
             own = self._claims.own
             if epoch == own.epoch and own.groups:
                 if wanted == self.sequence + 1:
@@ -259,7 +259,7 @@ class Ways:
             self._pass_solicit(route, wanted)
 
     def _solicit(self, route: Route) -> None:
-        """Ask all neighbours for a way that is newer than what we, and those who wait for us, have passed on (R18)."""
+        """Ask all neighbours for a way that is newer than what we, and those who wait for us, have passed on (R30)."""
         wish = self._wish(route)
         for neighbour in self._neighbours.values():
             if neighbour.is_up:
@@ -280,11 +280,11 @@ class Ways:
     # --- forgetting ---------------------------------------------------------------------------------------------------
 
     def touch_neighbour(self, identity: int) -> None:
-        """A neighbour can be a parent now, or can no longer: ways that may lead through it are chosen anew (R4)."""
+        """A neighbour can be a parent now, or can no longer: ways that may lead through it are chosen anew (R7)."""
         self._changes.routes.update(core for core, route in self._routes.items() if identity in route.entries)
 
     def forget_neighbour(self, identity: int) -> None:
-        """Nothing leads through this neighbour any longer (R18)."""
+        """Nothing leads through this neighbour any longer (R30)."""
         for core, route in self._routes.items():
             if route.entries.pop(identity, None) is not None:
                 self._changes.routes.add(core)
@@ -297,14 +297,14 @@ class Ways:
         self._changes.cores.discard(core)
 
     def age(self, now: float) -> None:
-        """Once a round: drop what was not refreshed, ask again for lost ways, forget cores long gone (R14, R18)."""
+        """Once a round: drop what was not refreshed, ask again for lost ways, forget cores long gone (R25, R30)."""
         expiry_s = self._settings.expiry_s
         for core, route in list(self._routes.items()):
             self._age_route(now, core, route, expiry_s)
 
     def _age_route(self, now: float, core: int, route: Route, expiry_s: float) -> None:
         # A refresh takes up to an interval a hop, so the core's own neighbours miss it first; the others hear it
-        # from them (R18), and their own patience grows with the distance only in case they do not.
+        # from them (R30), and their own patience grows with the distance only in case they do not.
         interval_s = self._settings.announcement_interval_s
         stale = [
             neighbour
@@ -325,7 +325,7 @@ class Ways:
     # --- what we announce ---------------------------------------------------------------------------------------------
 
     def begin_round(self) -> None:
-        """A core announces itself with the next number every interval (R13)."""
+        """A core announces itself with the next number every interval (R23)."""
         if self._claims.is_announced:
             self.sequence += 1
 
@@ -334,7 +334,7 @@ class Ways:
         return self.announce((*self._routes, self._identity), with_retractions=False)
 
     def announce(self, cores: Iterable[int], *, with_retractions: bool) -> tuple[Announcement, ...]:
-        """Announcements of these cores, for sending: they bound whom we may choose from now on (R15)."""
+        """Announcements of these cores, for sending: they bound whom we may choose from now on (R26)."""
         out = []
         for core in sorted(cores):
             claims = self._claims.sets.get(core)

@@ -199,7 +199,7 @@ class Checkers(Monitor):
         """Groups whose interest has just changed, or whose core has, because of that.
 
         An heir that loses its interest in the moment of the hand-over keeps the group for K·A, and hands it on a round
-        later (R9): what that takes to be known everywhere is excused, and nothing between.
+        later (R14, R15): what that takes to be known everywhere is excused, and nothing between.
         """
         words_s = self._words_s()
         bound_s = INTEREST_BOUND_A * self._a + words_s
@@ -229,8 +229,8 @@ class Checkers(Monitor):
             return "not started"
         if message.qos and message.is_told:
             # In custody from here on: only what no federator can help is an excuse.
-            # R38: nothing is kept for who says goodbye. What was still on its way, for as long as it may wait for
-            # a way (R36), is given up with what comes later.
+            # R75: nothing is kept for who says goodbye. What was still on its way, for as long as it may wait for
+            # a way (R64), is given up with what comes later.
             left = [left_s - message.published_s for left_s in self._left_s.get(client.broker, ())]
             if any(-self._a < after_s < self._settings.retention_s_max for after_s in left):
                 return "its federator took its leave"

@@ -5,7 +5,7 @@ Rules:
   in its result, and a run without eligible pairs fails.
 - First faults on: safety holds at every step, and between faults, once the bound has passed, nothing is lost.
   Then faults off: the federation converges within the bound, loses nothing, and comes to rest: no distance and no
-  parent changes in quiet rounds, with links of 5 to 100 ms. Custody ends within 10·K·A of them, as R36 has it.
+  parent changes in quiet rounds, with links of 5 to 100 ms. Custody ends within 10·K·A of them, as R64 has it.
 - A failure names its seed and the one command that shows it again.
 """
 
@@ -189,7 +189,7 @@ def _run_until(federation: Federation, checkers: Checkers, until_a: float) -> No
 
 
 def _outwait_custody(federation: Federation, checkers: Checkers) -> None:
-    """Go on while anything is in custody, for as long as a group that was given up is waited for (R36).
+    """Go on while anything is in custody, for as long as a group that was given up is waited for (R64).
 
     That is 10·K·A, and clients change their minds until 20 A before the end. Only what waits for longer does for ever.
     """
