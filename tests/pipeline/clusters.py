@@ -21,13 +21,13 @@ ENVIRONMENT = os.environ | {
     "SPARK_HOME": str(SPARK_HOME),
     "SPARK_LOCAL_IP": "127.0.0.1",
 }
-# A JVM starts within seconds, and within minutes on a machine that does much else.
+# A JVM starts within seconds, or within minutes on a busy machine.
 DEADLINE_S = 600.0
 
 
 @contextmanager
 def standalone(directory: Path) -> Iterator[str]:
-    """One master and two workers; its address."""
+    """Run one master and two workers; yield the master's address."""
     port, page = free_port(), free_port()
     with ExitStack() as stack:
         master = ("org.apache.spark.deploy.master.Master", "--port", str(port), "--webui-port", str(page))
@@ -43,7 +43,7 @@ def standalone(directory: Path) -> Iterator[str]:
 
 @contextmanager
 def connect_server(directory: Path) -> Iterator[str]:
-    """A Spark Connect server with a local master; its address."""
+    """Run a Spark Connect server with a local master; yield its address."""
     port = free_port()
     submit = [
         *(str(SPARK_HOME / "bin" / "spark-submit"), "--master", "local[2]"),

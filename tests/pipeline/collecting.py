@@ -1,4 +1,4 @@
-"""A collector in a process of its own, as `hanse collect` and the source run it, to be killed at will."""
+"""Collectors in processes of their own, as `hanse collect` and the source run them, for tests that kill them."""
 
 import asyncio
 import os
@@ -22,7 +22,7 @@ SRC = str(Path(__file__).parents[2] / "src")
 
 
 class Collecting(Protocol):
-    """A collector in this process, of either kind."""
+    """Collector of either kind, in this process."""
 
     @property
     def status(self) -> CollectorStatus: ...
@@ -36,7 +36,7 @@ _Kind = TypeVar("_Kind", bound=Collecting)
 async def until(what: str, is_so: Callable[[], bool]) -> None:
     try:
         async with asyncio.timeout(30):
-            while not is_so():  # noqa: ASYNC110 - the collector tells nobody, it is looked at
+            while not is_so():  # noqa: ASYNC110 - the collector signals nothing, so poll it
                 await asyncio.sleep(0.01)
     except TimeoutError:
         raise AssertionError(what) from None
@@ -44,7 +44,7 @@ async def until(what: str, is_so: Callable[[], bool]) -> None:
 
 @asynccontextmanager
 async def collecting(collector: _Kind) -> AsyncIterator[_Kind]:
-    """`async with collecting(Collector(settings)) as collector: ...`; it is stopped at the end of the block."""
+    """Run a collector for the block: `async with collecting(Collector(settings)) as collector: ...`."""
     task = asyncio.create_task(collector.run())
     try:
         await until("collecting", lambda: collector.status.state == "collecting" or task.done())
@@ -55,7 +55,7 @@ async def collecting(collector: _Kind) -> AsyncIterator[_Kind]:
 
 
 class CollectorProcess:
-    """`with CollectorProcess(settings) as collector: ...`; it never outlives the block."""
+    """Collector process: `with CollectorProcess(settings) as collector: ...`; it never outlives the block."""
 
     def __init__(self, settings: CollectorSettings) -> None:
         self.settings = settings
@@ -82,7 +82,7 @@ class CollectorProcess:
         self._process.communicate()
 
     def stop(self) -> tuple[int, str]:
-        """End its input, as a dying driver does; the exit code and what it said."""
+        """End its input, as a dying driver does; return the exit code and its output."""
         assert self._process is not None
         _, said = self._process.communicate(timeout=30)
         return self._process.returncode, said.decode()
@@ -99,7 +99,7 @@ class CollectorProcess:
 
 
 class LeafProcess:
-    """`hanse collect --federation` as its users run it, to be killed and started again at will."""
+    """Process of `hanse collect --federation` as users run it, which tests can kill and restart."""
 
     def __init__(self, identity: int, links: Sequence[str], spool: Path, topics: str, *words: str) -> None:
         self.spool = spool
@@ -111,13 +111,13 @@ class LeafProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        assert self._process is None, "it runs already"
+        assert self._process is None, "it is already running"
         self.spool.mkdir(parents=True, exist_ok=True)
         with (self.spool / "leaf.log").open("ab") as log:
             self._process = subprocess.Popen(self._words, stdout=log, stderr=log, env=environment())
 
     def end(self, how: signal.Signals = signal.SIGTERM) -> int:
-        """End it with a signal; its exit code."""
+        """End it with a signal; return its exit code."""
         if self._process is None:
             return 0
         process, self._process = self._process, None
@@ -130,7 +130,7 @@ class LeafProcess:
 
     @property
     def log(self) -> str:
-        """All that it said, over restarts."""
+        """All of its output, over restarts."""
         return (self.spool / "leaf.log").read_text()
 
     @property
@@ -146,7 +146,7 @@ class LeafProcess:
 
     @property
     def count(self) -> int:
-        """Rows in the spool."""
+        """Number of rows in the spool."""
         return SpoolReader(self.spool, self.producer).tail().rows
 
     def rows(self) -> list[dict[str, Any]]:
@@ -163,7 +163,7 @@ class LeafProcess:
 
 
 def spooled(root: str | Path, producer: str) -> list[dict[str, Any]]:
-    """All rows of a producer, in order, as the contract has them."""
+    """Return all rows of a producer, in order, in the schema of the source."""
     reader = SpoolReader(root, producer)
     parts = reader.slices(reader.head(), reader.tail())
     return [row for part in parts for batch in read_slice(part) for row in conform(batch).to_pylist()]

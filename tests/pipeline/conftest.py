@@ -1,4 +1,4 @@
-"""One Spark session a test process: starting one costs seconds."""
+"""One Spark session per test process, because starting one takes seconds."""
 
 import os
 import sys
@@ -13,10 +13,10 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(autouse=True)
 def _session_is_active(request: pytest.FixtureRequest) -> None:
-    """Spark looks for Python data sources in the active session of the thread in the JVM that a call comes by.
+    """Make the session active in the current JVM thread, where Spark looks for Python data sources.
 
-    That thread is another one after a connection to the JVM was lost, and has no session then: which tests are in one
-    process, and so what came before, differs from run to run.
+    After the connection to the JVM is lost, calls use another thread, which has no active session. Which tests share a
+    process, and therefore which tests ran before, differs from run to run.
     """
     if "spark" in request.fixturenames and "HANSE_TEST_REMOTE" not in os.environ:
         session = request.getfixturevalue("spark")
@@ -32,7 +32,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     before = {name: os.environ.get(name) for name in ("PYTHONPATH", "PYSPARK_PYTHON")}
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    # `tests/pipeline/test_clusters.py` runs this suite once more over a Connect server.
+    # `tests/pipeline/test_clusters.py` runs this suite again over a Connect server.
     if remote := os.environ.get("HANSE_TEST_REMOTE"):
         built = session.build(remote=remote, app_name="hanse-tests")
         yield built

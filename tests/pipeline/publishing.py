@@ -1,4 +1,4 @@
-"""A publisher for the pipeline's tests: sends a list, returns when the broker has acknowledged all of it."""
+"""Publisher for the pipeline's tests: sends a list, and returns when the broker has acknowledged all of it."""
 
 import asyncio
 import time
@@ -34,7 +34,7 @@ class _Count(ClientHandler):
 async def publish_packets(
     url: str, packets: Sequence[bytes], *, per_s: float | None = None, client_id: str = "publisher"
 ) -> int:
-    """Publish canonical QoS 1 packets; how many were acknowledged, which is all or an error."""
+    """Publish canonical QoS 1 packets; return the number acknowledged, which is all of them, or raise."""
     count = _Count()
     client = Client(ClientSettings(url=url, client_id=client_id, session_expiry_s=600), count)
     await client.start(must_connect=True)
@@ -57,16 +57,16 @@ async def publish_packets(
 
 
 def publish(url: str, messages: Sequence[tuple[str, bytes]], *, per_s: float | None = None) -> int:
-    """The same for those without a loop."""
+    """Publish without an event loop."""
     return asyncio.run(
         publish_packets(url, [encode(topic, payload, qos=1) for topic, payload in messages], per_s=per_s)
     )
 
 
 def wait_for(what: str, is_so: Callable[[], bool], deadline_s: float = DEADLINE_S) -> None:
-    """Poll until it is so; an error that names it, if it never is."""
+    """Poll until `is_so` returns true; raise TimeoutError at the deadline."""
     until = time.monotonic() + deadline_s
     while not is_so():
         if time.monotonic() > until:
-            raise TimeoutError(f"{what} did not come to be within {deadline_s} s.")
+            raise TimeoutError(f"{what}: not within {deadline_s} s")
         time.sleep(0.02)

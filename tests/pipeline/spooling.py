@@ -11,7 +11,7 @@ from hanse.pipeline.spool import Position, SpoolLimits, SpoolWriter
 def rows(
     producer: str, first: int, count: int, *, received_us: int = 0, topics: int = 4, payload_bytes: int = 20
 ) -> pa.RecordBatch:
-    """Rows `first` to `first + count - 1`, one a microsecond; row n is on `plant/<n % topics>`."""
+    """Build rows `first` to `first + count - 1`, one per microsecond; row n is on `plant/<n % topics>`."""
     numbers = range(first, first + count)
     arrays = [
         pa.array([producer] * count),
@@ -40,7 +40,7 @@ def rows(
 def spool_rows(
     root: Path, producer: str, blocks: list[int], *, received_us: int = 0, segment_bytes_max: int = 64 * 1024 * 1024
 ) -> list[Position]:
-    """Append one block a number to a producer's spool; the position after each."""
+    """Append one block per number to a producer's spool; return the position after each."""
     ends = []
     limits = SpoolLimits(segment_bytes_max=segment_bytes_max, free_bytes_min=0)
     with SpoolWriter(root, producer, limits=limits) as writer:

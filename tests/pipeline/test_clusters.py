@@ -52,11 +52,11 @@ def test_ingest_on_a_standalone_cluster_of_a_master_and_two_workers(tmp_path: Pa
         said = once(tmp_path, "--master", master, *conf)
     assert "bronze_mqtt: 20000 rows" in said
     check(tmp_path, 20_000)
-    # Both workers had an executor.
+    # Both workers ran an executor.
     assert all(any((tmp_path / f"worker-{n}").glob("app-*/*")) for n in (1, 2))
 
 
-def test_ingest_over_spark_connect_goes_on_where_it_left_off(tmp_path: Path) -> None:
+def test_ingest_over_spark_connect_resumes_where_it_stopped(tmp_path: Path) -> None:
     spool_rows(tmp_path / "spool", "p", [2000] * 5)
     with connect_server(tmp_path) as remote:
         said = once(tmp_path, "--remote", remote, "--option", "maxRowsPerBatch=4000")

@@ -34,7 +34,7 @@ def numbered(count: int, first: int = 0) -> list[tuple[str, bytes]]:
     return [(f"t/{n % 7}", str(n).encode()) for n in range(first, first + count)]
 
 
-def test_everything_of_a_publication_is_in_its_row(tmp_path: Path) -> None:
+def test_a_row_holds_every_field_of_its_publication(tmp_path: Path) -> None:
     async def drive(broker: Mosquitto) -> None:
         async with collecting(Collector(settings(broker, tmp_path))) as collector:
             full = encode(
@@ -68,7 +68,7 @@ def test_everything_of_a_publication_is_in_its_row(tmp_path: Path) -> None:
     assert (second["origin_broker"], second["message_id"], second["hops"]) == (None, None, None)
 
 
-def test_what_was_published_while_no_collector_ran_is_collected_by_the_next(tmp_path: Path) -> None:
+def test_messages_published_while_no_collector_ran_are_collected_by_the_next(tmp_path: Path) -> None:
     async def drive(broker: Mosquitto) -> None:
         async with collecting(Collector(settings(broker, tmp_path))):
             pass
@@ -112,7 +112,7 @@ def test_many_messages_share_a_commit(tmp_path: Path) -> None:
     assert len(spooled(tmp_path, "c")) == 5000
 
 
-def test_a_spool_without_room_stops_acknowledging_says_so_and_goes_on_when_there_is(
+def test_a_full_spool_stops_acknowledging_reports_it_and_resumes_with_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spool_keeper, "FULL_RETRY_S", 0.05)
@@ -136,7 +136,7 @@ def test_a_spool_without_room_stops_acknowledging_says_so_and_goes_on_when_there
 
 
 @pytest.mark.slow
-def test_a_collector_that_cannot_write_leaves_the_broker_before_its_memory_is_full(
+def test_a_collector_that_cannot_write_disconnects_before_its_memory_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spool_keeper, "FULL_RETRY_S", 0.05)
@@ -148,7 +148,7 @@ def test_a_collector_that_cannot_write_leaves_the_broker_before_its_memory_is_fu
         ) as collector:
             await publish_packets(broker.url, [encode("t/a", b"x" * 100, qos=1)] * 4000)
             await until("full", lambda: collector.status.full_waits > 5)
-            # One read beyond the limit, no more: 4000 of them would be 1.2 million bytes.
+            # At most one read beyond the limit: 4000 messages would be 1.2 million bytes.
             assert 50_000 < collector.status.queue_bytes_peak < 1_000_000
             collector.keeper.writer.limits = SpoolLimits(free_bytes_min=0)
             await until("all rows", lambda: collector.status.spooled >= 4000)
@@ -159,7 +159,7 @@ def test_a_collector_that_cannot_write_leaves_the_broker_before_its_memory_is_fu
     assert len(spooled(tmp_path, "c")) == 4000
 
 
-def test_a_broker_that_restarts_is_found_again(tmp_path: Path) -> None:
+def test_a_collector_reconnects_to_a_restarted_broker(tmp_path: Path) -> None:
     async def drive(broker: Mosquitto) -> None:
         async with collecting(Collector(settings(broker, tmp_path))) as collector:
             await publish_packets(broker.url, [encode("t/a", b"1", qos=1)])
@@ -176,7 +176,7 @@ def test_a_broker_that_restarts_is_found_again(tmp_path: Path) -> None:
     assert [row["payload"] for row in spooled(tmp_path, "c")] == [b"1", b"2"]
 
 
-def test_a_session_that_the_broker_lost_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
+def test_a_session_lost_by_the_broker_is_not_mistaken_for_the_old_one(tmp_path: Path) -> None:
     async def drive() -> None:
         with Mosquitto(*BROKER) as broker:
             async with collecting(Collector(settings(broker, tmp_path))) as collector:
@@ -192,7 +192,7 @@ def test_a_session_that_the_broker_lost_is_not_taken_for_the_old_one(tmp_path: P
     assert len(spooled(tmp_path, "c")) == 6
 
 
-def test_what_was_durable_and_not_acknowledged_when_the_collector_died_is_not_spooled_twice(
+def test_rows_durable_but_unacknowledged_when_the_collector_died_are_not_spooled_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packets = [encode("t/a", str(n - 1 if n % 10 == 9 else n).encode(), qos=1) for n in range(200)]
@@ -206,7 +206,7 @@ def test_what_was_durable_and_not_acknowledged_when_the_collector_died_is_not_sp
         monkeypatch.undo()
         async with collecting(Collector(settings(broker, tmp_path))) as collector:
             await until("200 copies", lambda: collector.status.copies == 200)
-            # The last of them once more, and this time it is meant.
+            # The last one is published again, and this time it is a new message.
             await publish_packets(broker.url, packets[-1:])
             await until("a row", lambda: collector.status.spooled == 1)
         async with collecting(Collector(settings(broker, tmp_path))) as collector:
@@ -232,7 +232,7 @@ def test_killed_at_any_moment_every_message_is_spooled_exactly_once(tmp_path: Pa
             for n, at in enumerate(range(0, 6000, 1500)):
                 publish(broker.url, messages[at : at + 1500])
                 if n < 3:
-                    # Some of it is spooled, some is not, some is acknowledged, some is not.
+                    # Some messages are spooled, some not; some are acknowledged, some not.
                     goal = at + 300 * (n + 1)
                     wait_for("some rows", lambda goal=goal: SpoolReader(tmp_path, "c").tail().rows > goal)  # type: ignore[misc]
                     collector.kill()
@@ -250,7 +250,7 @@ def _is_collecting(spool: Path) -> bool:
     return status is not None and status.state == "collecting"
 
 
-def test_what_a_broker_with_a_short_queue_drops_is_counted(tmp_path: Path) -> None:
+def test_messages_dropped_by_a_short_broker_queue_are_counted(tmp_path: Path) -> None:
     async def drive(broker: Mosquitto) -> int:
         async with collecting(Collector(settings(broker, tmp_path))):
             pass
@@ -261,14 +261,14 @@ def test_what_a_broker_with_a_short_queue_drops_is_counted(tmp_path: Path) -> No
             await until("the count", lambda: 3000 - collector.status.spooled == (collector.status.broker_dropped or 0))
             return collector.status.spooled
 
-    # At Mosquitto's own default for the queue; the count comes every second.
+    # With Mosquitto's default queue length; it publishes the counter every second.
     with Mosquitto("sys_interval 1") as broker:
         kept = asyncio.run(drive(broker))
     assert 0 < kept < 3000
     assert len(spooled(tmp_path, "c")) == kept
 
 
-def test_a_wrong_login_is_said_in_one_sentence_with_exit_code_2(tmp_path: Path) -> None:
+def test_a_wrong_login_gives_one_sentence_and_exit_code_2(tmp_path: Path) -> None:
     with Mosquitto(*BROKER, anonymous=False) as broker, CollectorProcess(settings(broker, tmp_path)) as collector:
         wait_for("its end", lambda: not collector.is_running)
         code, said = collector.stop()
@@ -291,7 +291,7 @@ async def _run_with_refusal(given: CollectorSettings) -> None:
     await task
 
 
-def test_a_second_collector_is_refused_and_a_helper_waits_its_turn(tmp_path: Path) -> None:
+def test_a_second_collector_is_refused_but_a_helper_waits(tmp_path: Path) -> None:
     async def drive(broker: Mosquitto) -> None:
         async with collecting(Collector(settings(broker, tmp_path))):
             with pytest.raises(SpoolLockedError, match="has a writer already"):
@@ -308,7 +308,7 @@ def test_a_second_collector_is_refused_and_a_helper_waits_its_turn(tmp_path: Pat
         asyncio.run(drive(broker))
 
 
-def test_a_broker_that_wants_tls_and_a_client_certificate_gets_both(tmp_path: Path) -> None:
+def test_a_broker_may_require_tls_and_a_client_certificate(tmp_path: Path) -> None:
     files = {name: str(tmp_path / name) for name in ("key", "crt")}
     subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
     subprocess.run(
@@ -355,6 +355,6 @@ def test_a_broker_that_wants_tls_and_a_client_certificate_gets_both(tmp_path: Pa
         ("a/+", "a/+/c", False),
     ],
 )
-def test_filters_that_some_topic_matches_both_of_are_known(one: str, other: str, overlap: bool) -> None:
+def test_overlapping_filters_are_detected(one: str, other: str, overlap: bool) -> None:
     assert may_overlap(one, other) is overlap
     assert may_overlap(other, one) is overlap

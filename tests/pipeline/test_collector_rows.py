@@ -13,7 +13,7 @@ TEXT = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="
 
 
 def received(packet: bytes, packet_id: int, *, dup: bool = False) -> Publication:
-    """What a client would hand over for this packet."""
+    """Return the publication that a client would deliver for this packet."""
     found = Reader().read(packet, 0, len(packet)) if packet[0] & 0x06 == 0 else None
     if found is None:
         at = 2 if packet[1] < 128 else 3
@@ -38,7 +38,7 @@ PROPERTIES = st.fixed_dictionaries(
 
 @given(st.lists(st.tuples(st.binary(max_size=30), st.booleans(), PROPERTIES), min_size=1, max_size=8))
 @settings(max_examples=examples(60), deadline=None)
-def test_a_row_keeps_its_publication_and_the_content_is_the_same_from_either(
+def test_the_content_hash_is_the_same_from_a_publication_and_from_its_row(
     messages: list[tuple[bytes, bool, dict[str, object]]],
 ) -> None:
     rows: list[Row] = [
@@ -52,7 +52,7 @@ def test_a_row_keeps_its_publication_and_the_content_is_the_same_from_either(
     assert seen == [(one.packet_id, content_of(one)) for _, one in rows]
 
 
-def test_the_expiry_is_no_part_of_the_content_and_all_else_is() -> None:
+def test_the_content_hash_covers_everything_but_the_expiry() -> None:
     def content(**more: object) -> int:
         return content_of(received(encode("t", b"x", qos=1, **more), 1))  # type: ignore[arg-type]
 
@@ -68,7 +68,7 @@ def test_the_expiry_is_no_part_of_the_content_and_all_else_is() -> None:
     assert len({content(), *others}) == len(others) + 1
 
 
-def test_the_last_rows_of_a_session_are_found_over_segments_and_without_qos_0(tmp_path: Path) -> None:
+def test_the_last_rows_of_a_session_are_found_across_segments_without_qos_0(tmp_path: Path) -> None:
     limits = SpoolLimits(segment_bytes_max=1, free_bytes_min=0)
     rows: list[Row] = [
         (n, received(encode("t", str(n).encode(), qos=0 if n % 5 == 0 else 1), n + 1)) for n in range(50)

@@ -20,13 +20,13 @@ def test_a_commit_takes_the_oldest_up_to_its_size_and_leaves_the_rest_in_order()
     assert waiting.bytes == 0
 
 
-def test_one_item_larger_than_a_commit_is_a_commit() -> None:
+def test_an_item_larger_than_a_commit_is_committed_alone() -> None:
     waiting = queue()
     waiting.add([b"x" * 100, b"y"])
     assert waiting.take() == ([b"x" * 100], 100)
 
 
-def test_what_is_enough_for_a_commit_waits_for_nobody_and_less_waits_for_the_interval() -> None:
+def test_a_full_commit_does_not_wait_and_a_smaller_one_waits_for_the_interval() -> None:
     async def drive() -> tuple[float, float]:
         waiting = queue(interval_s=0.3)
         waiting.add([b"x" * 10])
@@ -45,7 +45,7 @@ def test_what_is_enough_for_a_commit_waits_for_nobody_and_less_waits_for_the_int
     assert later >= 0.29
 
 
-def test_whoever_waits_is_woken_by_rows_and_by_word() -> None:
+def test_a_waiting_writer_is_woken_by_items_and_by_wake() -> None:
     async def drive(*, by_rows: bool) -> None:
         waiting = queue()
         task = asyncio.create_task(waiting.wait_for_some())

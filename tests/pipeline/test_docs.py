@@ -1,4 +1,4 @@
-"""docs/pipeline.md says what the code does: its tables are compared with the code's own."""
+"""docs/pipeline.md matches the code: its tables are compared with the code's own."""
 
 import re
 import zlib
@@ -17,19 +17,19 @@ def section(title: str) -> str:
 
 
 def names(title: str) -> set[str]:
-    """What stands in code quotes in the first cell of each line of a section's table."""
+    """Return the names in code quotes in the first column of a section's table."""
     cells = [line.split("|")[1] for line in section(title).splitlines() if line.startswith("| `")]
     return {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
 
 
 def layout(after: str) -> dict[int, int | None]:
-    """Offset to size of the first table after a sentence."""
+    """Return offset to size from the first table after a sentence."""
     table = DOC.split(after, 1)[1].split("\n\n", 2)[1]
     rows = [line.split("|")[1:3] for line in table.splitlines()[2:]]
     return {int(offset): int(size) if size.strip() else None for offset, size in rows}
 
 
-def test_every_option_is_documented_and_every_documented_one_exists() -> None:
+def test_the_documented_options_are_the_existing_ones() -> None:
     assert names("Options") == set(KNOWN)
 
 
@@ -67,7 +67,7 @@ def test_the_index_record_is_as_documented() -> None:
     assert sum(size for size in fields.values() if size) == 48
 
 
-def test_the_python_in_it_compiles() -> None:
+def test_the_python_examples_compile() -> None:
     found = re.findall(r"```python\n(.*?)```", DOC, re.DOTALL)
     assert len(found) >= 3
     for text in found:

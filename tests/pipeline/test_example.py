@@ -1,4 +1,4 @@
-"""The example of the docs, against a real Mosquitto: on the tests' own session, and as a user runs it."""
+"""The example of the docs against a real Mosquitto: in the tests' own session, and as a user runs it."""
 
 import os
 import runpy
@@ -31,7 +31,7 @@ def is_collecting(spool: Path, producer: str) -> bool:
 
 @contextmanager
 def thousand_messages(lake: Path) -> Iterator[list[str]]:
-    """The example's words; the broker keeps 1,000 messages for the session that its collector will find again."""
+    """Yield the example's arguments; the broker holds 1,000 messages in the session that its collector will resume."""
     with Mosquitto("max_queued_messages 0") as broker:
         settings = CollectorSettings(url=broker.url, topics=("sensors/#",), spool=str(lake / "spool"))
         with CollectorProcess(settings) as collector:
@@ -52,7 +52,7 @@ def check(lake: Path, said: str) -> None:
 def test_the_example_carries_mqtt_into_a_delta_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It asks for a session and gets the one that is there: to start another costs 20 s of a processor."""
+    """Run the example in the existing session, because starting another costs 20 s of CPU."""
     assert len(EXAMPLE.read_text().splitlines()) < 40
     with thousand_messages(tmp_path) as words:
         monkeypatch.setattr(sys, "argv", [str(EXAMPLE), *words])
@@ -62,7 +62,7 @@ def test_the_example_carries_mqtt_into_a_delta_table(
 
 
 @pytest.mark.slow
-def test_the_example_runs_by_itself(tmp_path: Path) -> None:
+def test_the_example_runs_on_its_own(tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "PYSPARK_PYTHON": sys.executable}
     with thousand_messages(tmp_path) as words:
         result = subprocess.run(

@@ -37,14 +37,14 @@ def spool(root: Path, received_us: int, *runs: Run, segment_bytes: int = 1 << 26
         writer.append(batch, received_us_min=received_us, received_us_max=received_us)
 
 
-def test_a_restart_finds_the_ids_of_what_was_spooled_last_as_ranges(tmp_path: Path) -> None:
+def test_a_restart_reads_the_ids_of_the_last_rows_as_ranges(tmp_path: Path) -> None:
     assert last_ids(str(tmp_path), "p") == []
     spool(tmp_path, 1, run(3, 10, 3), run(3, 13, 2), run(4, 0, 1))
     spool(tmp_path, 2, run(3, 15, 1), run(3, 15, 1, epoch=8))
     assert last_ids(str(tmp_path), "p") == [(3, 7, 10, 5), (4, 7, 0, 1), (3, 7, 15, 1), (3, 8, 15, 1)]
 
 
-def test_it_looks_back_no_further_than_a_power_cut_reaches_by_whole_segments(tmp_path: Path) -> None:
+def test_a_restart_reads_back_only_the_segments_that_a_power_cut_can_affect(tmp_path: Path) -> None:
     for n in range(4):
         spool(tmp_path, n * 100_000_000, run(3, n, 1), segment_bytes=1)
     assert last_ids(str(tmp_path), "p", look_back_s=120) == [(3, 7, 1, 1), (3, 7, 2, 1), (3, 7, 3, 1)]
@@ -52,7 +52,7 @@ def test_it_looks_back_no_further_than_a_power_cut_reaches_by_whole_segments(tmp
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 4), st.integers(1, 3)), min_size=1, max_size=6))
-def test_ids_come_back_whole_whatever_the_order(pieces: list[tuple[int, int, int]]) -> None:
+def test_id_ranges_are_complete_in_any_order(pieces: list[tuple[int, int, int]]) -> None:
     from tempfile import TemporaryDirectory
 
     with TemporaryDirectory() as root:

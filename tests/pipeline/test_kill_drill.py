@@ -1,7 +1,7 @@
-"""The kill drill: collector and driver killed with -9 at random moments while numbered messages are published.
+"""The kill drill: collector and driver are killed with -9 at random times while numbered messages are published.
 
-Afterwards bronze holds every acknowledged message exactly once: the counts per payload agree, and one in ten equals
-its predecessor byte for byte, number and all.
+Afterwards bronze holds every acknowledged message exactly once: the counts per payload match, and one message in ten
+equals its predecessor byte for byte, including its number.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.spark]
 
 ROOT = Path(__file__).parents[2]
 HANSE = [sys.executable, "-c", "from hanse.cli import main; main()"]
-# A start of Spark takes ten seconds, and minutes on a machine that does much else. Nothing here is about how long.
+# Spark starts in ten seconds, or in minutes on a busy machine. This test does not measure time.
 DEADLINE_S = 900.0
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT / "src"), "PYSPARK_PYTHON": sys.executable}
 
@@ -92,7 +92,7 @@ def drill(tmp_path: Path, *, messages: int, collector_kills: int, driver_kills: 
             victims = [collector] * collector_kills + [driver] * driver_kills
             chance.shuffle(victims)
             for victim in victims:
-                # Not while it starts: a process that has done nothing yet is no interesting victim.
+                # Let it start first: killing a process that has done nothing yet tests nothing.
                 time.sleep(chance.uniform(0.5, 2.0))
                 if victim is driver:
                     wait_for_a_batch(lake, driver)
@@ -113,7 +113,7 @@ def drill(tmp_path: Path, *, messages: int, collector_kills: int, driver_kills: 
 
 def wait_for_a_batch(lake: Path, driver: Killable) -> None:
     before = bronze(lake).rows()
-    # A driver that ended by itself is what `kill` complains of, with its log.
+    # If the driver ends by itself, `kill` reports it, with its log.
     wait_for("a batch of this driver", lambda: bronze(lake).rows() > before or driver.is_dead(), DEADLINE_S)
 
 
@@ -123,11 +123,11 @@ def _has_begun(lake: Path) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_three_kills_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
+def test_three_kills_lose_and_duplicate_nothing(tmp_path: Path) -> None:
     drill(tmp_path, messages=20_000, collector_kills=2, driver_kills=1, per_s=2500, seed=3)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-def test_twelve_kills_in_200_000_messages_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
+def test_twelve_kills_in_200_000_messages_lose_and_duplicate_nothing(tmp_path: Path) -> None:
     drill(tmp_path, messages=200_000, collector_kills=8, driver_kills=4, per_s=2500, seed=6)

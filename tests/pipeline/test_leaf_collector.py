@@ -1,4 +1,4 @@
-"""A collector that is a member of a federation: real brokers, real federators, a real process that is killed."""
+"""A collector that is a member of a federation, with real brokers and federators, as a process that is killed."""
 
 import asyncio
 import json
@@ -48,7 +48,7 @@ class Scene:
         return LeafProcess(identity, [self.federators[k].link_url for k in at], spool, topics, *words)
 
     def await_interest(self, leaf: LeafProcess, group: str, *brokers: int) -> None:
-        """Until these brokers are subscribed to for the leaf: what is published there arrives."""
+        """Wait until these brokers have subscribed for the leaf, so that messages published there arrive."""
         eventually(lambda: leaf.is_collecting, "the leaf has a link")
         topic = group.removesuffix("#") + "ready"
         for k in brokers or (0,):
@@ -69,13 +69,13 @@ def _arrives(publisher: Client, leaf: LeafProcess, topic: str, before: int) -> b
 
 
 def meant(leaf: LeafProcess) -> list[dict[str, Any]]:
-    """The rows, but for those that only showed that the way was open."""
+    """Return the rows without those that only tested whether the route was ready."""
     return [row for row in leaf.rows() if row["payload"] != b"ready"]
 
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    """Three brokers in a ring."""
+    """Run three brokers in a ring."""
     with Mosquitto(*LOG_LINES) as one, Mosquitto(*LOG_LINES) as two, Mosquitto(*LOG_LINES) as three:
         brokers = [one, two, three]
         federators = ring(brokers, tmp_path_factory.mktemp("scene"))
@@ -83,7 +83,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
             yield Scene(brokers, federators)
 
 
-def test_rows_say_where_a_message_came_from_by_which_id_and_how_far(scene: Scene, tmp_path: Path) -> None:
+def test_rows_hold_the_origin_the_id_and_the_hops_of_a_message(scene: Scene, tmp_path: Path) -> None:
     with scene.leaf(tmp_path, "rows/#") as leaf:
         scene.await_interest(leaf, "rows/#", 0, 2)
         properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
@@ -116,7 +116,7 @@ def test_rows_say_where_a_message_came_from_by_which_id_and_how_far(scene: Scene
 
 
 class Numbered:
-    """So many numbered messages at QoS 1, at a pace, in a thread."""
+    """Publisher of numbered messages with QoS 1 at a fixed rate, in a thread."""
 
     def __init__(self, port: int, topic: str, count: int, per_s: float) -> None:
         self._client = Client(port)
@@ -150,7 +150,7 @@ def numbers(leaf: LeafProcess, topic: str) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("at", [(2,), (1, 2)], ids=["one link", "two links"])
-def test_killed_in_the_middle_of_a_stream_nothing_is_lost_and_nothing_is_there_twice(
+def test_a_kill_in_the_middle_of_a_stream_loses_and_duplicates_nothing(
     scene: Scene, tmp_path: Path, at: tuple[int, ...]
 ) -> None:
     group = f"stream-{len(at)}/#"
@@ -170,7 +170,9 @@ def test_killed_in_the_middle_of_a_stream_nothing_is_lost_and_nothing_is_there_t
 
 
 @pytest.mark.slow
-def test_what_is_published_while_it_is_down_waits_for_it_and_its_epoch_rises(scene: Scene, tmp_path: Path) -> None:
+def test_messages_published_while_the_leaf_is_down_wait_for_it_and_its_epoch_rises(
+    scene: Scene, tmp_path: Path
+) -> None:
     with scene.leaf(tmp_path, "down/#", identity=LEAF + 10) as leaf:
         scene.await_interest(leaf, "down/#")
         assert leaf.end(signal.SIGTERM) == 0
@@ -187,7 +189,7 @@ def test_what_is_published_while_it_is_down_waits_for_it_and_its_epoch_rises(sce
 
 
 @pytest.mark.slow
-def test_one_that_leaves_is_forgotten(scene: Scene, tmp_path: Path) -> None:
+def test_a_leaf_that_leaves_is_forgotten(scene: Scene, tmp_path: Path) -> None:
     with scene.leaf(tmp_path, "left/#", "--leave", identity=LEAF + 20) as leaf:
         scene.await_interest(leaf, "left/#")
         assert leaf.end(signal.SIGTERM) == 0
@@ -215,7 +217,7 @@ def settings(scene: Scene, spool: Path, topics: str, identity: int, **more: obje
 
 
 async def publish_until_here(scene: Scene, topic: str, collector: LeafCollector) -> None:
-    """The first broker is subscribed to for the leaf: something published there has arrived."""
+    """Publish at the first broker until a message arrives, which shows that it has subscribed for the leaf."""
     with Client(scene.brokers[0].port) as publisher:
         for _ in range(100):
             publisher.client.publish(topic, b"ready", 1)
@@ -226,7 +228,7 @@ async def publish_until_here(scene: Scene, topic: str, collector: LeafCollector)
 
 
 @pytest.mark.parametrize("known_by", ["ring", "spool"])
-def test_what_was_durable_and_not_acknowledged_when_it_died_is_not_spooled_twice(
+def test_rows_durable_but_unacknowledged_at_a_kill_are_not_spooled_twice(
     scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known_by: str
 ) -> None:
     group, topic = f"twice-{known_by}/#", f"twice-{known_by}/x"
@@ -250,7 +252,7 @@ def test_what_was_durable_and_not_acknowledged_when_it_died_is_not_spooled_twice
             await asyncio.to_thread(publish, scene.brokers[0].url, [(topic, b"200")])
             await until("one more", lambda: collector.status.spooled >= 1)
 
-    # Acknowledgements are withheld for longer than the publisher waits: the federators take over on disk.
+    # Acknowledgements are withheld for longer than the publisher waits, so the federators store the messages on disk.
     asyncio.run(drive())
     rows = spooled(tmp_path, "leaf")
     assert [int(row["payload"]) for row in rows if row["payload"] != b"ready"] == list(range(201))
@@ -262,7 +264,7 @@ def read_state(spool: Path) -> str | None:
     return None if status is None else status.state
 
 
-def test_a_spool_without_room_acknowledges_nothing_and_the_federation_keeps_it(
+def test_a_full_spool_acknowledges_nothing_and_the_federation_keeps_the_messages(
     scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spool_keeper, "FULL_RETRY_S", 0.05)
@@ -287,7 +289,7 @@ def test_a_spool_without_room_acknowledges_nothing_and_the_federation_keeps_it(
 
 
 @pytest.mark.slow
-def test_a_grouping_wider_than_the_filters_brings_no_row_that_was_not_asked_for(tmp_path: Path) -> None:
+def test_a_grouping_wider_than_the_filters_adds_no_rows(tmp_path: Path) -> None:
     with Mosquitto(*LOG_LINES) as one:
         federators = [Federator(0, one.url, tmp_path, "--grouping", "prefix:1")]
         federators[0].words += ["--link-listen", federators[0].link_url]
@@ -304,7 +306,7 @@ def test_a_grouping_wider_than_the_filters_brings_no_row_that_was_not_asked_for(
                 assert [row["topic"] for row in meant(leaf)] == ["plant/1/temp", "plant/2/temp"]
 
 
-def test_what_finds_memory_full_is_dropped_at_qos_0_and_counted_and_kept_above(
+def test_with_full_memory_qos_0_is_dropped_and_counted_and_higher_qos_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leaf_collector, "QUEUE_BYTES_MAX", 100)
@@ -320,7 +322,7 @@ def test_what_finds_memory_full_is_dropped_at_qos_0_and_counted_and_kept_above(
     take("loose", 0, 0)
     take("mixed", 0, 1)
     assert (collector.status.received, collector.status.dropped) == (5, 3)
-    # What nothing is kept of owes nobody an answer; the others wait for the disk.
+    # The batch that keeps nothing is acknowledged at once; the others wait for the disk.
     assert told == ["loose"]
     waiting, _ = collector._queue.take()
     assert [[run.qos for run in one.received.runs] for one in waiting] == [[0], [1]]
@@ -334,7 +336,7 @@ def test_what_finds_memory_full_is_dropped_at_qos_0_and_counted_and_kept_above(
         ({"federator": FederatorSettings(id=1)}, "needs --id N and --federation URL"),
     ],
 )
-def test_wrong_settings_are_refused_with_what_to_do(tmp_path: Path, more: dict[str, object], says: str) -> None:
+def test_wrong_settings_are_refused_with_a_remedy(tmp_path: Path, more: dict[str, object], says: str) -> None:
     right = FederatorSettings(id=1, neighbour=("mqtt://127.0.0.1:1",))
     with pytest.raises(LocalError, match=says):
         LeafSettings(**{"topics": ("a",), "spool": str(tmp_path), "federator": right, **more})  # type: ignore[arg-type]

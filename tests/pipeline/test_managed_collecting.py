@@ -1,4 +1,4 @@
-"""A collector in a managed federation: it is let in by its id, and the manager's health checks reach it."""
+"""A collector in a managed federation: its id admits it, and the manager's health checks reach it."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ INTERVAL = ("--announcement-interval", "500ms")
 
 
 def checks(leaf: LeafProcess) -> list[tuple[dict[str, object], HealthCheck]]:
-    """The health checks in the spool, each with its row."""
+    """Return the health checks in the spool, each with its row."""
     return [
         (row, check)
         for row in leaf.rows()
@@ -27,7 +27,7 @@ def checks(leaf: LeafProcess) -> list[tuple[dict[str, object], HealthCheck]]:
 
 
 @pytest.mark.slow
-def test_a_leaf_that_the_manager_does_not_know_is_let_in_by_its_id_and_gets_health_checks(tmp_path: Path) -> None:
+def test_a_leaf_unknown_to_the_manager_is_admitted_by_its_id_and_gets_health_checks(tmp_path: Path) -> None:
     with Managed(tmp_path, 2, federator_words=("--leaf", str(LEAF))) as federation:
         link = federation.link_url(1)
         with (
@@ -45,11 +45,11 @@ def test_a_leaf_that_the_manager_does_not_know_is_let_in_by_its_id_and_gets_heal
                 assert str(row["topic"]).startswith("$hanse/telemetry/v1/health/manager-")
                 assert row["origin_broker"] in {"0", "1"}
                 if one.is_ok:
-                    # One machine, one clock: the moments are in order whoever took them.
+                    # One machine, one clock: the four times are in order, whichever process recorded them.
                     moments = (one.sent_at_us, one.received_at_us, one.answered_at_us, one.returned_at_us)
                     assert list(moments) == sorted(moment for moment in moments if moment is not None)
                     assert one.host == one.target_host
-            # The manager neither knows of the leaf nor ends its link.
+            # The manager does not know the leaf, and does not close its link either.
             assert set(federation.states()) == {0, 1}
             assert federation.linked(1) == {0, LEAF}
             with Client(federation.broker_ports[0]) as publisher:

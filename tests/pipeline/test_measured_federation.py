@@ -1,4 +1,4 @@
-"""The federation measured by its own traffic: gold agrees with what the load tool itself counted."""
+"""A federation measured by its own telemetry: gold agrees with the counts of the load tool."""
 
 import asyncio
 import os
@@ -32,7 +32,7 @@ def hanse(*words: str) -> None:
 def measure(
     tmp_path: Path, seconds: float, rate_per_s: float, *, silent_s: float, window: str = "1m"
 ) -> tuple[load.Result, Path]:
-    """Load, then federator 1 is killed, stays dead, and the others go on for `silent_s`."""
+    """Run a load, then kill federator 1 and leave it down for `silent_s` while the others continue."""
     spool, warehouse = tmp_path / "spool", tmp_path / "warehouse"
     with RunningFederation(tmp_path, 5, "--overlay", "ring", "--no-restart") as federation:
         command = [sys.executable, "-m", "hanse", "collect", "--url", f"mqtt://127.0.0.1:{federation.port(4)}"]
@@ -50,12 +50,12 @@ def measure(
                 qos=1,
                 topic="measured/{publisher}",
                 filter="measured/#",
-                # Longer than the two announcement intervals after which a subscriber is owed what is published, and
-                # than a report interval, so that its membership stands when the first count is made.
+                # Longer than the two announcement intervals after which a subscriber must receive every message, and
+                # longer than a report interval, so that its membership is complete before the first count.
                 settle_s=6.0,
             )
             result = asyncio.run(load.run(plan))
-            time.sleep(5)  # two reports, so that the last counts are in
+            time.sleep(5)  # two reports, so that the last counts are included
             os.kill(federation.state["federators"][1]["federator_pid"], signal.SIGKILL)
             time.sleep(silent_s)
         finally:
@@ -81,7 +81,8 @@ def check(result: load.Result, warehouse: Path) -> None:
         assert last["delivered_total"] == result.published
         assert last["unexplained_total"] == 0
         assert last["delivery_ratio"] == 1.0
-    # One in a thousand is traced, by its id, at every hop. Nothing can be slower than the slowest that was seen.
+    # One message in a thousand is traced at every hop, selected by its id. None can be slower than the slowest one
+    # seen.
     paths = [row for row in rows(warehouse, "gold_latency_by_path") if row["origin"] == "0"]
     assert all(row["path"].startswith("0>") and row["hops"] <= 4 for row in paths)
     measured = [row for row in paths if row["destination"] in {"2", "3"} and row["deliveries"] > 5]
@@ -89,20 +90,20 @@ def check(result: load.Result, warehouse: Path) -> None:
 
 
 def check_health(warehouse: Path) -> None:
-    """Each federator was checked both ways by the manager; the killed one did not answer."""
+    """Check that the manager checked each federator both ways, and that the killed one did not answer."""
     checks = rows(warehouse, "silver_health")
     assert {row["target"] for row in checks if row["is_ok"]} == set("01234")
     assert {row["reporter"].partition("-")[0] for row in checks} == {"manager"}
     failed = [row for row in checks if not row["is_ok"]]
     assert {(row["target"], row["reason"]) for row in failed} == {("1", "federator")}
-    # One machine has one clock: there is nothing to correct.
+    # One machine has one clock, so there is nothing to correct.
     assert rows(warehouse, "gold_clock_skew") == []
 
 
 def check_history(warehouse: Path) -> None:
     snapshots = sorted(rows(warehouse, "gold_topology_snapshots"), key=lambda row: row["at"])
     assert max(row["links"] for row in snapshots) == 5
-    # Federator 1 was killed after the load: its links went, and the ring was a line from then on.
+    # Federator 1 was killed after the load: its links went down, and the ring became a line.
     assert snapshots[-1]["links"] < 5
     ended = {frozenset((row["federator"], row["neighbour"])) for row in intervals(warehouse) if row["down_at"]}
     assert {frozenset("01"), frozenset("12")} <= ended
@@ -112,7 +113,7 @@ def intervals(warehouse: Path) -> list[dict[str, Any]]:
     return [row for row in rows(warehouse, "gold_topology_intervals") if row["neighbour"] is not None]
 
 
-def test_counts_in_gold_are_those_of_the_load_tool(tmp_path: Path) -> None:
+def test_counts_in_gold_equal_those_of_the_load_tool(tmp_path: Path) -> None:
     result, warehouse = measure(tmp_path, 5, 1_000, silent_s=12)
     check(result, warehouse)
     check_health(warehouse)
@@ -122,7 +123,8 @@ def test_counts_in_gold_are_those_of_the_load_tool(tmp_path: Path) -> None:
 
 
 def test_two_minutes_of_load_agree_too_and_the_dead_federator_is_an_anomaly(tmp_path: Path) -> None:
-    # Windows of 20 s: the load makes the five that a baseline needs, and the silence lasts one whole and one open one.
+    # With windows of 20 s, the load fills the five that a baseline needs, and the silence one whole and one open
+    # window.
     result, warehouse = measure(tmp_path, 120, 1_000, silent_s=50, window="20s")
     check(result, warehouse)
     check_history(warehouse)

@@ -1,4 +1,4 @@
-"""The rules of `redelivery`, in order, and a model of a broker that tries them at random."""
+"""The rules of `redelivery`, in order, and a model of a broker that tests them at random."""
 
 import random
 
@@ -21,18 +21,18 @@ def test_without_dup_equal_content_is_a_new_row() -> None:
     assert (found.new, found.copies) == (["a", "b"], [])
 
 
-def test_in_a_session_that_was_not_resumed_nothing_is_a_copy() -> None:
+def test_in_a_new_session_nothing_is_a_duplicate() -> None:
     memory: Redelivery[str] = Redelivery()
     memory.spooled([(1, 10)])
     assert memory.sort([("a", True, 1, 10)]).new == ["a"]
 
 
-def test_a_redelivered_run_that_reaches_the_last_row_is_copies() -> None:
+def test_a_redelivered_run_that_reaches_the_last_row_consists_of_duplicates() -> None:
     found = spooled((1, 10), (2, 20), (3, 30)).sort([("b", True, 2, 20), ("c", True, 3, 30), ("d", True, 4, 40)])
     assert (found.new, found.copies) == (["d"], ["b", "c"])
 
 
-def test_a_run_may_come_in_several_reads() -> None:
+def test_a_run_may_span_several_reads() -> None:
     memory = spooled((1, 10), (2, 20))
     first = memory.sort([("a", True, 1, 10)])
     assert (first.new, first.copies, memory.held) == ([], [], 1)
@@ -51,14 +51,14 @@ def test_qos_0_does_not_end_a_run() -> None:
     [("b", True, 2, 99), ("b", True, 9, 20), ("b", False, 2, 20), ("b", True, 1, 10)],
     ids=["other content", "unknown identifier", "no DUP", "not the next row"],
 )
-def test_a_run_that_breaks_off_before_the_end_was_new(second: Publication) -> None:
+def test_a_run_that_ends_before_the_last_row_is_new(second: Publication) -> None:
     memory = spooled((1, 10), (2, 20), (3, 30))
     found = memory.sort([("a", True, 1, 10), second, ("c", True, 3, 30)])
     assert (found.new, found.copies) == (["a", "b", "c"], [])
 
 
-def test_a_constant_reading_whose_identifiers_come_round_again_is_not_lost() -> None:
-    # 65535 identifiers, all rows equal; the next round's first three were received, not spooled, and come again.
+def test_a_constant_reading_with_reused_identifiers_is_not_lost() -> None:
+    # 65535 identifiers, all rows equal; three rows of the next cycle were received, not spooled, and come again.
     memory: Redelivery[str] = Redelivery()
     memory.spooled([(n, 7) for n in range(1, 65_533)])
     memory.resumed()
@@ -67,7 +67,7 @@ def test_a_constant_reading_whose_identifiers_come_round_again_is_not_lost() -> 
     assert memory.sort([("next", False, 4, 7)]).new == ["r1", "r2", "r3", "next"]
 
 
-def test_what_stays_undecided_counts_as_new() -> None:
+def test_an_undecided_run_counts_as_new() -> None:
     memory = spooled((1, 10), (2, 20))
     memory.sort([("a", True, 1, 10)])
     assert memory.give_up() == ["a"]
@@ -81,7 +81,7 @@ def test_a_new_session_forgets_all_identifiers() -> None:
     assert memory.sort([("a", True, 1, 10)]).new == ["a"]
 
 
-def test_a_connection_lost_within_a_run_begins_it_anew() -> None:
+def test_a_connection_lost_within_a_run_restarts_it() -> None:
     memory = spooled((1, 10), (2, 20), (3, 30))
     memory.sort([("a", True, 1, 10)])
     memory.resumed()
@@ -90,8 +90,11 @@ def test_a_connection_lost_within_a_run_begins_it_anew() -> None:
 
 
 class Broker:
-    """Delivers in order with a window, holds what is unacknowledged, redelivers it with DUP and the same "
-    "identifier."""
+    """Model of a broker.
+
+    It delivers in order within a window, holds unacknowledged messages, and redelivers them with DUP and the same
+    identifier.
+    """
 
     def __init__(self, identifiers: int, window: int, cyclic: bool) -> None:
         self.identifiers, self.window, self.cyclic = identifiers, window, cyclic
@@ -124,12 +127,12 @@ def test_with_a_broker_that_keeps_order_every_publication_is_spooled_exactly_onc
     chance = random.Random(seed)
     window = chance.choice([1, 3, 8])
     broker = Broker(identifiers=window + chance.choice([1, 4]), window=window, cyclic=cyclic)
-    # Three in four are equal; with the lowest free identifier equal ones cannot be told apart, so there all differ.
+    # Three in four are equal. With the lowest free identifier, equal ones cannot be distinguished, so there all differ.
     broker.queue = [(n, chance.choice([-1, -1, -1, n]) if cyclic else n) for n in range(300)]
     rows: list[tuple[int, int, int]] = []
     copies_seen = 0
     while broker.queue or broker.in_flight:
-        # One life of a collector: it takes, spools some of it, acknowledges some of that, and is killed.
+        # One run of a collector: it takes messages, spools some, acknowledges some of those, and is killed.
         memory: Redelivery[tuple[int, int, int]] = Redelivery()
         memory.spooled([(packet_id, content) for packet_id, _, content in rows[-window:]])
         memory.resumed()
@@ -147,7 +150,7 @@ def test_with_a_broker_that_keeps_order_every_publication_is_spooled_exactly_onc
             rows += new
             unanswered += len(new)
             memory.spooled([(one[0], one[2]) for one in new])
-            # Acknowledged in order; how many arrive before the kill is chance.
+            # Acknowledged in order; the number that arrives before the kill is random.
             arrived = chance.randrange(unanswered + 1)
             broker.acknowledge(arrived)
             unanswered -= arrived

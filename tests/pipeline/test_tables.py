@@ -25,7 +25,7 @@ def found(spark: SparkSession, table: StoredTable) -> list[int]:
     return sorted(row.n for row in table.read(spark).collect())
 
 
-def test_a_table_that_is_not_there_yet_reads_as_empty(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_missing_table_reads_as_empty(spark: SparkSession, tmp_path: Path) -> None:
     table = StoredTable(tmp_path / "t", NUMBERS)
     assert found(spark, table) == []
     assert (table.rows(), table.files(), table.last_batch("a"), table.vacuum()) == (0, [], None, 0)
@@ -38,14 +38,14 @@ def test_a_batch_is_added_once_however_often_it_is_written(spark: SparkSession, 
     again = table.append(numbers(spark, 0, 5), app_id="a", batch_id=0)
     assert (first.rows, first.skipped, again.rows, again.skipped) == (5, False, 0, True)
     table.append(numbers(spark, 5, 5), app_id="a", batch_id=1)
-    # Another checkpoint counts from 0 again, under its own name.
+    # Another checkpoint counts from 0 again, under its own id.
     table.append(numbers(spark, 10, 5), app_id="b", batch_id=0)
     assert found(spark, table) == list(range(15))
     assert (table.rows(), table.last_batch("a"), table.last_batch("b")) == (15, 1, 0)
     assert DeltaTable(str(table.path)).to_pyarrow_table().num_rows == 15
 
 
-def test_an_empty_batch_is_known_too(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_empty_batch_is_recorded_too(spark: SparkSession, tmp_path: Path) -> None:
     table = StoredTable(tmp_path / "t", NUMBERS)
     assert table.append(numbers(spark, 0, 0), app_id="a", batch_id=7).files == 0
     assert table.last_batch("a") == 7
@@ -94,7 +94,7 @@ def test_compaction_joins_files_and_keeps_rows_and_batches(spark: SparkSession, 
 
 
 @pytest.mark.slow
-def test_vacuum_removes_what_no_version_needs_and_orphans_but_not_too_soon(spark: SparkSession, tmp_path: Path) -> None:
+def test_vacuum_removes_unneeded_files_and_orphans_but_not_too_early(spark: SparkSession, tmp_path: Path) -> None:
     table = StoredTable(tmp_path / "t", NUMBERS)
     for batch in range(3):
         table.append(numbers(spark, batch * 10, 10), app_id="a", batch_id=batch)
@@ -108,9 +108,9 @@ def test_vacuum_removes_what_no_version_needs_and_orphans_but_not_too_soon(spark
     assert not list((table.path / "data").iterdir())
 
 
-def test_a_table_of_other_columns_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_table_with_other_columns_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     StoredTable(tmp_path / "t", NUMBERS).append(numbers(spark, 0, 1), app_id="a", batch_id=0)
-    with pytest.raises(LocalError, match="of another version"):
+    with pytest.raises(LocalError, match="belongs to another version"):
         StoredTable(tmp_path / "t", mqtt.ROW).append(numbers(spark, 0, 1), app_id="a", batch_id=1)
 
 
@@ -150,6 +150,6 @@ def test_a_crash_between_spark_and_the_log_adds_each_row_exactly_once(
     assert table.last_batch(checkpoint_id(ingest.checkpoint)) == 2
 
 
-def test_a_directory_that_is_no_checkpoint_is_said(tmp_path: Path) -> None:
-    with pytest.raises(LocalError, match="a checkpoint that this process sees"):
+def test_a_directory_that_is_not_a_checkpoint_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(LocalError, match="a checkpoint that this process can read"):
         checkpoint_id(tmp_path)

@@ -1,4 +1,4 @@
-"""`hanse collect`: a collector beside a broker, or as a leaf of a federation, until it is told to stop."""
+"""`hanse collect`: run a collector beside a broker, or as a leaf of a federation, until it is stopped."""
 
 import asyncio
 import logging
@@ -25,7 +25,7 @@ _log = logging.getLogger("hanse.collect")
 
 
 def register(app: typer.Typer) -> None:
-    """Hang the command on the application."""
+    """Add the command to the application."""
     app.command("collect")(collect)
 
 
@@ -33,71 +33,80 @@ def collect(
     *,
     url: Annotated[
         str | None,
-        typer.Option(envvar="HANSE_URL", help="The broker: mqtt://host:port, mqtts://host:port."),
+        typer.Option(envvar="HANSE_URL", help="Address of the broker: mqtt://host:port or mqtts://host:port."),
     ] = None,
     federation: Annotated[
         list[str] | None,
         typer.Option(
             envvar="HANSE_FEDERATION",
-            help="Instead of a broker: a federator's link address; may be repeated. Joins as a leaf, and rows have "
-            "message id, origin and hops.",
+            help="Link address of a federator, instead of a broker; may be repeated. The collector joins as a leaf, "
+            "and rows have message id, origin and hops.",
         ),
     ] = None,
     topics: Annotated[str, typer.Option(envvar="HANSE_TOPICS", help="Topic filters, separated by commas.")],
     spool: Annotated[Path | None, typer.Option(envvar="HANSE_SPOOL", help="Directory of the spool.")] = None,
     client_id: Annotated[
         str,
-        typer.Option(envvar="HANSE_CLIENT_ID", help="Name of the session and of the producer; derived if left out."),
+        typer.Option(envvar="HANSE_CLIENT_ID", help="Name of the session and of the producer; derived by default."),
     ] = "",
-    qos: Annotated[int, typer.Option(envvar="HANSE_QOS", help="0 (best effort), 1 or 2; with --url.")] = 1,
-    username: Annotated[str | None, typer.Option(envvar="HANSE_USERNAME", help="With --url.")] = None,
+    qos: Annotated[
+        int, typer.Option(envvar="HANSE_QOS", help="QoS of the subscription, with --url: 0 (best effort), 1 or 2.")
+    ] = 1,
+    username: Annotated[
+        str | None, typer.Option(envvar="HANSE_USERNAME", help="Login at the broker, with --url.")
+    ] = None,
     password: Annotated[
-        str | None, typer.Option(envvar="HANSE_PASSWORD", help="Better given by the environment than here.")
+        str | None,
+        typer.Option(envvar="HANSE_PASSWORD", help="Password; safer in the environment than on the command line."),
     ] = None,
     ca_file: Annotated[
-        str | None, typer.Option(envvar="HANSE_CA_FILE", help="Whom to trust: the broker, or federators on links.")
+        str | None, typer.Option(envvar="HANSE_CA_FILE", help="Certificate authority of the broker or of the links.")
     ] = None,
-    cert_file: Annotated[str | None, typer.Option(envvar="HANSE_CERT_FILE", help="Our certificate.")] = None,
-    key_file: Annotated[str | None, typer.Option(envvar="HANSE_KEY_FILE", help="Its key.")] = None,
+    cert_file: Annotated[
+        str | None, typer.Option(envvar="HANSE_CERT_FILE", help="Certificate of the collector.")
+    ] = None,
+    key_file: Annotated[str | None, typer.Option(envvar="HANSE_KEY_FILE", help="Key of the certificate.")] = None,
     retention: Annotated[
-        str, typer.Option(envvar="HANSE_RETENTION", help="Keep rows this long at least, read or not.")
+        str, typer.Option(envvar="HANSE_RETENTION", help="Minimum time to keep rows, whether read or not.")
     ] = "7d",
     session_expiry: Annotated[
         str,
         typer.Option(
-            envvar="HANSE_SESSION_EXPIRY", help="How long the broker keeps for us while we are away; with --url."
+            envvar="HANSE_SESSION_EXPIRY",
+            help="How long the broker queues messages for an absent collector, with --url.",
         ),
     ] = "7d",
     spool_bytes_max: Annotated[
-        int | None, typer.Option(envvar="HANSE_SPOOL_BYTES_MAX", help="A quota for this producer's segments.")
+        int | None, typer.Option(envvar="HANSE_SPOOL_BYTES_MAX", help="Quota for this producer's segments.")
     ] = None,
-    report_interval: Annotated[str, typer.Option(help="A line of counters this often.")] = "10s",
+    report_interval: Annotated[str, typer.Option(help="Time between two lines of counters.")] = "10s",
     identity: Annotated[
         int | None,
         typer.Option(
-            "--id", envvar="HANSE_ID", help="With --federation: an id that no federator has, the same at every start."
+            "--id", envvar="HANSE_ID", help="With --federation: an id that no federator has; it must stay the same."
         ),
     ] = None,
     announcement_interval: Annotated[
-        str, typer.Option(envvar="HANSE_ANNOUNCEMENT_INTERVAL", help="With --federation: as its federators have it.")
+        str,
+        typer.Option(
+            envvar="HANSE_ANNOUNCEMENT_INTERVAL", help="With --federation: the federators' announcement interval."
+        ),
     ] = "1s",
     grouping: Annotated[
-        str, typer.Option(envvar="HANSE_GROUPING", help="With --federation: as its federators have it.")
+        str, typer.Option(envvar="HANSE_GROUPING", help="With --federation: the federators' grouping.")
     ] = "filter",
     insecure: Annotated[
         bool,
-        typer.Option(envvar="HANSE_INSECURE", help="With --federation: let links leave this machine without TLS."),
+        typer.Option(envvar="HANSE_INSECURE", help="With --federation: allow links beyond this machine without TLS."),
     ] = False,
     leave: Annotated[
         bool,
-        typer.Option(
-            help="With --federation: leave it at the end. Otherwise it keeps what comes while we are away, for an hour."
-        ),
+        typer.Option(help="With --federation: leave it at the end. Otherwise it keeps messages for an hour."),
     ] = False,
     log_format: LogFormat = "plain",
     log_level: LogLevel = "info",
 ) -> None:
-    """Collect what a broker or a federation publishes into a spool, acknowledged when it is on disk."""
+    """Write the messages of a broker or a federation to a spool, and acknowledge each once it is on disk."""
     check_log_options(log_format, log_level)
     if (url is None) == (not federation):
         raise LocalError("Give either --url, a broker, or --federation, a federator's link address.")
@@ -123,7 +132,7 @@ def collect(
         collector = partial(Collector, settings)
     else:
         if identity is None:
-            raise LocalError("A collector in a federation has no id; give --id N, one that no federator has.")
+            raise LocalError("A collector in a federation needs an id; give --id N with an id that no federator has.")
         settings = LeafSettings(
             topics=split_filters(topics),
             spool=in_spool,

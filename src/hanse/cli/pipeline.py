@@ -1,4 +1,4 @@
-"""`hanse pipeline`: from the spool to the tables, once or all the time, and their upkeep."""
+"""`hanse pipeline`: fill the tables from the spool, once or continuously, and maintain them."""
 
 import importlib
 import time
@@ -19,41 +19,39 @@ from hanse.pipeline.jobs.ingest import Ingest, Progress, explain, follow, start
 from hanse.pipeline.spool import sweep
 from hanse.pipeline.tables import StoredTable, bronze
 
-# What follows bronze, in this order: a name to `module:function`, called with the session, the warehouse and, for gold,
-# its settings; it reads tables, writes tables, and returns a sentence for the operator.
+# Jobs after bronze, in order: name to `module:function`. The function takes the session, the warehouse and, for gold,
+# its settings; it reads and writes tables, and returns a sentence for the operator.
 JOBS: dict[str, str] = {
     "silver": "hanse.pipeline.jobs.silver:refresh_silver",
     "gold": "hanse.pipeline.jobs.gold:refresh_gold",
 }
 
-# What `compact` looks after: a name to `module:function`, called with the warehouse, giving the tables.
+# Tables that `compact` maintains: name to `module:function`. The function takes the warehouse and returns the tables.
 TABLES: dict[str, str] = {"silver and gold": "hanse.pipeline.jobs.store:stored_tables"}
 
 Master = Annotated[
     str | None,
-    typer.Option(envvar="HANSE_MASTER", help="A cluster, such as spark://host:7077; this machine by default."),
+    typer.Option(envvar="HANSE_MASTER", help="Spark master, such as spark://host:7077; by default this machine."),
 ]
 Remote = Annotated[
-    str | None, typer.Option(envvar="HANSE_REMOTE", help="A Spark Connect server, such as sc://host:15002.")
+    str | None, typer.Option(envvar="HANSE_REMOTE", help="Spark Connect server, such as sc://host:15002.")
 ]
 Warehouse = Annotated[Path, typer.Option(envvar="HANSE_WAREHOUSE", help="Directory of the tables and checkpoints.")]
 Spool = Annotated[Path | None, typer.Option(envvar="HANSE_SPOOL", help="Directory of the spool.")]
-Conf = Annotated[
-    list[str] | None, typer.Option("--conf", help="A setting of Spark's own, as name=value; may be repeated.")
-]
+Conf = Annotated[list[str] | None, typer.Option("--conf", help="Spark setting, as name=value; may be repeated.")]
 SourceOption = Annotated[
-    list[str] | None, typer.Option("--option", help="An option of the source, as name=value; may be repeated.")
+    list[str] | None, typer.Option("--option", help="Option of the source, as name=value; may be repeated.")
 ]
 
 
 Window = Annotated[
-    str, typer.Option("--window", envvar="HANSE_WINDOW", help="Gold counts and judges by windows of this length.")
+    str, typer.Option("--window", envvar="HANSE_WINDOW", help="Length of the windows of the gold tables.")
 ]
 
 
 def register(app: typer.Typer) -> None:
-    """Hang the commands on the application."""
-    group = typer.Typer(help="From the spool to the tables, on Spark.", no_args_is_help=True)
+    """Add the commands to the application."""
+    group = typer.Typer(help="Fill tables from the spool with Spark.", no_args_is_help=True)
     group.command("run")(run)
     group.command("once")(once)
     group.command("alarms")(alarms)
@@ -67,14 +65,14 @@ def run(
     warehouse: Warehouse = Path("warehouse"),
     spool: Spool = None,
     option: SourceOption = None,
-    trigger: Annotated[str, typer.Option(help="A batch this often.")] = "5s",
-    refresh: Annotated[str, typer.Option(help="The tables after bronze this often.")] = "1m",
+    trigger: Annotated[str, typer.Option(help="Time between two batches.")] = "5s",
+    refresh: Annotated[str, typer.Option(help="Time between two updates of the tables after bronze.")] = "1m",
     window: Window = "1m",
     master: Master = None,
     remote: Remote = None,
     conf: Conf = None,
 ) -> None:
-    """Ingest all the time, and bring the tables after bronze up to date now and then, until interrupted."""
+    """Ingest continuously, and update the tables after bronze regularly, until interrupted."""
     _prepare()
     ingest = Ingest(warehouse, _options(spool, option), parse_duration_s("--trigger", trigger))
     refresh_s = parse_duration_s("--refresh", refresh)
@@ -108,7 +106,7 @@ def once(
     remote: Remote = None,
     conf: Conf = None,
 ) -> None:
-    """Ingest what the spool holds now, bring the tables after bronze up to date, and end."""
+    """Ingest the rows that the spool holds now, bring the tables after bronze up to date, and end."""
     _prepare()
     ingest = Ingest(warehouse, _options(spool, option))
     settings = _gold_settings(window)
@@ -125,13 +123,13 @@ def alarms(
     *,
     warehouse: Warehouse = Path("warehouse"),
     spool: Spool = None,
-    silent: Annotated[str, typer.Option(help="Call after so long without a report.")] = "10s",
-    trigger: Annotated[str, typer.Option(help="Look this often.")] = "2s",
+    silent: Annotated[str, typer.Option(help="Time without a report before an alarm.")] = "10s",
+    trigger: Annotated[str, typer.Option(help="Time between two checks.")] = "2s",
     master: Master = None,
     remote: Remote = None,
     conf: Conf = None,
 ) -> None:
-    """Tell, live, of whoever stops reporting telemetry and of whoever is back, until interrupted."""
+    """Report live when a source of telemetry falls silent or comes back, until interrupted."""
     _prepare()
     watched = Alarms(
         warehouse,
@@ -150,17 +148,17 @@ def alarms(
 
 
 def _quiet(progress: Progress) -> None:
-    """An alarm is told by itself; batches are not."""
+    """Print nothing: alarms are printed by their own callback."""
 
 
 def compact(
     *,
     warehouse: Warehouse = Path("warehouse"),
     spool: Spool = None,
-    keep: Annotated[str, typer.Option(help="Files that no version of this last while needs are deleted.")] = "7d",
-    retention: Annotated[str, typer.Option(help="Rows of the spool stay this long at least, read or not.")] = "7d",
+    keep: Annotated[str, typer.Option(help="Delete files that no version of this period needs.")] = "7d",
+    retention: Annotated[str, typer.Option(help="Minimum time to keep rows in the spool, whether read or not.")] = "7d",
 ) -> None:
-    """Join small files, delete what no version needs any more, and sweep the spool."""
+    """Join small files, delete files that no version needs any more, and sweep the spool."""
     _prepare()
     for table in _tables(warehouse):
         before = len(table.files())
@@ -169,20 +167,20 @@ def compact(
         typer.echo(f"{table.path.name}: {before} files became {len(table.files())}, {deleted} deleted")
     root = spool or Path(default_spool())
     report = sweep(root, now_us=time.time_ns() // 1000, age_s_min=parse_duration_s("--retention", retention))
-    held = f"; {', '.join(report.held_back_by)} had not read more" if report.held_back_by else ""
+    held = f"; kept the rest for {', '.join(report.held_back_by)}" if report.held_back_by else ""
     typer.echo(f"spool: {report.segments_deleted} segments deleted, {report.bytes_deleted} bytes{held}")
 
 
 def report(
     *,
     warehouse: Warehouse = Path("warehouse"),
-    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
-    title: Annotated[str, typer.Option(help="Its title.")] = "Federation report",
+    out: Annotated[Path, typer.Option(help="File to write.")] = Path("report.html"),
+    title: Annotated[str, typer.Option(help="Title of the page.")] = "Federation report",
     master: Master = None,
     remote: Remote = None,
     conf: Conf = None,
 ) -> None:
-    """Write one self-contained page with plots over the gold tables."""
+    """Write one self-contained page with plots of the gold tables."""
     _prepare()
     spark = session.build(master=master, remote=remote, app_name="hanse pipeline report", settings=_pairs(conf))
     try:

@@ -1,7 +1,7 @@
-"""The data pipeline: MQTT into Spark and back, the spool between, and the tables that come of it.
+"""Data pipeline: MQTT into Spark and back, the spool between them, and the tables built from the data.
 
-`register(spark)` makes `spark.readStream.format("mqtt")` known; docs/pipeline.md says what it promises. The spool
-and the collector import no pyspark: this package loads it only when `register` is called.
+`register(spark)` adds the data source behind `spark.readStream.format("mqtt")`. docs/pipeline.md states its guarantees.
+The spool and the collector do not import pyspark; this package loads it only when `register` is called.
 """
 
 from typing import TYPE_CHECKING
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 
 def register(spark: "SparkSession") -> None:
-    """Make the data source `mqtt` known to a session, classic or Connect."""
-    from hanse.pipeline.sources.files import MqttFilesSource  # noqa: PLC0415 - pyspark loads only here
+    """Register the data source `mqtt` with a classic or Connect session."""
+    from hanse.pipeline.sources.files import MqttFilesSource  # noqa: PLC0415 - pyspark is imported only here
     from hanse.pipeline.sources.mqtt import MqttDataSource  # noqa: PLC0415
 
     spark.dataSource.register(MqttDataSource)

@@ -1,12 +1,12 @@
-"""Advice from the traffic: which federator should anchor which group.
+"""Advice from the measured traffic: the federator that should be the core of each group.
 
-A publication goes from its origin to the group's core, and from the core down the mesh to the members; a link that
-lies on both ways carries it once. So what a core costs is the number of link crossings: over all origins,
-publications times the links in the union of the origin's way to the core and the members' ways to it. `advise`
-counts that for every candidate on the overlay as it is now, and advises a move only when it saves enough to be
-worth a new mesh (hysteresis).
+A publication travels from its origin to the group's core, and from the core down the mesh to the members. A link that
+lies on both routes carries it once. The cost of a core is therefore the number of link crossings: for each origin, its
+publications times the number of links in the union of the origin's route to the core and the members' routes to it.
+`advise` computes this cost for every candidate on the current overlay. It advises a move only if the move saves enough
+to justify building a new mesh (hysteresis).
 
-It is a pure function on what gold says; the manager decides what becomes of it.
+This module only computes advice from gold tables. The manager decides whether to follow it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,19 +19,19 @@ from pyspark.sql import functions as F  # noqa: N812
 from hanse.errors import LocalError
 from hanse.pipeline.schemas.advice import TABLE
 
-# The overlay's federators that may be a core are all tried up to this many; beyond, only a group's own members and
-# origins.
+# Up to this many federators, every federator on the overlay is a candidate. On a larger overlay, only the members and
+# origins of a group are candidates.
 CANDIDATES_MAX = 100
-# The groups with the most traffic. A move of a quiet group saves nothing.
+# Only the groups with the most traffic are considered. Moving the core of a quiet group saves nothing.
 GROUPS_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class AdviceSettings:
-    """When a move is worth its trouble."""
+    """Thresholds above which a move is worth its cost."""
 
-    saving_share_min: float = 0.2  # of the crossings; smaller moves cores for little, larger leaves traffic astray
-    publications_min: int = 1_000  # in the traffic looked at; fewer say too little about tomorrow's
+    saving_share_min: float = 0.2  # share of the crossings; smaller moves cores for little gain, larger keeps bad cores
+    publications_min: int = 1_000  # in the traffic considered; fewer predict little
 
     def __post_init__(self) -> None:
         if not 0 < self.saving_share_min < 1:
@@ -42,7 +42,7 @@ class AdviceSettings:
 
 @dataclass(frozen=True, slots=True)
 class GroupTraffic:
-    """What one group carries: publications by origin, and who wants them."""
+    """Traffic of one group: publications per origin, and the members that receive them."""
 
     group: str
     published: Mapping[str, int] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class GroupTraffic:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """One group's best core, what it would cost and what today's costs: a row of `gold_advice`."""
+    """Best core of one group, its cost and the cost of the current core: a row of `gold_advice`."""
 
     group: str
     core: str | None
@@ -67,10 +67,10 @@ class Advice:
 def advise(
     groups: Iterable[GroupTraffic], links: Iterable[tuple[str, str]], settings: AdviceSettings | None = None
 ) -> list[Advice]:
-    """The best core of each group on the overlay that `links` make, in the order of the groups' names.
+    """Return the best core of each group on the overlay made of `links`, sorted by group name.
 
-    Origins and members that the overlay does not reach are left out of the count; a group that it does not reach at
-    all is left out of the advice.
+    Origins and members that the overlay does not reach are not counted. A group without any reachable federator gets no
+    advice.
     """
     chosen = settings or AdviceSettings()
     overlay = nx.Graph(sorted(links))
@@ -81,14 +81,17 @@ def advise(
 
 
 class _Trees:
-    """Each federator's shortest ways to all others, found once; ties go to the smaller id, as in the protocol."""
+    """Shortest routes from each federator to all others, computed once.
+
+    Ties go to the smaller id, as in the protocol.
+    """
 
     def __init__(self, overlay: nx.Graph) -> None:
         self.overlay = overlay
         self._parents: dict[str, dict[str, str]] = {}
 
     def way(self, core: str, federator: str) -> set[frozenset[str]] | None:
-        """The links between the two; None if there is no way."""
+        """Return the links between the two federators, or None if there is no route."""
         if core not in self._parents:
             self._parents[core] = {
                 child: parent for parent, child in nx.bfs_edges(self.overlay, core, sort_neighbors=sorted)
@@ -109,7 +112,7 @@ def _advise_one(group: GroupTraffic, trees: _Trees, settings: AdviceSettings) ->
     if not own or not candidates:
         return None
     costs = {core: _crossings(group, core, trees) for core in candidates}
-    # Whom a candidate does not reach it does not pay for: only those that reach the most are compared.
+    # A candidate does not pay for federators that it cannot reach, so only candidates with the largest reach compete.
     reach_most = max(reached for reached, _ in costs.values())
     cost, best = min((cost, core) for core, (reached, cost) in costs.items() if reached == reach_most)
     publications = sum(group.published.values())
@@ -140,10 +143,9 @@ def _crossings(group: GroupTraffic, core: str | None, trees: _Trees) -> tuple[in
 def advice(
     matrix: DataFrame, intervals: DataFrame, mesh: DataFrame, settings: AdviceSettings | None = None
 ) -> DataFrame:
-    """`gold_advice` from `gold_traffic_matrix`, `gold_topology_intervals` and `silver_mesh`.
+    """Compute `gold_advice` from `gold_traffic_matrix`, `gold_topology_intervals` and `silver_mesh`.
 
-    The matrix has at most brokers² rows a group once it is summed over its windows, so the search runs where the
-    driver is.
+    The search runs on the driver: summed over its windows, the matrix has at most brokers² rows per group.
     """
     flows = matrix.groupBy("group", "origin", "destination").agg(F.sum("publications").alias("publications"))
     cores = (
@@ -163,7 +165,7 @@ def _groups(flows: DataFrame, cores: Mapping[str, str]) -> list[GroupTraffic]:
     members: dict[str, set[str]] = {}
     for row in flows.collect():
         of_group = published.setdefault(row["group"], {})
-        # Each destination got about all of them: the largest is nearest to what was published.
+        # Each destination received nearly all publications, so the largest count is closest to the number published.
         of_group[row["origin"]] = max(of_group.get(row["origin"], 0), row["publications"])
         members.setdefault(row["group"], set()).add(row["destination"])
     return [GroupTraffic(group, published[group], frozenset(members[group]), cores.get(group)) for group in published]

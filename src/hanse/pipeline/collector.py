@@ -1,18 +1,19 @@
-"""The collector: holds the session at a broker and makes what arrives durable before it says so. No Spark here.
+"""Collector: holds a session at a broker and acknowledges a message only once it is on disk. It does not use Spark.
 
-How rows become durable, and what the collector says of itself, is `spool_keeper`'s; this is the broker's side. The
-collector that is a member of a federation is `leaf_collector`.
+This module handles the broker's side. `spool_keeper` writes rows to disk and reports the collector's status. The
+collector that joins a federation as a member is `leaf_collector`.
 
 Rules:
 
-1. PUBACK (PUBREC at QoS 2) goes out only after the block that holds the message is on disk.
-2. Group commit: what has come is committed at least every `commit_interval_s` or `commit_bytes_max`, one commit at
-   a time, in a thread; meanwhile the next one fills.
-3. The session is persistent and the client id stable, so that the broker keeps what comes while no collector runs.
-4. Back-pressure is the broker's window (receive maximum); beyond `QUEUE_BYTES_MAX` the collector leaves until it
-   has caught up. A spool without room stops acknowledging, says so, and tries again: nothing is dropped. QoS 0 has
-   no acknowledgement: what a broker sends while nobody listens is gone, as MQTT has it.
-5. A redelivery of what is spooled already is acknowledged and not spooled again (`redelivery`).
+1. The collector sends PUBACK (PUBREC for QoS 2) only after the block with the message is on disk.
+2. Group commit: received messages are committed after `commit_interval_s` or `commit_bytes_max`, whichever is reached
+   first. A thread runs one commit at a time while the next one fills.
+3. The session is persistent and the client id stable, so the broker queues messages while no collector runs.
+4. The broker's window (receive maximum) provides back-pressure. Beyond `QUEUE_BYTES_MAX` the collector disconnects
+   until it has caught up. If the spool is full, the collector stops acknowledging, reports it and retries; it drops
+   nothing. QoS 0 has no acknowledgement: messages that the broker sends while no collector listens are lost, as MQTT
+   defines.
+5. A redelivery of a message that is already in the spool is acknowledged and not written again (see `redelivery`).
 
 `python -m hanse.pipeline.collector` reads its settings as one line of JSON and runs until its input ends.
 """
@@ -48,65 +49,69 @@ from hanse.pipeline.spool_keeper import SpoolKeeper
 
 _log = logging.getLogger("hanse.collect")
 
-# Received and not yet durable. The broker's window bounds messages, not bytes: 65534 of 16 MiB would be a terabyte.
+# Limit for messages received and not yet durable. The broker's window bounds messages, not bytes: 65534 messages of 16
+# MiB would be a terabyte.
 QUEUE_BYTES_MAX = 64 * 1024 * 1024
-# Redelivered and not yet known to be copies or new: acknowledgements lost for this much is more than any connection
-# has under way.
+# Limit for redelivered messages not yet known to be duplicates or new. No connection has so many bytes of lost
+# acknowledgements in flight.
 HELD_BYTES_MAX = 64 * 1024 * 1024
-# A packet's share of the queue beyond its own bytes: the tuple, the list, the strings.
+# Queue bytes counted per packet beyond its own size: the tuple, the list entry and the strings.
 _PACKET_OVERHEAD_BYTES = 200
 
-# How many rows a restart looks back for: the broker can hold no more than its window unacknowledged.
+# Number of rows that a restart reads back: the broker cannot hold more than its window unacknowledged.
 _WINDOW = 65_534
 
-# A broker redelivers at once on connecting; one that is silent for so long within a run has nothing more to send.
+# A broker redelivers at once after connecting. If it pauses this long within a run of redeliveries, it has no more.
 REDELIVERY_QUIET_S = 5.0
 
 _SESSION_FILE = "session.json"
 
-# Where Mosquitto counts what it dropped, for a client away too long for its queue among others. No row is lost in
-# silence: what did not reach the collector is counted here. Other brokers leave it out.
+# Mosquitto's counter of dropped messages, which includes drops from the queues of absent clients. The collector reads
+# it so that no lost row goes unreported. Other brokers do not provide it.
 _DROPPED_TOPIC = "$SYS/broker/publish/messages/dropped"
 
 
 class _Session(ClientHandler):
-    """One connection. It says nothing more once it has ended, whatever its client still does."""
+    """One connection. After it has ended it reports nothing more, whatever its client still does."""
 
     def __init__(self, collector: "Collector") -> None:
         self._collector = collector
         self.is_over = False
 
     def on_connected(self, session_present: bool) -> None:
-        """Whether the broker knows us still."""
-        # The client of a connection that has ended may dial again before it is stopped.
+        """Tell the collector whether the broker still has the session."""
+        # The client of an ended connection may reconnect before it is stopped.
         if self.is_over:
             self._collector.has_lost_session |= not session_present
         else:
             self._collector.begin(session_present)
 
     def on_disconnected(self, error: HanseError | None) -> None:
-        """The end; every connection has a client of its own."""
+        """Report the end of the connection; every connection has a client of its own."""
         if not self.is_over:
             self.is_over = True
             self._collector.end(error)
 
     def on_subscribed(self, answers: list[tuple[Subscription, int]]) -> None:
-        """The broker's answers."""
+        """Pass on the broker's SUBACK codes."""
         if not self.is_over:
             self._collector.subscribed(answers)
 
     def on_publications(self, publications: list[Publication]) -> None:
-        """One read. What is not taken is not acknowledged either, so it comes again: after a new connection."""
+        """Pass on the publications of one read.
+
+        Publications that the collector does not take stay unacknowledged, so they come again on a new connection.
+        """
         if not self.is_over and not self._collector.take(publications):
             self.is_over = True
 
 
 class Collector:
-    """One session into one producer's spool.
+    """Collects the messages of one session into one producer's spool.
 
     Args:
-        settings: where from, where to, how.
-        waits_for_lock: wait while another collector writes to the spool, instead of refusing.
+        settings: the broker, the spool and the limits.
+        waits_for_lock: wait while another collector writes to the spool, instead of raising an error.
     """
 
     def __init__(self, settings: CollectorSettings, *, waits_for_lock: bool = False) -> None:
@@ -129,13 +134,13 @@ class Collector:
         )
         self._held_since = 0.0
         self._held_bytes = 0
-        # Rows that wait, received in a session that the broker has lost since.
+        # Queued rows that were received in a session which the broker has lost since.
         self._old_rows = 0
-        # A connection that had ended came back to a broker that had lost the session.
+        # Set when an ended connection reconnected and the broker had lost the session.
         self.has_lost_session = False
         self._fatal: LocalError | None = None
         self._client: Client | None = None
-        # One that collects it as data gets it as data alone.
+        # A collector that subscribes to the counter as data must not consume it here.
         self._watches_drops = not any(covers(one, _DROPPED_TOPIC) for one in settings.topics)
         _warn_of_overlaps(settings.topics)
 
@@ -158,13 +163,12 @@ class Collector:
             session_expiry_s=given.session_expiry_s,
         )
 
-    # The life of it.
+    # Life cycle.
 
     async def run(self) -> None:
         """Collect until `stop` is called.
 
-        Raises:
-            LocalError: the spool cannot be written, or the broker refuses what it was told.
+        LocalError: the spool cannot be written, or the broker refuses the settings.
         """
         try:
             if not await self.keeper.open(waits_for_lock=self._waits_for_lock):
@@ -176,7 +180,7 @@ class Collector:
             self.keeper.close()
 
     def stop(self) -> None:
-        """Finish what has come, acknowledge it, end."""
+        """Finish and acknowledge the messages received so far, then end `run`."""
         self._stopping.set()
         self._queue.wake()
 
@@ -201,10 +205,11 @@ class Collector:
             raise self._fatal
 
     async def _connect(self) -> bool:
-        """One connection, from CONNECT to its end; whether it stood.
+        """Run one connection from CONNECT to its end; return True if it was established.
 
-        Each has a client of its own, so that a lost connection is the same as a killed process: whatever the broker
-        did not hear of comes again, in order, and is sorted into copies and new rows.
+        Each connection has a client of its own, so a lost connection needs the same handling as a killed process: the
+        broker sends every message without an acknowledgement again, in order, and `redelivery` separates duplicates
+        from new rows.
         """
         session = _Session(self)
         client = Client(self._client_settings(), session)
@@ -214,14 +219,14 @@ class Collector:
                 qos=self.settings.qos,
                 no_local=False,
                 retain_as_published=True,
-                # Retained messages come with a new subscription, not once more at every restart.
+                # Send retained messages for a new subscription only, not again after every restart.
                 retain_handling=1,
             )
             for one in self.settings.topics
         )
         if self._watches_drops:
             client.subscribe([Subscription(_DROPPED_TOPIC, qos=0, no_local=False, retain_handling=0)])
-        # Known before it starts: publications may come, and be acknowledged, in the same turn as the CONNACK.
+        # Set before the start: publications may arrive and be acknowledged in the same read as the CONNACK.
         self._client = client
         try:
             await client.start(must_connect=True)
@@ -238,7 +243,7 @@ class Collector:
             session.is_over = True
             self._client = None
             await client.stop()
-        # Durable before the next connection, which then finds them to be copies.
+        # Make these rows durable before the next connection, so that it recognises them as duplicates.
         while self._queue and not self._stopping.is_set():
             await self._commit()
         return True
@@ -247,10 +252,10 @@ class Collector:
         self.keeper.say("connecting", str(error))
         _log.warning("%s Trying again.", error)
 
-    # What a connection tells.
+    # Events of a connection.
 
     def begin(self, session_present: bool) -> None:
-        """The broker let us in. A session that is not the old one starts the packet identifiers anew."""
+        """Start work on a new connection. Packet identifiers from a lost session are no longer valid."""
         self.status.connects += 1
         self._held_bytes = 0
         if session_present and not self.has_lost_session:
@@ -258,20 +263,20 @@ class Collector:
             self._redelivery.resumed()
         else:
             self.has_lost_session = False
-            # Received in a session that is gone: nobody will send it again.
+            # These publications belong to a lost session, so nobody will send them again.
             self._queue.add(self._redelivery.give_up())
             self._old_rows = len(self._queue)
             self._redelivery.forget()
             self._remember_session()
 
     def end(self, error: HanseError | None) -> None:
-        """The connection is lost."""
+        """Handle a lost connection."""
         if error is not None:
             self._complain(error)
         self._queue.wake()
 
     def subscribed(self, answers: list[tuple[Subscription, int]]) -> None:
-        """Filters that the broker refuses are the operator's to settle."""
+        """Check the SUBACK codes; stop if the broker refused a filter, because only the operator can resolve that."""
         refused = [(one.filter, code) for one, code in answers if code >= 0x80 and one.filter != _DROPPED_TOPIC]
         if refused:
             what = ", ".join(f"{name!r} (reason 0x{code:02X})" for name, code in refused)
@@ -286,11 +291,14 @@ class Collector:
             self.keeper.say("collecting")
 
     def take(self, publications: list[Publication]) -> bool:
-        """One read; whether it was taken. No row is built here: that is the committing thread's work."""
+        """Queue the publications of one read; return False if they were refused.
+
+        The commit thread builds the rows later.
+        """
         if self._stopping.is_set():
             return False
         if self._queue.bytes > QUEUE_BYTES_MAX:
-            _log.warning("%d bytes wait for the disk: leaving the broker until they are written.", self._queue.bytes)
+            _log.warning("%d bytes wait for the disk; disconnecting from the broker meanwhile.", self._queue.bytes)
             self._queue.wake()
             return False
         if self._watches_drops and any(one.topic == _DROPPED_TOPIC for one in publications):
@@ -314,7 +322,7 @@ class Collector:
         before, self.status.broker_dropped = self.status.broker_dropped, count
         if before is not None and count > before:
             _log.error(
-                "The broker has dropped %d messages more. If they were for this session, its queue is too short "
+                "The broker has dropped another %d messages. If they were for this session, its queue is too short "
                 "(Mosquitto: max_queued_messages).",
                 count - before,
             )
@@ -328,7 +336,7 @@ class Collector:
         if not self._redelivery.held:
             self._held_bytes = 0
         elif self._held_bytes > HELD_BYTES_MAX:
-            # More than memory may hold: rather twice than not at all.
+            # The limit on memory is reached: a duplicate row is better than a lost one.
             found.new += self._redelivery.give_up()
             self._held_bytes = 0
         self.status.copies += len(found.copies)
@@ -358,7 +366,7 @@ class Collector:
             self._held_bytes = 0
 
     async def _commit(self) -> None:
-        """Write what has come, in blocks of the commit's size, and acknowledge each."""
+        """Write the queued rows in blocks of the commit's size, and acknowledge each block."""
         while self._queue:
             rows, size = self._queue.take()
             client = self._client
@@ -367,7 +375,7 @@ class Collector:
             )
             if seen is None:
                 return
-            # Acknowledged on the connection that brought them, or not at all: on another one they are copies.
+            # Acknowledge only on the connection that delivered these rows. On a new one they come again, as duplicates.
             if client is not None and client is self._client:
                 self._acknowledge([one.receipt for _, one in rows if one.receipt])
             old, self._old_rows = min(self._old_rows, len(rows)), max(0, self._old_rows - len(rows))
@@ -382,10 +390,10 @@ class Collector:
             self._client.ack(receipts)
             self.status.acknowledged += len(receipts)
 
-    # The session, over restarts.
+    # The session, across restarts.
 
     def _remember_session(self) -> None:
-        """Rows before this one belong to sessions whose packet identifiers mean nothing any more."""
+        """Record the first row of this session; the packet identifiers of earlier rows are no longer valid."""
         path = self.keeper.writer.directory / _SESSION_FILE
         beside = path.with_suffix(".tmp")
         first = self.keeper.writer.position.rows + self._old_rows
@@ -396,7 +404,7 @@ class Collector:
         beside.replace(path)
 
     def _recover(self) -> None:
-        """Learn from the spool what was spooled last in this session."""
+        """Read the last spooled rows of this session, so that their redeliveries are recognised."""
         try:
             session = json.loads((self.keeper.writer.directory / _SESSION_FILE).read_text(encoding="utf-8"))
             first, url = int(session["first_row"]), session["url"]
@@ -413,15 +421,15 @@ def _warn_of_overlaps(topics: Iterable[str]) -> None:
         for other in names[n + 1 :]:
             if "+" in one + other and not covers(one, other) and not covers(other, one) and may_overlap(one, other):
                 _log.warning(
-                    "The filters %r and %r overlap: some brokers (Mosquitto) send what matches both twice, and it "
-                    "is two rows then.",
+                    "The filters %r and %r overlap. Some brokers (Mosquitto) send a message that matches both twice, "
+                    "which gives two rows.",
                     one,
                     other,
                 )
 
 
 def may_overlap(one: str, other: str) -> bool:
-    """Whether some topic matches both filters."""
+    """Return whether some topic matches both filters."""
     left, right = one.split("/"), other.split("/")
     for n in range(max(len(left), len(right))):
         ours = left[n] if n < len(left) else None
@@ -435,7 +443,7 @@ def may_overlap(one: str, other: str) -> bool:
     return True
 
 
-# The helper process of a source.
+# The helper process of a data source.
 
 
 async def _run_until_input_ends(settings: CollectorSettings) -> None:
@@ -455,7 +463,7 @@ async def _run_until_input_ends(settings: CollectorSettings) -> None:
 
 
 def main() -> int:
-    """The helper: settings on the first line of the input, and its end is the order to stop."""
+    """Run the helper process; the first line of its input holds the settings, and the end of the input stops it."""
     logs.configure("plain", "warning")
     try:
         settings = CollectorSettings.from_json(_first_line())
@@ -470,7 +478,7 @@ def main() -> int:
 
 
 def _first_line() -> str:
-    # Byte by byte: what a buffered reader takes beyond the line would be lost to the loop that waits for the end.
+    # Read byte by byte: a buffered reader would swallow input that the event loop needs in order to see the end.
     line = bytearray()
     while (byte := os.read(sys.stdin.fileno(), 1)) not in {b"", b"\n"}:
         line += byte

@@ -1,7 +1,7 @@
-"""From publications to rows of the spool, and back to what a restarted collector must know of them.
+"""Conversion of publications to spool rows, and of spool rows to the state that a restarted collector needs.
 
-Rules: rows are built a block at a time, in the committing thread; content, as `redelivery` compares it, is the same
-whether it is taken from a publication or from its row.
+Rules: rows are built one block at a time, in the commit thread. The content hash that `redelivery` compares is the same
+whether it is computed from a publication or from its row.
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from hanse.pipeline.schemas.mqtt import PROPERTIES, SPOOLED_ROW
 from hanse.pipeline.spool import SpoolReader, read_slice
 
 Row = tuple[int, Publication]
-"""When it was received, and what it is."""
+"""Time of receipt in microseconds, and the publication."""
 
 _NO_PROPERTIES = (None, None, None, None, None, None)
 
@@ -24,7 +24,7 @@ def _hash(topic: str, payload: bytes, retain: bool, properties: object) -> int:
 
 
 def properties_of(packet: PublishPacket) -> tuple[object, ...] | None:
-    """The properties in the contract's order, or None where there are none (the common case)."""
+    """Return the properties in the order of the row schema, or None if there are none (the common case)."""
     user = packet.user_properties
     found = (
         packet.payload_format_indicator or None,
@@ -38,7 +38,7 @@ def properties_of(packet: PublishPacket) -> tuple[object, ...] | None:
 
 
 def _hashable(properties: tuple[object, ...] | None) -> object:
-    # Without the expiry, which counts down; properties that were nothing but an expiry count as none.
+    # The expiry counts down, so it is left out. Properties that held only an expiry compare equal to none.
     if properties is None:
         return None
     rest = (properties[0], *properties[2:])
@@ -46,15 +46,15 @@ def _hashable(properties: tuple[object, ...] | None) -> object:
 
 
 def content_of(publication: Publication) -> int:
-    """What a redelivery of this publication would have to equal."""
+    """Return the content hash that a redelivery of this publication must have."""
     packet = decode(publication.packet)
     return _hash(publication.topic, bytes(packet.payload), publication.retain, _hashable(properties_of(packet)))
 
 
 def build(producer: str, rows: list[Row], first_row: int) -> tuple[pa.RecordBatch, list[tuple[int, int]]]:
-    """The Arrow batch of these publications, and (packet identifier, content) of each.
+    """Return the Arrow batch of these publications, and (packet identifier, content hash) of each.
 
-    Runs in the committing thread: 3 us a row, most of it the codec's and Arrow's.
+    This runs in the commit thread. It takes 3 us per row, most of it in the codec and in Arrow.
     """
     count = len(rows)
     packets = [decode(one.packet) for _, one in rows]
@@ -83,7 +83,7 @@ def build(producer: str, rows: list[Row], first_row: int) -> tuple[pa.RecordBatc
 
 
 def properties_column(properties: list[tuple[object, ...] | None]) -> pa.Array:
-    """The column of what `properties_of` found."""
+    """Build the `properties` column from results of `properties_of`."""
     if not any(properties):
         return pa.nulls(len(properties), PROPERTIES)
     names = [PROPERTIES.field(n).name for n in range(PROPERTIES.num_fields)]
@@ -101,7 +101,7 @@ def properties_column(properties: list[tuple[object, ...] | None]) -> pa.Array:
 
 
 def last_rows(spool: str, producer: str, *, first_row: int, count: int) -> list[tuple[int, int]]:
-    """(packet identifier, content) of the last `count` QoS 1 and 2 rows from `first_row` on, in order."""
+    """Return (packet identifier, content hash) of the last `count` QoS 1 and 2 rows from `first_row` on, in order."""
     reader = SpoolReader(spool, producer)
     end, found = reader.tail(), [list[tuple[int, int]]()]
     for start in reversed(reader.starts()):

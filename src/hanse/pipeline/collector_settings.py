@@ -1,7 +1,7 @@
-"""What a collector is told: by `hanse collect`, or by the source for its helper process.
+"""Settings of a collector, given by `hanse collect` or by the data source for its helper process.
 
-Rules: every value is checked here, once, with what to do in the error; the password is never shown and never put
-on a command line (the helper gets these settings on its standard input).
+Rules: every value is checked once, here, and the error says what to do. The password is never shown and never put on a
+command line; the helper reads these settings from its standard input.
 """
 
 import hashlib
@@ -22,13 +22,13 @@ _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def default_spool() -> str:
-    """Where the spool is if nobody says: the user's data directory, as the XDG rules name it."""
+    """Return the default spool directory, in the user's data directory as the XDG rules define it."""
     data = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
     return str(Path(data) / "hanse" / "spool")
 
 
 def parse_duration_s(name: str, text: str) -> float:
-    """`500ms`, `2s`, `1m`, `1h`, `7d` in seconds."""
+    """Convert a duration such as `500ms`, `2s`, `1m`, `1h` or `7d` to seconds."""
     match = _DURATION.fullmatch(text.strip())
     if not match:
         raise LocalError(f"{name} is {text!r}; expected a duration such as 500ms, 2s, 10m, 1h or 7d.")
@@ -36,14 +36,14 @@ def parse_duration_s(name: str, text: str) -> float:
 
 
 def check_url(url: str) -> str:
-    """A broker's address, without a login in it: addresses are shown and logged."""
+    """Return the broker's address; reject a login in it, because addresses are shown and logged."""
     if parse(url).username is not None:
-        raise LocalError("url holds a login; give it as username and password instead, addresses are shown.")
+        raise LocalError("The url holds a login, but addresses are logged. Give username and password instead.")
     return url
 
 
 def check_filter(text: str) -> str:
-    """A topic filter as MQTT 5 section 4.7 has it."""
+    """Return the topic filter if it is valid according to MQTT 5, section 4.7."""
     levels = text.split("/")
     if not text or "\0" in text or len(text.encode("utf-8", "surrogatepass")) > 65535:
         raise LocalError(
@@ -59,9 +59,9 @@ def check_filter(text: str) -> str:
 
 
 def split_filters(text: str) -> tuple[str, ...]:
-    """The comma-separated filters of an option, each checked; one that another one covers is left out.
+    """Split the comma-separated filters of an option, check each, and leave out a filter that another one covers.
 
-    Brokers may send a publication once for every subscription that matches it, so `a/#,a/b` would double `a/b`.
+    Brokers may send a publication once for every matching subscription, so `a/#,a/b` would duplicate `a/b`.
     """
     found = list(dict.fromkeys(check_filter(part.strip()) for part in text.split(",") if part.strip()))
     if not found:
@@ -72,7 +72,7 @@ def split_filters(text: str) -> tuple[str, ...]:
 
 
 def covers(wide: str, narrow: str) -> bool:
-    """Whether every topic that `narrow` matches is matched by `wide` too."""
+    """Return whether `wide` matches every topic that `narrow` matches."""
     ours, theirs = wide.split("/"), narrow.split("/")
     if ours[0] in {"#", "+"} and theirs[0].startswith("$"):
         return False
@@ -86,15 +86,14 @@ def covers(wide: str, narrow: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpoolSettings:
-    """What every collector is told: which topics, and where and how their rows are kept."""
+    """Settings that all collectors share: the topics, and the location and limits of the spool."""
 
     topics: tuple[str, ...]
     spool: str = field(default_factory=default_spool)
     client_id: str = ""
-    """The session's name at the broker and the producer's name in the spool; stable over restarts. Derived if "
-    "empty."""
+    """Name of the session at the broker and of the producer in the spool; stable over restarts. Derived if empty."""
     commit_interval_s: float = 0.015
-    """A group commit at least this often while messages arrive: larger, fewer syncs; smaller, earlier PUBACKs."""
+    """Longest wait for more messages before a commit. Larger: fewer syncs; smaller: earlier PUBACKs."""
     commit_bytes_max: int = 1024 * 1024
     retention_s: float = 7 * 86400.0
     spool_bytes_max: int | None = None
@@ -115,7 +114,7 @@ class SpoolSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectorSettings(SpoolSettings):
-    """The client of a broker: where from, where to, how."""
+    """Settings of a collector that is a client of a broker: connection, session and QoS."""
 
     url: str
     qos: int = 1
@@ -125,11 +124,11 @@ class CollectorSettings(SpoolSettings):
     cert_file: str | None = None
     key_file: str | None = None
     session_expiry_s: int = 7 * 86400
-    """How long the broker keeps the session, and what it queues for it, while no collector is connected."""
+    """How long the broker keeps the session and its queue while no collector is connected."""
 
     def __post_init__(self) -> None:
         check_url(self.url)
-        # By name: the class that `slots` makes is not the one that `super()` would look from.
+        # Called by name: `slots` creates a second class, and `super()` would start from the first one.
         SpoolSettings.__post_init__(self)
         if self.qos not in (0, 1, 2):
             raise LocalError(f"qos is {self.qos}; expected 0 (best effort), 1 or 2.")
@@ -140,10 +139,10 @@ class CollectorSettings(SpoolSettings):
         for name in ("ca_file", "cert_file", "key_file"):
             path = getattr(self, name)
             if path is not None and not Path(path).is_file():
-                raise LocalError(f"{name} is {path!r}, which is no file here.")
+                raise LocalError(f"{name} is {path!r}, which is not a file on this machine.")
 
     def _derived_client_id(self) -> str:
-        # Two machines, or two spools, must not take one another's session over; a restart must find its own again.
+        # Two machines or two spools must not take over each other's session; a restart must find its own again.
         parts = [
             socket.gethostname(),
             str(Path(self.spool).absolute()),
@@ -154,12 +153,12 @@ class CollectorSettings(SpoolSettings):
         return "hanse-" + hashlib.sha256("\n".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
     def to_json(self) -> str:
-        """All of it, the password too: for the helper's standard input only."""
+        """Return all settings as JSON, including the password: only for the helper's standard input."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """What `to_json` gave."""
+        """Read the settings back from the output of `to_json`."""
         value: dict[str, Any] = json.loads(text)
         known: dict[str, Any] = {one.name: value[one.name] for one in fields(cls) if one.name in value}
         return cls(**(known | {"topics": tuple(value["topics"])}))

@@ -1,6 +1,6 @@
-"""What a collector says of itself: a small file beside its segments, replaced whole, a few times a second.
+"""Status of a collector: a small file beside its segments, replaced as a whole a few times per second.
 
-Whoever looks (the source's helper, a dashboard, an operator) needs no connection to it.
+Readers (the source's helper, a dashboard, an operator) need no connection to the collector.
 """
 
 import json
@@ -16,42 +16,42 @@ _FILE = "collector.json"
 
 @dataclass(slots=True)
 class CollectorStatus:
-    """State and counters since the process began."""
+    """State, and counters since the process started."""
 
     pid: int
     state: State = "waiting"
-    """waiting for the spool's lock; connecting; collecting; full: no room, nothing is acknowledged; stopped."""
+    """waiting: for the spool's lock; connecting; collecting; full: no disk space, nothing is acknowledged; stopped."""
     reason: str = ""
     received: int = 0
-    """PUBLISH packets that arrived."""
+    """PUBLISH packets received."""
     spooled: int = 0
     """Rows made durable."""
     acknowledged: int = 0
     """Acknowledgements sent, each after its row was durable."""
     copies: int = 0
-    """Redeliveries of rows that were spooled already: acknowledged, not spooled again."""
+    """Redeliveries of rows that were already in the spool: acknowledged and not written again."""
     commits: int = 0
     bytes_spooled: int = 0
     connects: int = 0
     sessions_resumed: int = 0
     full_waits: int = 0
-    """Commits that found no room and waited."""
+    """Attempts to commit that found no disk space and waited."""
     queue_bytes: int = 0
-    """Received and not yet durable."""
+    """Bytes received and not yet durable."""
     queue_bytes_peak: int = 0
     idle_s: float = 0.0
-    """How long nothing has come, and nothing has waited to be written."""
+    """Time since the last message, while nothing waits to be written."""
     segments_swept: int = 0
     broker_dropped: int | None = None
-    """What the broker says it has dropped of all its clients' messages since its start; None if it does not say."""
+    """Messages that the broker reports as dropped for all its clients since its start; None if it reports none."""
     neighbours: int | None = None
     """Federators whose link is up; None for the client of a broker."""
     dropped: int = 0
-    """In a federation: publications of QoS 0 for which memory had no room."""
+    """In a federation: QoS 0 publications dropped because the queue was full."""
 
 
 def write_status(spool: str | Path, producer: str, status: CollectorStatus) -> None:
-    """Replace the file."""
+    """Replace the status file."""
     path = Path(spool) / producer / _FILE
     beside = path.with_suffix(".tmp")
     beside.write_text(json.dumps(asdict(status)), encoding="utf-8")
@@ -59,7 +59,7 @@ def write_status(spool: str | Path, producer: str, status: CollectorStatus) -> N
 
 
 def read_status(spool: str | Path, producer: str) -> CollectorStatus | None:
-    """What the producer's collector last said; None if there is nothing, or its process is gone."""
+    """Return the last status of the producer's collector; None if there is none or its process is gone."""
     try:
         value = json.loads((Path(spool) / producer / _FILE).read_text(encoding="utf-8"))
         known = {one.name for one in fields(CollectorStatus)}

@@ -1,7 +1,7 @@
-"""What has come and is not durable yet, and when the next commit is due.
+"""Queue of received items that are not durable yet; it decides when the next commit is due.
 
-Rules: what has come is committed at least every `interval_s` or `bytes_max`, whichever is first; one commit takes
-about `bytes_max` at a time, in order; whoever waits is woken also by `wake`, because things change that are no rows.
+Rules: items are committed after `interval_s` or `bytes_max`, whichever is reached first. One commit takes about
+`bytes_max`, in order. `wake` wakes the writer without a new item, for example when the collector must stop.
 """
 
 import asyncio
@@ -11,17 +11,17 @@ from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
 
-# How long an idle writer sleeps before it looks round.
+# Longest sleep of an idle writer.
 _IDLE_S = 1.0
 
 
 class CommitQueue(Generic[Item]):
-    """The queue of one writer.
+    """Queue of one writer.
 
     Args:
-        size_of: what an item counts, in bytes.
-        interval_s: the longest that something waits for others to share its commit.
-        bytes_max: what waits for nobody; and what one commit takes, but for its last item.
+        size_of: returns the size that an item counts for, in bytes.
+        interval_s: longest time that an item waits for others to share its commit.
+        bytes_max: size at which a commit starts at once; also the size of one commit, except for its last item.
     """
 
     def __init__(self, size_of: Callable[[Item], int], *, interval_s: float, bytes_max: int) -> None:
@@ -32,18 +32,18 @@ class CommitQueue(Generic[Item]):
         self._wake = asyncio.Event()
         self._urgent = asyncio.Event()
         self.bytes = 0
-        """Of all that is not durable: what waits here, and what was taken and is not `done`."""
+        """Bytes not yet durable: queued items, and items that were taken and are not `done`."""
 
     def __len__(self) -> int:
         return len(self._items)
 
     @property
     def is_urgent(self) -> bool:
-        """Whether there is enough for a commit of its own."""
+        """Return whether the queue holds enough for a commit of its own."""
         return self.bytes >= self._bytes_max
 
     def add(self, items: list[Item]) -> None:
-        """More to commit."""
+        """Add items to commit."""
         self._items += items
         self.bytes += sum(map(self._size_of, items))
         if items:
@@ -52,26 +52,26 @@ class CommitQueue(Generic[Item]):
             self._urgent.set()
 
     def wake(self) -> None:
-        """Something else has changed: whoever waits is to look at once."""
+        """Wake the writer because something other than the queue has changed."""
         self._wake.set()
         self._urgent.set()
 
     async def wait_for_some(self) -> None:
-        """Return when there is something, or when woken, or after a second."""
+        """Return when an item is queued, when woken, or after a second."""
         self._wake.clear()
         if not self._items:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), _IDLE_S)
 
     async def gather(self) -> None:
-        """Let more come: until the interval is over, or there is enough."""
+        """Wait for more items, until the interval is over or a full commit is ready."""
         self._urgent.clear()
         if self._items and not self.is_urgent:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._urgent.wait(), self._interval_s)
 
     def take(self) -> tuple[list[Item], int]:
-        """The oldest items, enough for one commit, and their size: say `done` with it when they are durable."""
+        """Take the oldest items for one commit, and their size; call `done` with the size when they are durable."""
         size = 0
         for n, one in enumerate(self._items):
             if size >= self._bytes_max:
@@ -82,5 +82,5 @@ class CommitQueue(Generic[Item]):
         return taken, size
 
     def done(self, size: int) -> None:
-        """So much of what was taken is durable."""
+        """Subtract `size` bytes that have become durable."""
         self.bytes -= size

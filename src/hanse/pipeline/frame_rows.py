@@ -1,8 +1,8 @@
-"""From a federation's runs to rows of the spool, and back to the ids that a restarted collector must know.
+"""Conversion of a federation's runs to spool rows, and of spool rows to the ids that a restarted collector needs.
 
-Rules: a publication's id is written `origin-epoch-seq`, in `message_id`; `hops` are the links that it crossed, and
-`origin_broker` is the id of the federator beside the broker where it was published. A run becomes rows a block at a
-time, in the committing thread.
+Rules: `message_id` is `origin-epoch-seq`; `hops` is the number of links that the publication crossed; `origin_broker`
+is the id of the federator beside the broker where it was published. Rows are built one block at a time, in the commit
+thread.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,34 +17,34 @@ from hanse.pipeline.spool import SpoolReader, read_slice
 from hanse.protocol.messages import Run
 from hanse.protocol.packets import split
 
-# How far back a restart looks, in the time that the rows were received: the ring of ids is a mapped file, of which a
-# power cut may lose what the kernel has not written back, half a minute by Linux's defaults.
+# How far back a restart reads, in time of receipt. The ring of ids is a mapped file: a power cut may lose the part that
+# the kernel has not written back, which is half a minute by Linux's defaults.
 LOOK_BACK_S = 120.0
 
-# Origin, epoch, the first sequence number, and how many.
+# Origin, epoch, first sequence number, count.
 Ids = tuple[int, int, int, int]
 
 
 class Received(NamedTuple):
-    """Runs that came together, and when."""
+    """Runs that arrived together, and their time of receipt."""
 
     received_us: int
     runs: list[Run]
 
     @property
     def rows(self) -> int:
-        """The publications in them."""
+        """Number of publications in the runs."""
         return sum(run.length for run in self.runs)
 
 
 def build(producer: str, batches: list[Received], first_row: int) -> tuple[pa.RecordBatch, int]:
-    """The Arrow batch of these publications, and how many rows of it are of QoS 1 or 2."""
+    """Return the Arrow batch of these publications, and the number of its rows with QoS 1 or 2."""
     received = [(one.received_us, run) for one in batches for run in one.runs]
     packets = [decode(run.body[start:end]) for _, run in received for start, end in split(run.body)]
     count = len(packets)
 
     def each(values: Iterable[object], kind: pa.DataType) -> pa.Array:
-        """One value a run, for each of its publications."""
+        """Repeat each run's value for each of its publications."""
         lengths = (run.length for _, run in received)
         return pa.array([value for value, length in zip(values, lengths, strict=True) for _ in range(length)], kind)
 
@@ -71,7 +71,7 @@ def build(producer: str, batches: list[Received], first_row: int) -> tuple[pa.Re
 
 
 def last_ids(spool: str, producer: str, look_back_s: float = LOOK_BACK_S) -> list[Ids]:
-    """The ids of what was spooled last, by time received: what is durable, whatever the ring knows."""
+    """Return the ids of the rows received last. They are durable, even if the ring has lost them."""
     reader = SpoolReader(spool, producer)
     end, found = reader.tail(), list[list[Ids]]()
     newest_us: int | None = None
@@ -92,7 +92,7 @@ def last_ids(spool: str, producer: str, look_back_s: float = LOOK_BACK_S) -> lis
 
 
 def _ranges(names: list[str | None]) -> Iterator[Ids]:
-    """Ids as ranges; a spool that a plain client wrote before has rows without."""
+    """Yield the ids as ranges; skip rows without an id, which a collector that was a plain client wrote."""
     current: Ids | None = None
     for name in names:
         if name is None:

@@ -1,13 +1,14 @@
-"""The collector that is a member of a federation: its rows say where a message came from, by which id and how far.
+"""Collector that is a member of a federation: its rows include the origin, the message id and the number of hops.
 
-It is a leaf (`hanse.federator.leaf`) whose deliveries go to the spool. Rules:
+It is a leaf (`hanse.federator.leaf`) that delivers to the spool. Rules:
 
-1. A delivery of QoS 1 or 2 is acknowledged to the federation only after the block that holds it is on disk.
-2. Nothing is spooled twice: what is on disk already is known by its id, from the ring and, for what was spooled just
-   before a kill, from the spool itself.
-3. Back-pressure is the federation's window: what is not acknowledged waits with the neighbours. QoS 0 has none; what
-   comes while `QUEUE_BYTES_MAX` wait for the disk is dropped and counted.
-4. It ends as an absent member, for which the federation keeps what comes meanwhile; with `is_leaving` as one that left.
+1. A delivery with QoS 1 or 2 is acknowledged to the federation only after the block with it is on disk.
+2. Nothing is spooled twice. The ring of ids identifies messages that are already on disk; the spool itself supplies the
+   ids of messages that were written just before a kill.
+3. The federation's window provides back-pressure: unacknowledged messages wait at the neighbours. QoS 0 has no
+   back-pressure; while `QUEUE_BYTES_MAX` wait for the disk, QoS 0 messages are dropped and counted.
+4. When it stops, the federation treats it as an absent member and keeps messages for it. With `is_leaving` it leaves
+   the federation instead.
 """
 
 import asyncio
@@ -35,20 +36,21 @@ from hanse.protocol.topics import filter_may_cross
 
 _log = logging.getLogger("hanse.collect")
 
-# Received and not yet durable. QoS 1 and 2 are bounded by the protocol's window of 16 MiB; this is for QoS 0.
+# Limit for messages received and not yet durable. The protocol's window of 16 MiB bounds QoS 1 and 2, so this limit
+# affects QoS 0 only.
 QUEUE_BYTES_MAX = 64 * 1024 * 1024
-# A publication's share of the queue beyond its own bytes.
+# Queue bytes counted per publication beyond its own size.
 _ROW_OVERHEAD_BYTES = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeafSettings(SpoolSettings):
-    """A leaf: its place in the federation, and where its rows go."""
+    """Settings of a leaf: its place in the federation, and the spool for its rows."""
 
     federator: FederatorSettings
-    """Id, neighbours, TLS of the links, and what the federation has in common."""
+    """Id, neighbours, TLS of the links, and the settings that all federators of the federation share."""
     is_leaving: bool = False
-    """Say goodbye at the end: nothing is kept for this collector."""
+    """Leave the federation at the end, so that it keeps nothing for this collector."""
 
     def __post_init__(self) -> None:
         SpoolSettings.__post_init__(self)
@@ -65,7 +67,7 @@ class LeafSettings(SpoolSettings):
 
     @property
     def state_dir(self) -> Path:
-        """Beside the rows: neither is of use without the other."""
+        """State directory. It is kept beside the rows, because neither is of use without the other."""
         return Path(self.spool) / self.client_id / "federator"
 
 
@@ -75,7 +77,7 @@ class _Waiting(NamedTuple):
 
 
 class LeafCollector:
-    """One leaf into one producer's spool."""
+    """Collects as one leaf into one producer's spool."""
 
     def __init__(self, settings: LeafSettings) -> None:
         self.settings = settings
@@ -109,7 +111,7 @@ class LeafCollector:
             self.keeper.close()
 
     def stop(self) -> None:
-        """Make durable what has come, acknowledge it, end."""
+        """Make the messages received so far durable, acknowledge them, then end `run`."""
         self._stopping.set()
         self._queue.wake()
 
@@ -150,14 +152,14 @@ class LeafCollector:
 
     def _take(self, runs: list[Run], done: Callable[[], None]) -> None:
         if self._stopping.is_set():
-            return  # unacknowledged: it comes again
+            return  # unacknowledged, so the neighbour sends it again
         received = Received(time.time_ns() // 1000, runs)
         self.status.received += received.rows
         if self._queue.bytes > QUEUE_BYTES_MAX:
             received = Received(received.received_us, [run for run in runs if run.qos])
             self._drop(sum(run.length for run in runs if not run.qos))
         if not received.runs:
-            done()  # the batch may owe an acknowledgement for what was not for us
+            done()  # the batch may need an acknowledgement for publications addressed to others
             return
         self._queue.add([_Waiting(received, done)])
         self.status.queue_bytes = self._queue.bytes
@@ -165,11 +167,11 @@ class LeafCollector:
 
     def _drop(self, count: int) -> None:
         if count and not self.status.dropped:
-            _log.warning("%d bytes wait for the disk: QoS 0 is dropped meanwhile.", self._queue.bytes)
+            _log.warning("%d bytes wait for the disk; dropping QoS 0 messages meanwhile.", self._queue.bytes)
         self.status.dropped += count
 
     async def _commit(self) -> bool:
-        """One block, acknowledged; False if told to stop while there is no room."""
+        """Write and acknowledge one block; return False if told to stop while the spool is full."""
         waiting, size = self._queue.take()
         if not waiting:
             return True

@@ -1,12 +1,13 @@
-"""What a row must be to enter silver, as named rules; what breaks one goes to the quarantine, with the names.
+"""Rules that a row must satisfy to enter silver; a row that breaks one goes to the quarantine with the rules' names.
 
 Rules of this module:
 
-- A rule is a name and a condition that must hold. A condition that is null (it speaks of a column that may be
-  missing, and is) holds. Columns are made when a rule is applied, not when it is declared, for only then is it
-  known whether the session is a classic one or Spark Connect.
-- No row is dropped: each is in `valid` or in `quarantined`, and every broken rule is named, not only the first.
-- What the quarantine shows is text, cut and escaped; the whole row is still in bronze.
+- A rule is a name and a condition that must hold. A condition that evaluates to null holds, because it reads an
+  optional column that is missing. Columns are created when a rule is applied, not when it is declared: only then is it
+  known whether the session is classic or Spark Connect.
+- No row is dropped. Each row is either in `valid` or in `quarantined`, and every broken rule is named, not only the
+  first.
+- The quarantine shows text cut to length and escaped. The whole row is still in bronze.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,23 +21,22 @@ from hanse.pipeline.schemas import quarantine
 from hanse.pipeline.transforms.shown_text import show
 from hanse.telemetry import FLOW_MEASURES, MESH_EVENTS, ROLES, TOPOLOGY_EVENTS
 
-# MQTT and the federation's own limits (docs/protocol.md): nothing that was let through can be larger.
+# Limits of MQTT and of the federation (docs/protocol.md): no message that passed them can be larger.
 TOPIC_BYTES_MAX = 65_535
 TOPIC_LEVELS_MAX = 200
 PAYLOAD_BYTES_MAX = 16 << 20
-# User properties of one message. Brokers bound only the packet; a table row with thousands is an attack or a
-# mistake.
+# User properties of one message. Brokers bound only the packet size; thousands in one row are an attack or a mistake.
 PROPERTIES_MAX = 1_000
-# Twice the largest distance of an overlay of 10,000, with room; the protocol's own limit is lower (2 x distance +
-# 4).
+# Above twice the largest distance in an overlay of 10,000; the protocol's own limit is lower (2 x distance + 4).
 HOPS_MAX = 255
-# A reporter's clock this far ahead of the collector's is not skew but wrong; behind, a spool may have waited long.
+# A reporter's clock that is this far ahead of the collector's is wrong, not skewed. A time far behind is allowed,
+# because a spool may have waited long.
 CLOCK_AHEAD_S = 86_400
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A name, which says what must hold, and the condition."""
+    """Name that says what must hold, and the condition."""
 
     name: str
     holds: Callable[[], Column]
@@ -131,15 +131,15 @@ RULES: dict[str, tuple[Rule, ...]] = {
 
 
 def judge(frame: DataFrame, rules: Sequence[Rule]) -> DataFrame:
-    """`frame` with `broken`, the names of the rules that each row breaks."""
+    """Add the column `broken`: the names of the rules that each row breaks."""
     verdicts = [F.when(~F.coalesce(rule.holds(), F.lit(True)), F.lit(rule.name)) for rule in rules]
     return frame.withColumn("broken", F.array_compact(F.array(*verdicts)))
 
 
 def valid(frame: DataFrame, dataset: str, seen: Observation | None = None) -> DataFrame:
-    """The rows of `frame` that break none of the rules of `dataset`.
+    """Return the rows of `frame` that satisfy all rules of `dataset`.
 
-    Once the result has been written, `seen` holds `broken`, the number of the other rows.
+    After the result has been written, `seen` holds `broken`, the number of the other rows.
     """
     judged = judge(frame, RULES[dataset])
     if seen is not None:
@@ -148,7 +148,7 @@ def valid(frame: DataFrame, dataset: str, seen: Observation | None = None) -> Da
 
 
 def quarantined(frame: DataFrame, dataset: str) -> DataFrame:
-    """The other rows, as the quarantine holds them."""
+    """Return the rows that break a rule, in the schema of the quarantine."""
     broken = judge(frame, RULES[dataset]).where(F.size("broken") > 0)
     row = F.to_json(F.struct(*[name for name in frame.columns if name != "collected_at"]))
     kept = broken.select(

@@ -1,22 +1,23 @@
-"""Which redeliveries are copies of rows that are spooled already. Pure: no clock, no files.
+"""Detection of redeliveries that are already in the spool. Pure: no clock, no files.
 
-MQTT does not acknowledge an acknowledgement, so after a lost connection or a killed collector the broker sends
-again what it holds as unacknowledged, with DUP and the same packet identifier, and some of that is spooled. Rules:
+MQTT does not acknowledge an acknowledgement. After a lost connection or a killed collector, the broker therefore sends
+every message again that it still holds as unacknowledged, with DUP and the same packet identifier. Some of these
+messages are in the spool already. Rules:
 
-1. Only a PUBLISH with DUP in a resumed session can be a copy. Equal content otherwise is two rows.
-2. Brokers acknowledge and redeliver in order, so the copies, if there are any, are exactly the last rows spooled:
-   a run, in order, that reaches the end. Each must equal its row in packet identifier and content.
-3. A run that breaks off before the end was no run of copies: all of it is new. So a constant reading whose packet
-   identifiers come round again is never taken for a copy of the last round's.
-4. Until the run is decided its publications are neither spooled nor acknowledged. What cannot be decided (the
-   broker falls silent within a run) counts as new: twice is better than not at all.
+1. Only a PUBLISH with DUP in a resumed session can be a duplicate. Otherwise equal content makes two rows.
+2. Brokers acknowledge and redeliver in order. If there are duplicates, they are exactly the last rows spooled: a run of
+   messages, in order, that ends with the last row. Each must equal its row in packet identifier and content.
+3. If a run ends before the last row, none of it was a duplicate and all of it is new. A constant reading whose packet
+   identifiers are reused is therefore never taken for a duplicate of the previous cycle.
+4. The publications of an undecided run are neither spooled nor acknowledged. If the broker falls silent within a run,
+   they count as new: a duplicate row is better than a lost one.
 
-With a broker that hands packet identifiers out in a circle (Mosquitto and most others) this is exact: the window is
-smaller than the circle. With one that hands out the lowest free identifier it is exact where contents differ; an
-equal reading under an equal identifier, received and not yet spooled when the collector was killed, cannot be told
-from a copy by anyone, and is taken for one.
+This is exact for brokers that assign packet identifiers cyclically (Mosquitto and most others), because the window is
+smaller than the cycle. For brokers that assign the lowest free identifier, it is exact if contents differ. Suppose such
+a broker sends an equal reading under an equal identifier, and the collector is killed before it spools the reading.
+Nothing distinguishes that reading from a duplicate, so it is treated as one.
 
-A message's expiry counts down at the broker, so it is no part of the content.
+A message's expiry counts down at the broker, so it is not part of the content.
 """
 
 from array import array
@@ -29,18 +30,18 @@ Item = TypeVar("Item")
 
 @dataclass(slots=True)
 class Sorted(Generic[Item]):
-    """What became of publications: rows to spool, in order, and copies to acknowledge only."""
+    """Result of sorting: rows to spool, in order, and duplicates that are only acknowledged."""
 
     new: list[Item] = field(default_factory=list)
     copies: list[Item] = field(default_factory=list)
 
 
 class Redelivery(Generic[Item]):
-    """Remembers, for each packet identifier, the last row spooled under it; sorts what comes with DUP."""
+    """Remembers the last row spooled under each packet identifier, and sorts messages that arrive with DUP."""
 
     def __init__(self) -> None:
         self._content = array("q", bytes(8 * 65536))
-        # The row's place in the session's sequence of spooled QoS 1 and 2 rows, from 1; 0: no such row.
+        # The row's place in the session's sequence of spooled QoS 1 and 2 rows, counted from 1; 0 means no row.
         self._place = array("Q", bytes(8 * 65536))
         self._spooled = 0
         self._run_end = 0
@@ -50,17 +51,17 @@ class Redelivery(Generic[Item]):
 
     @property
     def held(self) -> int:
-        """Publications that wait for the run to be decided."""
+        """Number of publications that wait until the run is decided."""
         return len(self._held)
 
     def forget(self) -> None:
-        """The broker's session is new: its packet identifiers mean other publications now."""
+        """Forget all rows, because a new session of the broker reuses their packet identifiers."""
         self._place = array("Q", bytes(8 * 65536))
         self._spooled = 0
         self._close()
 
     def spooled(self, rows: Iterable[tuple[int, int]]) -> None:
-        """Rows that are durable, in order, as (packet identifier, content); 0 as identifier is QoS 0."""
+        """Record rows that are durable, in order, as (packet identifier, content); identifier 0 means QoS 0."""
         content, place, count = self._content, self._place, self._spooled
         for packet_id, value in rows:
             if packet_id:
@@ -70,13 +71,13 @@ class Redelivery(Generic[Item]):
         self._spooled = count
 
     def resumed(self) -> None:
-        """The session goes on over a new connection: what comes with DUP now may be copies."""
-        # What was held is unacknowledged, and comes again.
+        """Start a new connection in the same session; messages with DUP may now be duplicates."""
+        # Held publications are unacknowledged, so the broker sends them again.
         self._close()
         self._run_end, self._next, self.is_open = self._spooled, 0, self._spooled > 0
 
     def sort(self, publications: Sequence[tuple[Item, bool, int, int]]) -> Sorted[Item]:
-        """Sort one read's publications, each as (item, has DUP, packet identifier or 0, content)."""
+        """Sort the publications of one read, each given as (item, has DUP, packet identifier or 0, content)."""
         found: Sorted[Item] = Sorted()
         for item, dup, packet_id, content in publications:
             if not packet_id or not self.is_open:
@@ -90,13 +91,13 @@ class Redelivery(Generic[Item]):
                 if place == self._run_end:
                     found.copies += self._close()
             else:
-                # Rule 3. What follows is new too: copies come first or not at all.
+                # Rule 3. Everything after this is new too: duplicates come first or not at all.
                 found.new += self._close()
                 found.new.append(item)
         return found
 
     def give_up(self) -> list[Item]:
-        """Nothing more has come: what is held counts as new."""
+        """Return the held publications as new, because the run did not continue."""
         return self._close()
 
     def _close(self) -> list[Item]:

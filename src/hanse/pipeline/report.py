@@ -1,12 +1,12 @@
-"""One HTML page over the gold tables: it needs no network, no server, and believes nothing that it shows.
+"""HTML report on the gold tables: one page that needs no network and no server, and trusts none of its data.
 
 Rules of this module:
 
-- Every name and text from a table is escaped before it enters the page or a plot (`_safe`): topics and ids come
-  from clients. Plotly reads a few tags in labels; an escaped text shows as it is.
-- Everything is aggregated in Spark and cut to `ROWS_MAX` before it comes here, and the page says so where it is
-  cut.
-- A table without rows is a sentence, not an empty plot.
+- Every name and text from a table is escaped before it enters the page or a plot (`_safe`), because topics and ids come
+  from clients. Plotly interprets a few tags in labels; escaped text is displayed literally.
+- Everything is aggregated in Spark and limited to `ROWS_MAX` rows before it arrives here. The page says where rows were
+  left out.
+- A table without rows is shown as a sentence, not as an empty plot.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,9 +24,9 @@ from pyspark.sql import functions as F  # noqa: N812
 Read = Callable[[str], DataFrame]
 Row = dict[str, Any]
 
-# Points of one plot or lines of one table: a page that a browser opens at once, and about what an eye can take in.
+# Points per plot, or lines per table: a browser opens such a page at once, and more would not be readable.
 ROWS_MAX = 5_000
-# Lines in one plot; beyond these colours repeat.
+# Lines per plot; colours repeat beyond this.
 LINES_MAX = 12
 BARS_MAX = 40
 TEXT_CHARS_MAX = 120
@@ -53,7 +53,7 @@ td.n {{ text-align: right; font-variant-numeric: tabular-nums }} .none, .note {{
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading, a sentence on what is shown, and the HTML below it."""
+    """Heading, a sentence that explains the content, and the content as HTML."""
 
     heading: str
     note: str
@@ -61,7 +61,7 @@ class Section:
 
 
 def write_report(read: Read, path: Path, title: str = "Federation report", now: datetime | None = None) -> None:
-    """Writes the page over the gold tables that `read` gives, to `path`."""
+    """Write the report on the gold tables returned by `read` to `path`."""
     made = (now or datetime.now(UTC)).strftime("%Y-%m-%d %H:%M")
     body = "\n".join([_tiles(read), *map(_show, _sections(read))])
     page = _PAGE.format(title=_safe(title), plotly=get_plotlyjs(), made=made, body=body)
@@ -91,13 +91,13 @@ def _sections(read: Read) -> Iterator[Section]:
     yield _delivery(read("gold_delivery"))
     yield _listing(
         "Drops",
-        "What was given up, and why.",
+        "Publications that were dropped, by reason.",
         read("gold_drops").groupBy("broker", "reason", "group").agg(F.sum("publications").alias("publications")),
         F.desc("publications"),
     )
     yield _listing(
         "Duplicates",
-        "Copies held back are the price of redundancy; copies delivered twice should be none.",
+        "Suppressed duplicates are the cost of redundancy. There should be no duplicates delivered twice.",
         read("gold_duplicates")
         .groupBy("broker", "group")
         .agg(*[F.sum(name).alias(name) for name in ("suppressed", "sampled", "delivered_twice")]),
@@ -128,7 +128,7 @@ def _sections(read: Read) -> Iterator[Section]:
     yield _load(read("gold_broker_load"))
     yield _listing(
         "Anomalies",
-        "A broker or link off its own baseline, strongest first.",
+        "Brokers and links that deviate from their own baseline, strongest first.",
         read("gold_anomalies"),
         F.desc(F.abs("score")),
     )
@@ -141,13 +141,13 @@ def _sections(read: Read) -> Iterator[Section]:
     )
     yield _listing(
         "Clock skew",
-        "The other host's clock less the host's in the last window, and how far that may be off.",
+        "The other host's clock minus the host's clock in the last window, and the error of that estimate.",
         _last_window(read("gold_clock_skew")).where("host < other_host"),
         F.desc("skew_error_ms"),
     )
     yield _listing(
         "Quarantine",
-        "What was refused, by reason.",
+        "Rows that were refused, by reason.",
         read("silver_quarantine")
         .groupBy("dataset", "reasons")
         .agg(F.count("*").alias("rows"), F.max_by("topic", "collected_at").alias("last_topic")),
@@ -236,7 +236,7 @@ def _lines(rows: Sequence[Row], x: str, y: str, name: str, title: str) -> go.Fig
     lines: dict[str, list[Row]] = {}
     for row in rows[:ROWS_MAX]:
         lines.setdefault(str(row[name]), []).append(row)
-    # The longest lines, for there are only so many colours.
+    # Show the longest lines, because colours are limited.
     for line, points in sorted(lines.items(), key=lambda item: (-len(item[1]), item[0]))[:LINES_MAX]:
         points.sort(key=lambda point: point[x])
         figure.add_trace(
@@ -247,7 +247,7 @@ def _lines(rows: Sequence[Row], x: str, y: str, name: str, title: str) -> go.Fig
 
 
 def _latency_by_path(frame: DataFrame) -> Section:
-    # Percentiles do not add up over windows; the window with the most deliveries stands for the path.
+    # Percentiles cannot be added over windows, so the window with the most deliveries represents the path.
     measures = ("latency_ms_p50", "latency_ms_p95", "latency_ms_p99", "skew_error_ms_max")
     busiest = frame.groupBy("path").agg(
         F.sum("deliveries").alias("deliveries"), *[F.max_by(name, "deliveries").alias(name) for name in measures]
@@ -258,7 +258,7 @@ def _latency_by_path(frame: DataFrame) -> Section:
         figure.add_bar(x=[_safe(row["path"]) for row in rows], y=[row[name] for row in rows], name=name[-3:])
     figure.update_layout(barmode="group")
     figure.update_yaxes(title_text="ms")
-    note = f"In each path's busiest window, corrected for clock skew; the {BARS_MAX} paths with the most deliveries."
+    note = f"Each path's busiest window, corrected for clock skew, for the {BARS_MAX} paths with the most deliveries."
     return Section("Latency by path", note, _plot(figure, rows) + _table(rows))
 
 
@@ -272,7 +272,7 @@ def _throughput(frame: DataFrame) -> Section:
     summed = frame.groupBy("window_start", "measure").agg(F.sum("publications_per_s").alias("publications_per_s"))
     rows = _rows(summed.orderBy("window_start"))
     figure = _lines(rows, "window_start", "publications_per_s", "measure", "publications/s")
-    return Section("Throughput", "Of the whole federation, by what was counted.", _plot(figure, rows))
+    return Section("Throughput", "Publications per second in the whole federation, by measure.", _plot(figure, rows))
 
 
 def _traffic(frame: DataFrame) -> Section:
@@ -289,7 +289,7 @@ def _traffic(frame: DataFrame) -> Section:
             colorscale="Blues",
         )
     )
-    # Ids are names, also where they look like numbers.
+    # Ids are names even if they look like numbers.
     figure.update_xaxes(title_text="delivered at", type="category")
     figure.update_yaxes(title_text="published at", type="category")
     return Section("Traffic matrix", "Publications delivered, over all windows and groups.", _plot(figure, rows))
@@ -301,7 +301,7 @@ def _delivery(frame: DataFrame) -> Section:
         *[F.max_by(name, "window_start").alias(name) for name in (*names, "unexplained_total", "delivery_ratio")]
     )
     rows = _rows(last.orderBy(F.desc("unexplained_total"), F.desc("lost_total"), "origin", "destination", "group"))
-    note = "Expected is what a member was owed for certain; what it was owed while it joined or left is uncertain."
+    note = "Expected: publications that a member had to receive. Uncertain: published while it joined or left."
     return Section("Delivery and loss", note, _table(rows))
 
 
@@ -311,7 +311,7 @@ def _overhead(frame: DataFrame) -> Section:
     )
     long = summed.unpivot(["window_start"], ["control", "data"], "kind", "bytes")
     rows = _rows(long.orderBy("window_start"))
-    figure = _lines(rows, "window_start", "bytes", "kind", "bytes a window")
+    figure = _lines(rows, "window_start", "bytes", "kind", "bytes per window")
     return Section("Control overhead", "Control frames beside data frames, over all links.", _plot(figure, rows))
 
 
@@ -322,7 +322,7 @@ def _topology(frame: DataFrame) -> Section:
     figure.update_traces(line_shape="hv")
     weak = _rows(frame.orderBy(F.desc("at")).select(F.array_join("articulation_points", ", ").alias("points")).limit(1))
     points = weak[0]["points"] if weak else ""
-    note = f"After every change. Federators whose loss would part the overlay now: {points or 'none'}."
+    note = f"State after every change. Federators whose loss would split the overlay now: {points or 'none'}."
     return Section("Topology", note, _plot(figure, rows))
 
 

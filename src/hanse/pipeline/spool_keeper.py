@@ -1,12 +1,13 @@
-"""The one writer of a collector's spool, kept through full disks and failed syncs; and what a collector says of itself.
+"""Writer of a collector's spool that survives full disks and failed syncs, and publishes the collector's status.
 
-Both kinds of collectors have one: the client of a broker (`collector`) and the leaf of a federation (`leaf_collector`).
+Both kinds of collector use it: the client of a broker (`collector`) and the leaf of a federation (`leaf_collector`).
 
 Rules:
 
-1. `write` returns when the rows would survive a power cut, however long that takes, or says that it was told to stop.
-2. A spool without room, or a sync that failed, is said in the status and in the log once, and tried again.
-3. The janitor sweeps this producer's segments every minute; the status is replaced a few times a second.
+1. `write` returns when the rows would survive a power cut, however long that takes, or returns None if the collector
+   must stop first.
+2. If the spool is full or a sync fails, the keeper reports it in the status, logs it once, and retries.
+3. The janitor sweeps this producer's segments every minute. The status file is replaced a few times per second.
 """
 
 import asyncio
@@ -41,15 +42,15 @@ Told = TypeVar("Told")
 
 
 class SpoolKeeper:
-    """One producer's spool, from `open` to `close`.
+    """Spool of one producer, from `open` to `close`.
 
     Args:
-        settings: where it is, and what bounds it.
-        status: the collector's, which is written beside the segments.
-        stopping: set when the collector is to end.
-        is_busy: whether anything waits to be written.
-        state_now: what the collector does when there is room.
-        look: called before the status is written regularly, for what has to be read anew.
+        settings: location and limits of the spool.
+        status: the collector's status, which is written beside the segments.
+        stopping: set when the collector must stop.
+        is_busy: returns whether data waits to be written.
+        state_now: returns the collector's state while the spool has space.
+        look: called before each regular write of the status, to update polled values.
     """
 
     def __init__(
@@ -74,18 +75,18 @@ class SpoolKeeper:
 
     @property
     def writer(self) -> SpoolWriter:
-        """The writer, once it is open."""
+        """The writer; `open` must have been called."""
         assert self._writer is not None, "open() comes first"
         return self._writer
 
-    # --- life -------------------------------------------------------------------------------------------------------
+    # --- opening and closing ----------------------------------------------------------------------------------------
 
     async def open(self, *, waits_for_lock: bool = False) -> bool:
-        """Open the spool; False where the collector was told to stop before it could.
+        """Open the spool; return False if the collector was told to stop first.
 
         Raises:
-            SpoolLockedError: another collector writes to it, and this one is not to wait.
-            LocalError: it cannot be used.
+            SpoolLockedError: another collector writes to the spool, and `waits_for_lock` is false.
+            LocalError: the spool cannot be used.
         """
         given = self._settings
         limits = SpoolLimits(free_bytes_min=given.free_bytes_min, spool_bytes_max=given.spool_bytes_max)
@@ -99,7 +100,7 @@ class SpoolKeeper:
                 continue
             if writer.recovery.bytes_cut or writer.recovery.blocks_indexed:
                 _log.warning(
-                    "The spool's last run ended in the midst of a write: %d blocks kept, %d torn bytes cut.",
+                    "The spool's last writer stopped in the middle of a write: %d blocks kept, %d torn bytes cut.",
                     writer.recovery.blocks_indexed,
                     writer.recovery.bytes_cut,
                 )
@@ -108,29 +109,29 @@ class SpoolKeeper:
         return False
 
     def begin(self) -> None:
-        """Keep the status up to date and the spool swept, from now on."""
+        """Start the tasks that update the status and sweep the spool."""
         self._tasks = [asyncio.create_task(self._keep_status()), asyncio.create_task(self._keep_swept())]
 
     async def end(self) -> None:
-        """No longer."""
+        """Stop these tasks."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
 
     def close(self) -> None:
-        """Let go of the files; harmless where they never were open."""
+        """Close the files; does nothing if they were never open."""
         if self._writer is not None:
             self._writer.close()
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
     async def write(self, build: Callable[[int], tuple[pa.RecordBatch, Told]], times_us: Sequence[int]) -> Told | None:
-        """Make rows durable; what `build` told beside them, or None if told to stop while there is no room.
+        """Make rows durable; return the second result of `build`, or None if told to stop while the spool is full.
 
         Args:
-            build: given the number of the first row, the rows and something not None; runs in a thread.
-            times_us: when each was received, in any order: a clock may be set back in between.
+            build: takes the number of the first row, returns the rows and a value that is not None; runs in a thread.
+            times_us: the times of receipt, in any order, because a clock may be set back.
         """
         writer = self.writer
         first = writer.position.rows
@@ -138,7 +139,7 @@ class SpoolKeeper:
         earliest_us, latest_us = min(times_us), max(times_us)
         while True:
             try:
-                # A writer that was opened anew may have found the block whole on the disk.
+                # A reopened writer may have found the complete block on disk.
                 if self.writer.position.rows == first:
                     await asyncio.to_thread(
                         self.writer.append, batch, received_us_min=earliest_us, received_us_max=latest_us
@@ -158,7 +159,7 @@ class SpoolKeeper:
         self.note_activity()
         if self._status.state == "full":
             self.say(self._state_now())
-            _log.warning("There is room again: acknowledging.")
+            _log.warning("The spool has space again; acknowledging.")
         return told
 
     def _say_full(self, error: HanseError) -> None:
@@ -177,14 +178,14 @@ class SpoolKeeper:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._stopping.wait(), seconds)
 
-    # --- beside the data --------------------------------------------------------------------------------------------
+    # --- status and sweeping ------------------------------------------------------------------------------------------
 
     def note_activity(self) -> None:
-        """Something came, or was written: idle time begins anew."""
+        """Restart the idle time, because a message was received or written."""
         self._active_at = time.monotonic()
 
     def say(self, state: State, reason: str = "") -> None:
-        """What the collector does now, for whoever looks."""
+        """Set the collector's state and write the status file."""
         status = self._status
         status.state, status.reason = state, reason
         status.idle_s = 0.0 if self._is_busy() else round(time.monotonic() - self._active_at, 3)
@@ -210,7 +211,7 @@ class SpoolKeeper:
                 )
                 self._status.segments_swept += report.segments_deleted
                 if report.held_back_by:
-                    _log.warning("Old segments wait for the consumers %s.", ", ".join(report.held_back_by))
+                    _log.warning("Old segments are kept for the consumers %s.", ", ".join(report.held_back_by))
             except (HanseError, OSError) as error:
                 _log.warning("The janitor could not sweep: %s", error)
             await asyncio.sleep(SWEEP_INTERVAL_S)

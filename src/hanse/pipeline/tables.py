@@ -1,17 +1,18 @@
-"""Tables: Spark writes the Parquet, delta-rs commits it. ACID and exactly once, without a jar.
+"""Tables: Spark writes the Parquet files, delta-rs commits them. ACID and exactly once, without a jar.
 
 Rules:
 
-1. A batch is committed with `Transaction(app_id, batch_id)`. A batch whose id the table knows is not written again,
-   so a replay after a crash, at whatever point, adds nothing.
-2. Files that a crash left between the two are never read: readers see what the log names. `vacuum` removes them.
-3. `app_id` belongs to the checkpoint (`checkpoint_id`): a new checkpoint counts batches from 0 again, and under the
-   old name they would be skipped for ever.
-4. Deletion vectors and column mapping are never enabled, so that Spark reads a version by its list of files.
-5. A table lives where driver and executors see the same path.
+1. A batch is committed with `Transaction(app_id, batch_id)`. A batch whose id the table has recorded is not written
+   again, so a replay adds nothing, wherever the crash happened.
+2. Files that a crash left between write and commit are never read, because readers use only files named in the log.
+   `vacuum` removes them.
+3. `app_id` belongs to the checkpoint (`checkpoint_id`): a new checkpoint counts batches from 0 again, and under the old
+   id they would be skipped for ever.
+4. Deletion vectors and column mapping are never enabled, so that Spark can read a version by its list of files.
+5. The driver and the executors must see a table under the same path.
 
-This promises exactly once over crashes of processes. Over a power failure it is what the file system makes of
-Spark's own writes; the spool below is synced, and a batch can be replayed from it.
+This guarantees exactly once across crashes of processes. After a power failure, the result depends on how the file
+system treats Spark's writes; the spool is synced, and a batch can be replayed from it.
 """
 
 import json
@@ -38,7 +39,7 @@ from hanse.pipeline.schemas import mqtt
 
 _log = logging.getLogger(__name__)
 
-# Delta's own least for a vacuum that cannot take a running reader's or writer's files away.
+# Delta's minimum for a vacuum that cannot delete the files of a running reader or writer.
 VACUUM_KEEP_S_MIN = 3600.0
 COMPACT_TARGET_BYTES = 128 * 1024 * 1024
 
@@ -47,7 +48,7 @@ _DATA = "data"
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What a write did."""
+    """Result of a write."""
 
     version: int
     files: int
@@ -60,8 +61,8 @@ class StoredTable:
     """One table on disk.
 
     Args:
-        path: its directory; created at the first write.
-        schema: its contract. Delta keeps it; a table on disk with another one is refused.
+        path: its directory; created by the first write.
+        schema: its schema. Delta stores it; a table on disk with another schema is refused.
     """
 
     def __init__(self, path: str | Path, schema: pa.Schema) -> None:
@@ -70,51 +71,51 @@ class StoredTable:
 
     @property
     def data(self) -> Path:
-        """Where its Parquet files are."""
+        """Directory of its Parquet files."""
         return self.path / _DATA
 
     def append(self, frame: DataFrame, *, app_id: str, batch_id: int) -> Committed:
-        """Add the rows of `frame`, once for `(app_id, batch_id)`."""
+        """Add the rows of `frame`, once per `(app_id, batch_id)`."""
         return self._write(lambda: self._write_parquet(frame, batch_id), "append", app_id, batch_id)
 
     def add(self, files: Callable[[], Iterable[Path]], *, app_id: str, batch_id: int) -> Committed:
-        """Add Parquet files that lie in the table's directory already, once for `(app_id, batch_id)`.
+        """Add Parquet files that are already in the table's directory, once per `(app_id, batch_id)`.
 
         Args:
-            files: is asked for them, unless the table has this batch.
-            app_id: whose batches these are.
-            batch_id: which one.
+            files: returns the files; not called if the table has this batch.
+            app_id: the application that counts the batches.
+            batch_id: the number of the batch.
         """
         return self._write(lambda: self._seen(files()), "append", app_id, batch_id)
 
     def replace(self, frame: DataFrame, *, app_id: str, batch_id: int) -> Committed:
-        """Put the rows of `frame` in place of all others; a reader sees the old ones or the new ones."""
+        """Replace all rows with those of `frame`; a reader sees either the old rows or the new ones."""
         return self._write(lambda: self._write_parquet(frame, batch_id), "overwrite", app_id, batch_id)
 
     def read(self, spark: SparkSession, version: int | None = None) -> DataFrame:
-        """The table at a version, the newest by default; without a row if there is no table yet."""
+        """Return the table at a version, by default the newest; an empty frame if there is no table yet."""
         struct = from_arrow_schema(self.schema)
         files = self.files(version)
         return spark.read.schema(struct).parquet(*files) if files else spark.createDataFrame([], struct)
 
     def files(self, version: int | None = None) -> list[str]:
-        """The Parquet files of a version."""
+        """Return the Parquet files of a version."""
         table = self._open(version)
-        # The log holds paths as URLs do.
+        # The log stores paths URL-encoded.
         return [unquote(uri) for uri in table.file_uris()] if table else []
 
     def rows(self) -> int:
-        """How many rows the newest version has, by the log alone."""
+        """Return the number of rows of the newest version, from the log alone."""
         table = self._open()
         return sum(pa.table(table.get_add_actions()).column("num_records").to_pylist()) if table else 0
 
     def last_batch(self, app_id: str) -> int | None:
-        """The newest batch that the table has of an application."""
+        """Return the newest batch of an application that the table has."""
         table = self._open()
         return table.transaction_version(app_id) if table else None
 
     def compact(self, target_bytes: int = COMPACT_TARGET_BYTES) -> dict[str, Any]:
-        """Join small files. Readers and writers go on meanwhile."""
+        """Join small files. Readers and writers may continue meanwhile."""
         table = self._open()
         if table is None:
             return {"numFilesAdded": 0, "numFilesRemoved": 0}
@@ -123,11 +124,11 @@ class StoredTable:
         return result
 
     def vacuum(self, keep_s: float = 7 * 86400.0, *, now: bool = False) -> int:
-        """Delete files that no version of the last `keep_s` needs, orphans of crashes too; how many.
+        """Delete files that no version of the last `keep_s` needs, including orphans of crashes; return their number.
 
         Args:
             keep_s: at least an hour, so that no running reader or writer loses its files.
-            now: the caller knows that there is no reader and no writer.
+            now: the caller guarantees that there is no reader and no writer.
         """
         if keep_s < VACUUM_KEEP_S_MIN and not now:
             raise LocalError(
@@ -150,13 +151,13 @@ class StoredTable:
 
     def _create(self) -> DeltaTable:
         self.path.mkdir(parents=True, exist_ok=True)
-        # Stored nullable: Spark writes every column so, and a reader may then trust the file's own footer.
+        # All columns are nullable, as in files that Spark writes, so that a reader may trust the file's own footer.
         stored = pa.schema([field.with_nullable(True) for field in self.schema])
         table = DeltaTable.create(str(self.path), schema=stored, mode="ignore", name=self.path.name)
         names = [field.name for field in table.schema().fields]
         if names != self.schema.names:
             raise LocalError(
-                f"The table {self.path} has the columns {names}, where {self.schema.names} are written: it is of "
+                f"The table {self.path} has the columns {names}, but {self.schema.names} were expected: it belongs to "
                 "another version. Move it away, or write to another directory."
             )
         return table
@@ -172,7 +173,8 @@ class StoredTable:
         try:
             self._commit(table, actions, mode, app_id, batch_id)
         except CommitFailedError:
-            # Someone else has committed this very batch since: two drivers on one checkpoint, or we ourselves.
+            # Another process has committed this batch meanwhile: a second driver on the checkpoint, or an earlier
+            # attempt.
             table = self._create()
             known = table.transaction_version(app_id)
             if known is not None and known >= batch_id:
@@ -182,13 +184,13 @@ class StoredTable:
         return Committed(table.version(), len(actions), rows)
 
     def _write_parquet(self, frame: DataFrame, batch_id: int) -> list[Path]:
-        # A fresh directory a try: what a crash left can never be taken for this batch's files.
+        # Each attempt has a fresh directory, so files left by a crash can never be taken for this batch's files.
         directory = self.data / f"{batch_id}-{uuid.uuid4().hex[:12]}"
-        # Delta's timestamps are microseconds; Spark's default is a type of its own.
+        # Delta's timestamps are microseconds; Spark's default is another type.
         frame.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         (
             frame.write.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
-            # Files are moved into place by the tasks at once: nobody sees them before the log names them.
+            # Tasks move their files into place at once: nobody reads them before the log names them.
             .option("mapreduce.fileoutputcommitter.algorithm.version", "2")
             .parquet(str(directory))
         )
@@ -240,7 +242,7 @@ class StoredTable:
 
 def _unseen(path: Path) -> LocalError:
     return LocalError(
-        f"Spark wrote {path}, and this process does not see it. Driver and executors must see the tables under the "
+        f"Spark wrote {path}, but this process does not see it. Driver and executors must see the tables under the "
         "same path: use a shared file system."
     )
 
@@ -248,7 +250,7 @@ def _unseen(path: Path) -> LocalError:
 def _remove_empty_directories(root: Path) -> None:
     for directory, _, _ in os.walk(root, topdown=False):
         left = os.listdir(directory)  # noqa: PTH208 - os.walk gives strings
-        # Hadoop leaves a checksum beside each file it wrote.
+        # Hadoop leaves a checksum file beside each file that it wrote.
         if all(name.endswith(".crc") for name in left):
             for name in left:
                 (Path(directory) / name).unlink()
@@ -257,25 +259,25 @@ def _remove_empty_directories(root: Path) -> None:
 
 
 def bronze(warehouse: str | Path) -> StoredTable:
-    """The table of raw messages."""
+    """Return the table of raw messages."""
     return StoredTable(Path(warehouse) / "bronze_mqtt", mqtt.ROW)
 
 
 def checkpoint_id(checkpoint: str | Path) -> str:
-    """The id of the query that owns a checkpoint, as Spark keeps it there."""
+    """Return the id of the query that owns a checkpoint, as Spark stores it there."""
     path = Path(checkpoint) / "metadata"
     try:
         found = json.loads(path.read_text(encoding="utf-8"))["id"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise LocalError(
-            f"Cannot read the query's id in {path}: is {checkpoint} a checkpoint that this process sees?"
+            f"Cannot read the query's id in {path}. {checkpoint} must be a checkpoint that this process can read."
         ) from error
     return str(found)
 
 
 @dataclass(frozen=True, slots=True)
 class BatchSink:
-    """For `foreachBatch`: adds each micro-batch to a table, exactly once. Picklable, as Connect needs it."""
+    """Sink for `foreachBatch`: adds each micro-batch to a table exactly once. Picklable, as Connect requires."""
 
     path: str
     schema: pa.Schema
@@ -292,7 +294,7 @@ class BatchSink:
 
 @dataclass(frozen=True, slots=True)
 class FilesSink:
-    """For `foreachBatch` over `mqtt_files`: commits the files that a micro-batch's tasks wrote, exactly once."""
+    """Sink for `foreachBatch` over `mqtt_files`: commits the files that a micro-batch's tasks wrote, exactly once."""
 
     path: str
     schema: pa.Schema

@@ -9,7 +9,7 @@ from hanse.pipeline.schemas.catalog import TABLES
 
 
 def attacked_tables(make: Any, text: str) -> Callable[[str], DataFrame]:
-    """Reads any table as one row whose every string is `text`."""
+    """Return a function that reads any table as one row in which every string is `text`."""
 
     def read(name: str) -> DataFrame:
         table = TABLES[name]

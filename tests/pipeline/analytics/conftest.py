@@ -1,7 +1,7 @@
-"""One Spark session for the tests of the tables, and tables written as text.
+"""Fixtures for the tests of the tables: one Spark session, and tables written as text.
 
 `HANSE_TEST_SPARK=connect pytest tests/pipeline/analytics` runs the same suite over Spark Connect, against a server
-inside the test process; `HANSE_TEST_SPARK=sc://host:15002` against one elsewhere. The default is a classic session.
+inside the test process; `HANSE_TEST_SPARK=sc://host:15002` uses a server elsewhere. The default is a classic session.
 """
 
 import os
@@ -38,9 +38,9 @@ Check = Callable[..., None]
 def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
     mode = os.environ.get("HANSE_TEST_SPARK", "classic")
     if mode == "classic":
-        yield request.getfixturevalue("spark")  # the one of all the pipeline's tests
+        yield request.getfixturevalue("spark")  # the session that all tests of the pipeline share
         return
-    # The Python workers are processes of their own: they must find this tree, not an installed one.
+    # The Python workers are separate processes: they must import this source tree, not an installed package.
     os.environ["PYTHONPATH"] = str(Path(__file__).parents[3] / "src")
     os.environ["PYSPARK_PYTHON"] = sys.executable
     session = SparkSession.builder.remote("local[2]" if mode == "connect" else mode).getOrCreate()
@@ -53,14 +53,14 @@ def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
 
 
 def value_of(kind: str, value: Any) -> Any:
-    """Moments are written as seconds after `START`."""
+    """Convert a value of a test table; times are written as seconds after `START`."""
     if kind == "timestamp" and isinstance(value, int | float):
         return START + timedelta(microseconds=round(value * 1_000_000))
     return float(value) if kind == "double" and value is not None else value
 
 
 def rows_of(table: Table, header: str, rows: tuple[tuple[Any, ...], ...]) -> list[dict[str, Any]]:
-    """Rows as written, completed: what is not named is null, or blank where it may not be."""
+    """Complete rows written by hand: a column that is not named is null, or blank if it is required."""
     names = header.split()
     assert set(names) <= set(table.names)
     blank = {c.name: BLANKS[c.type] if c.is_required else None for c in table.columns}
@@ -72,7 +72,7 @@ def rows_of(table: Table, header: str, rows: tuple[tuple[Any, ...], ...]) -> lis
 
 @pytest.fixture(scope="session")
 def make(spark: SparkSession) -> Make:
-    """`make(table, "column column", (value, value), …)` is a table with these rows."""
+    """Return `make(table, "column column", (value, value), …)`, which builds a table with these rows."""
 
     def build(table: Table, header: str, *rows: tuple[Any, ...]) -> DataFrame:
         return spark.createDataFrame(pa.Table.from_pylist(rows_of(table, header, rows), table.arrow), table.struct)
@@ -82,8 +82,8 @@ def make(spark: SparkSession) -> Make:
 
 @pytest.fixture(scope="session")
 def check() -> Check:
-    """`check(frame, table, "column column", (value, value), …)`: schema, required columns, rows."""
-    # It brings pandas, a second of a processor for each process that collects the tests.
+    """Return `check(frame, table, "column column", (value, value), …)`, which compares schema and rows."""
+    # Imported here because it loads pandas, which costs a second of CPU in each process that collects the tests.
     from pyspark.testing import assertDataFrameEqual
 
     def compare(actual: DataFrame, table: Table, header: str, *rows: tuple[Any, ...]) -> None:

@@ -19,7 +19,7 @@ def only(group: GroupTraffic, links: list[tuple[str, str]], **settings: Any) -> 
 
 def test_a_core_between_origin_and_members_crosses_the_fewest_links() -> None:
     said = only(GroupTraffic("a", {"5": 1_000}, frozenset({"4", "3"}), core="1"), LINE)
-    # From 1 the mesh reaches to 4, and the origin's way adds a link; from 3 only the two links to 5 count.
+    # From 1 the mesh reaches to 4, and the origin's route adds a link; from 3 only the two links to 5 count.
     assert (said.crossings, said.advised_core, said.advised_crossings) == (4_000, "3", 2_000)
     assert said.saving_share == 0.5
     assert said.is_worth_moving
@@ -36,12 +36,12 @@ def test_the_best_core_stays() -> None:
     assert (said.advised_core, said.saving_share, said.is_worth_moving) == ("3", 0.0, False)
 
 
-def test_a_core_that_is_gone_is_replaced() -> None:
+def test_a_core_off_the_overlay_is_replaced() -> None:
     said = only(GroupTraffic("a", {"2": 1_000}, frozenset({"3"}), core="9"), LINE)
     assert (said.crossings, said.advised_core, said.is_worth_moving) == (None, "2", True)
 
 
-def test_a_parted_overlay_is_advised_on_the_side_that_reaches_most() -> None:
+def test_advice_on_a_partitioned_overlay_prefers_the_side_with_the_most_members() -> None:
     parted = [("1", "2"), ("4", "5"), ("5", "6")]
     said = only(GroupTraffic("a", {"1": 10, "4": 10}, frozenset({"5", "6"}), core="1"), parted)
     assert said.advised_core == "4"
@@ -85,7 +85,7 @@ def test_advice_comes_from_the_matrix_the_links_and_the_last_election(make: Any,
         topology_intervals.TABLE,
         "element federator neighbour down_at",
         *[("link", one, other, None) for one, other in LINE],
-        ("link", "3", "5", 9),  # a shortcut that is no more
+        ("link", "3", "5", 9),  # a former shortcut
         ("federator", "7", None, None),
     )
     mesh = make(

@@ -34,14 +34,14 @@ def test_counts_become_increments_through_restarts_repeats_and_late_listeners(ma
     counts = make(
         FLOW,
         COUNT,
-        ("1", 10, 0, "1", "a", "published", 100, 1_000),  # the first of its series: all of it is new
+        ("1", 10, 0, "1", "a", "published", 100, 1_000),  # first report of its series: all of it is new
         ("1", 20, 0, "1", "a", "published", 150, 1_500),
-        ("1", 20, 0, "1", "a", "published", 150, 1_500),  # came twice
+        ("1", 20, 0, "1", "a", "published", 150, 1_500),  # repeated report
         ("1", 30, 0, "1", "a", "published", 150, 1_500),  # nothing happened
         ("1", 40, 35, "1", "a", "published", 7, 70),  # restarted at 35
         ("1", 50, 35, "1", "a", "published", 9, 90),
         ("1", 50, 45, "1", "b", "published", 3, 30),  # a second series, begun at 45
-        ("2", 1_000, 0, "1", "a", "delivered", 5_000, 50_000),  # 2 has run long before we listened
+        ("2", 1_000, 0, "1", "a", "delivered", 5_000, 50_000),  # 2 ran long before our records begin
         ("2", 1_010, 0, "1", "a", "delivered", 5_004, 50_040),
         ("3", 10, 5, "1", "a", "delivered", 0, 0),  # 3 counted nothing
     )
@@ -74,7 +74,7 @@ def test_a_clock_set_back_adds_no_count_twice(make: Any) -> None:
 
 
 @pytest.mark.slow
-def test_links_become_increments(make: Any, check: Any) -> None:
+def test_link_counts_become_increments(make: Any, check: Any) -> None:
     header = "reporter neighbour at started_at data_bytes_sent control_bytes_sent dropped_frames queue_bytes"
     counts = make(
         silver.TABLES["link"],
@@ -118,7 +118,7 @@ def test_throughput_is_by_window_broker_group_and_measure(make: Any, check: Any)
     )
 
 
-def test_the_traffic_matrix_is_what_destinations_delivered(make: Any, check: Any) -> None:
+def test_the_traffic_matrix_holds_the_deliveries_of_destinations(make: Any, check: Any) -> None:
     grown = make(
         flow_schema.TABLE,
         GROWN,
@@ -139,16 +139,16 @@ def test_the_traffic_matrix_is_what_destinations_delivered(make: Any, check: Any
 
 
 @pytest.mark.slow
-def test_members_come_and_go(make: Any, check: Any) -> None:
+def test_membership_intervals_follow_join_and_leave_events(make: Any, check: Any) -> None:
     events = make(
         silver.TABLES["mesh"],
         "at event group federator",
         (1, "member_joined", "a", "2"),
         (1, "core_elected", "a", "2"),
-        (2, "member_joined", "a", "2"),  # said again
+        (2, "member_joined", "a", "2"),  # repeated
         (9, "member_left", "a", "2"),
         (12, "member_joined", "a", "2"),
-        (3, "member_left", "a", "3"),  # was never in
+        (3, "member_left", "a", "3"),  # was never a member
         (4, "member_joined", "b", "2"),
     )
     check(
@@ -162,24 +162,24 @@ def test_members_come_and_go(make: Any, check: Any) -> None:
 
 
 @pytest.mark.slow
-def test_what_was_owed_is_compared_with_what_arrived(make: Any, check: Any) -> None:
+def test_expected_publications_are_compared_with_delivered_ones(make: Any, check: Any) -> None:
     grown = make(
         flow_schema.TABLE,
         GROWN + " destination reason",
         ("1", 10, 20, "1", "a", "published", 100, 0, None, None),
-        ("1", 20, 30, "1", "a", "published", 50, 0, None, None),  # 3 joins in the midst of this
+        ("1", 20, 30, "1", "a", "published", 50, 0, None, None),  # 3 joins in the middle of this
         ("1", 60, 70, "1", "a", "published", 10, 0, None, None),
         ("2", 10, 31, "1", "a", "delivered", 140, 0, "2", None),
-        ("2", 31, 71, "1", "a", "delivered", 15, 0, "2", None),  # five of these belong to the window before
+        ("2", 31, 71, "1", "a", "delivered", 15, 0, "2", None),  # five of these belong to the previous window
         ("3", 10, 31, "1", "a", "delivered", 20, 0, "3", None),
         ("3", 60, 71, "1", "a", "delivered", 6, 0, "3", None),
         ("1", 60, 71, "1", "a", "dropped", 3, 0, "3", "queue full"),
-        ("1", 10, 20, "1", "b", "published", 9, 0, None, None),  # nobody else wants b
+        ("1", 10, 20, "1", "b", "published", 9, 0, None, None),  # nobody else subscribes to b
     )
     stays = make(
         memberships_schema.TABLE,
         "group federator joined_at left_at",
-        ("a", "1", 0, None),  # the origin's own broker is not served by the federation
+        ("a", "1", 0, None),  # the federation does not serve the origin's own broker
         ("a", "2", 0, None),
         ("a", "3", 25, None),
         ("a", "4", 0, 10),  # left just before
@@ -198,7 +198,7 @@ def test_what_was_owed_is_compared_with_what_arrived(make: Any, check: Any) -> N
 
 
 @pytest.mark.slow
-def test_a_new_member_is_owed_nothing_for_certain_until_it_has_settled(make: Any, check: Any) -> None:
+def test_nothing_is_expected_at_a_new_member_until_it_has_settled(make: Any, check: Any) -> None:
     grown = make(
         flow_schema.TABLE,
         GROWN,
@@ -234,7 +234,7 @@ def test_drops_are_by_reason(make: Any, check: Any) -> None:
 
 
 @pytest.mark.slow
-def test_duplicates_are_those_held_back_and_those_let_through(make: Any, check: Any) -> None:
+def test_duplicates_are_counted_as_suppressed_or_delivered_twice(make: Any, check: Any) -> None:
     grown = make(
         flow_schema.TABLE,
         GROWN,

@@ -53,7 +53,7 @@ def add_bronze(spark: Any, store: Warehouse, table: pa.Table, batch_id: int) -> 
 
 @pytest.fixture(scope="module")
 def federation(spark: Any, generator: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> tuple[Warehouse, Any]:
-    """Ten minutes of six brokers, the last of them killed after seven, from bronze to gold."""
+    """Run ten minutes of six brokers, the last of them killed after seven minutes, from bronze to gold."""
     traffic = generator.Traffic(generator.Plan(seconds=600, publications_per_s=3, kill_at_s=420, loss_share=0.01))
     store = Warehouse(spark, tmp_path_factory.mktemp("warehouse"))
     table = generator.to_arrow(traffic.batches())
@@ -82,7 +82,7 @@ def test_every_table_is_written_and_none_lacks_a_required_value(federation: tupl
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_the_traffic_matrix_is_exactly_what_was_delivered(federation: tuple[Warehouse, Any]) -> None:
+def test_the_traffic_matrix_equals_the_deliveries(federation: tuple[Warehouse, Any]) -> None:
     store, traffic = federation
     matrix = store.read("gold_traffic_matrix").groupBy("origin", "destination", "group").sum("publications")
     assert {(row[0], row[1], row[2]): row[3] for row in matrix.collect()} == dict(traffic.truth.delivered)
@@ -101,7 +101,7 @@ def test_delivery_agrees_with_the_truth_and_every_loss_is_explained(federation: 
         assert row["delivered_total"] == traffic.truth.delivered[key]
         assert row["dropped_total"] == traffic.truth.dropped[key]
         assert row["unexplained_total"] == 0
-        if "b05" not in key:  # the one that was killed: while it fell, nobody knows what it was owed
+        if "b05" not in key:  # the killed broker: while it failed, nobody knows how many messages it had to receive
             assert row["expected_total"] == traffic.truth.published[key[0], key[2]]
             assert row["lost_total"] == traffic.truth.dropped[key]
 
@@ -119,7 +119,7 @@ def test_latency_is_right_within_the_stated_clock_error(federation: tuple[Wareho
         F.max(F.abs("skew_ms")).alias("skew"),
     ).collect()
     assert {row["path"] for row in rows} == set(traffic.truth.latencies_ms)
-    assert max(row["skew"] for row in rows) > 500  # there was something to correct
+    assert max(row["skew"] for row in rows) > 500  # there was an offset to correct
     for row in rows:
         truth = traffic.truth.latencies_ms[row["path"]]
         assert row["deliveries"] == len(truth)
@@ -168,7 +168,7 @@ def test_poison_is_kept_as_text_or_quarantined_with_a_reason(federation: tuple[W
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_the_report_tells_of_the_killed_federator_and_of_the_losses(
+def test_the_report_shows_the_killed_federator_and_the_losses(
     federation: tuple[Warehouse, Any], tmp_path: Path
 ) -> None:
     store, traffic = federation
@@ -183,7 +183,7 @@ def test_the_report_tells_of_the_killed_federator_and_of_the_losses(
 
 
 class CrashingStore:
-    """A store whose process dies at the n-th append: before it, or just after."""
+    """Store whose process dies at the n-th append, either before or just after it."""
 
     def __init__(self, store: Store, appends: int, *, after: bool) -> None:
         self.store, self.left, self.after = store, appends, after
@@ -204,7 +204,7 @@ class CrashingStore:
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_a_job_killed_between_its_tables_neither_loses_nor_doubles_a_row(
+def test_a_job_killed_between_its_tables_neither_loses_nor_duplicates_a_row(
     spark: Any, generator: ModuleType, tmp_path: Path
 ) -> None:
     first = generator.Traffic(generator.Plan(seconds=10, publications_per_s=2))
@@ -217,7 +217,7 @@ def test_a_job_killed_between_its_tables_neither_loses_nor_doubles_a_row(
     add_bronze(spark, store, pa.concat_tables([table, pa.Table.from_pylist([poison], ROW)]), 0)
     with pytest.raises(InterruptedError):
         run_silver(CrashingStore(store, 2, after=True), checkpoint)
-    # While it was down, bronze went on.
+    # Bronze grew while the job was down.
     add_bronze(spark, store, generator.to_arrow(second.batches(), seq=table.num_rows), 1)
     with pytest.raises(InterruptedError):
         run_silver(CrashingStore(store, 6, after=False), checkpoint)
@@ -225,17 +225,17 @@ def test_a_job_killed_between_its_tables_neither_loses_nor_doubles_a_row(
     assert run_silver(store, checkpoint) == 0
     telemetry = sum(store.table(f"silver_{kind}").rows() for kind in KINDS)
     assert telemetry == first.truth.rows + second.truth.rows
-    # The odd row was judged before the first crash; its table had the batch when the job came back.
+    # The bad row was refused before the first crash; when the job came back, its table had the batch already.
     quarantine = store.read("silver_quarantine").collect()
     assert [(row["dataset"], row["reasons"]) for row in quarantine] == [("silver_hop", "origin_is_not_empty")]
 
 
-def test_the_batch_begun_is_done_before_anything_new() -> None:
+def test_an_unfinished_batch_is_repeated_before_a_new_one() -> None:
     begun = Batch(3, {"p": 5}, {"p": 9, "q": 2})
     assert progress.following(begun, {"p": 100}) == begun
 
 
-def test_what_is_new_is_from_where_the_last_batch_ended() -> None:
+def test_a_new_batch_begins_where_the_last_one_ended() -> None:
     assert progress.following(None, {}) is None
     first = progress.following(None, {"p": 5})
     assert first == Batch(0, {"p": 0}, {"p": 5})
@@ -253,11 +253,11 @@ def test_progress_is_read_as_it_was_saved_and_damage_is_refused(tmp_path: Path) 
     assert progress.load(path) == batch
     for damage in ("", "[]", '{"batch_id": 1}', '{"batch_id": 1, "since": [], "until": {}, "is_done": true}'):
         path.write_text(damage)
-        with pytest.raises(LocalError, match="does not say how far the silver job has come"):
+        with pytest.raises(LocalError, match="is no valid record of the silver job's progress"):
             progress.load(path)
 
 
-def test_every_gold_table_is_made_by_a_step() -> None:
+def test_every_gold_table_is_built_by_a_step() -> None:
     made = [name for name, _ in steps(GoldSettings())]
     assert len(made) == len(set(made))
     assert set(GOLD) <= set(made)

@@ -1,4 +1,4 @@
-"""Live alarms: the decision by itself, and the query on a real session."""
+"""Live alarms: the decision alone, and the query in a real session."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -40,7 +40,7 @@ def pass_to(test: TwsTester, second: float) -> list[tuple[str, float, float]]:
     return told(test.setWatermark(round((START + timedelta(seconds=second)).timestamp() * 1000)))
 
 
-def test_regular_reports_call_nobody() -> None:
+def test_regular_reports_raise_no_alarm() -> None:
     test = judged_by(silent_s=10)
     assert told(test.test("1", heard(0, 2, 4))) == []
     assert pass_to(test, 13) == []
@@ -48,7 +48,7 @@ def test_regular_reports_call_nobody() -> None:
     assert pass_to(test, 20) == []
 
 
-def test_silence_is_told_once_and_the_return_too() -> None:
+def test_silence_and_return_are_each_reported_once() -> None:
     test = judged_by(silent_s=10)
     test.test("1", heard(0, 2))
     assert pass_to(test, 12.5) == [("silent", 12, 10)]
@@ -57,13 +57,13 @@ def test_silence_is_told_once_and_the_return_too() -> None:
     assert pass_to(test, 73) == [("silent", 72, 10)]
 
 
-def test_a_gap_within_one_batch_gives_what_two_batches_would() -> None:
+def test_a_gap_within_one_batch_gives_the_same_alarms_as_two_batches() -> None:
     test = judged_by(silent_s=10)
     assert told(test.test("1", heard(31, 0, 30))) == [("silent", 10, 10), ("back", 30, 30)]
     assert pass_to(test, 40) == []
 
 
-def test_reporters_are_judged_each_by_itself() -> None:
+def test_each_reporter_is_judged_separately() -> None:
     test = judged_by(silent_s=10)
     test.test("1", heard(0))
     test.test("2", heard(9))
@@ -71,7 +71,7 @@ def test_reporters_are_judged_each_by_itself() -> None:
     assert pass_to(test, 20) == [("silent", 19, 10)]
 
 
-def test_who_is_gone_for_long_is_forgotten() -> None:
+def test_a_reporter_silent_for_a_day_is_forgotten() -> None:
     test = judged_by(silent_s=10, forget_s=100)
     test.test("1", heard(0))
     pass_to(test, 11)
@@ -89,7 +89,7 @@ def test_an_alarm_is_a_line_and_a_wait_out_of_bounds_is_refused() -> None:
 
 
 def spool_telemetry(root: Path, rows: list[tuple[float, str]]) -> None:
-    """One block of telemetry rows, each `(second, topic)`."""
+    """Write one block of telemetry rows, each `(second, topic)`."""
     times_us = [round((START + timedelta(seconds=second)).timestamp() * 1_000_000) for second, _ in rows]
     with SpoolWriter(root, "p") as writer:
         first, count = writer.position.rows, len(rows)
@@ -111,7 +111,7 @@ def spool_telemetry(root: Path, rows: list[tuple[float, str]]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_the_query_tells_of_a_federator_that_fell_silent_and_of_its_return(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_query_reports_a_federator_that_fell_silent_and_its_return(spark: SparkSession, tmp_path: Path) -> None:
     one, two = topic_for("resource", "1"), topic_for("flow", "2")
     alarms = Alarms(tmp_path / "lake", tmp_path / "spool")
     lines: list[str] = []
@@ -126,7 +126,7 @@ def test_the_query_tells_of_a_federator_that_fell_silent_and_of_its_return(spark
         return [(row.reporter, row.alarm, row.silent_s) for row in found]
 
     assert watch((0, one), (1, two), (3, two), (2, "$hanse/telemetry/v1/flow/<b>"), (4, "plain/topic")) == []
-    # Time goes on with what comes, and a batch later it is past the alarm.
+    # New rows advance the stream's time; one batch later it has passed the alarm.
     watch((14, two))
     assert watch((15, two)) == [("1", "silent", 10.0), ("2", "silent", 10.0), ("2", "back", 11.0)]
     assert watch((16, one), (17, two))[-1] == ("1", "back", 16.0)

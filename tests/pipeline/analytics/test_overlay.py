@@ -23,19 +23,19 @@ EVENT = "reporter at event federator neighbour reason"
 UP = "element federator neighbour up_at down_at down_reason"
 
 
-def test_events_become_the_times_at_which_things_were_up(make: Any, check: Any) -> None:
+def test_events_become_intervals_in_which_elements_were_up(make: Any, check: Any) -> None:
     events = make(
         silver.TABLES["topology"],
         EVENT,
         ("manager", 1, "join", "1", None, None),
-        ("manager", 1, "federator_up", "1", None, None),  # says nothing new
+        ("manager", 1, "federator_up", "1", None, None),  # no change
         ("manager", 2, "join", "2", None, None),
         ("1", 3.0, "link_up", "1", "2", None),
         ("2", 3.1, "link_up", "2", "1", None),  # the other end, a little later
         ("1", 9, "link_down", "1", "2", "timeout"),
         ("1", 12, "link_up", "1", "2", None),
-        ("manager", 20, "federator_down", "2", None, "two checks failed"),  # killed: nobody speaks of its link
-        ("1", 20.4, "link_down", "1", "2", "reset"),  # the neighbour does, later
+        ("manager", 20, "federator_down", "2", None, "two checks failed"),  # killed: it does not report its link
+        ("1", 20.4, "link_down", "1", "2", "reset"),  # its neighbour reports it later
         ("manager", 30, "federator_up", "2", None, None),
     )
     check(
@@ -51,7 +51,7 @@ def test_events_become_the_times_at_which_things_were_up(make: Any, check: Any) 
 
 
 @pytest.mark.slow
-def test_snapshots_tell_the_shape_after_each_change(make: Any, check: Any) -> None:
+def test_snapshots_describe_the_overlay_after_each_change(make: Any, check: Any) -> None:
     rows: list[tuple[Any, ...]] = [("federator", name, None, 1.2, None, None) for name in "1234"]
     rows += [("link", a, b, 2.5, None, None) for a, b in ("12", "23")]
     rows += [("link", "3", "4", 2.7, 8.5, "cut"), ("federator", "5", None, 8.2, None, None)]
@@ -67,7 +67,7 @@ def test_snapshots_tell_the_shape_after_each_change(make: Any, check: Any) -> No
 
 
 @pytest.mark.slow
-def test_an_overlay_that_is_gone_is_a_snapshot_too(make: Any, check: Any) -> None:
+def test_an_empty_overlay_is_a_snapshot_too(make: Any, check: Any) -> None:
     gone = make(intervals_schema.TABLE, UP, ("federator", "1", None, 1, 5, "killed"))
     header = "at federators components diameter degree_mean"
     check(topology_snapshots(gone), snapshots_schema.TABLE, header, (2, 1, 1, 0, 0.0), (6, 0, 0, 0, 0.0))
@@ -81,7 +81,7 @@ def test_the_diameter_of_a_large_overlay_is_a_lower_bound_and_exact_on_trees() -
 
 
 @pytest.mark.slow
-def test_load_is_cpu_memory_and_what_was_handled(make: Any, check: Any) -> None:
+def test_load_consists_of_cpu_memory_and_publications(make: Any, check: Any) -> None:
     samples = make(
         silver.TABLES["resource"],
         "reporter at started_at host role cpu_us rss_bytes",
@@ -126,7 +126,7 @@ SERIES_HEADER = "element name measure window_start value"
 
 
 @pytest.mark.slow
-def test_a_broker_that_falls_silent_or_runs_hot_is_off_its_baseline(make: Any, check: Any) -> None:
+def test_a_silent_or_overloaded_broker_deviates_from_its_baseline(make: Any, check: Any) -> None:
     def steady(name: str, measure: str, *values: float) -> list[tuple[Any, ...]]:
         return [("broker", name, measure, 60 * i, value) for i, value in enumerate(values)]
 
@@ -135,8 +135,8 @@ def test_a_broker_that_falls_silent_or_runs_hot_is_off_its_baseline(make: Any, c
         *steady("2", "reports", *[12, 12, 11, 12, 12, 12, 12]),  # killed: no more reports
         *steady("3", "cpu_share", 0.20, 0.22, 0.19, 0.21, 0.20, 0.22, 0.95, 0.21, 0.21, 0.21, 0.21, 0.21),
         *steady("4", "cpu_share", 0.20, 0.20, 0.20, 0.20, 0.20, 0.20, 0.21, 0.20),  # too small a step
-        *steady("5", "cpu_share", 0.1, 0.1, 0.1, 0.9),  # too short a past
-        *steady("6", "round_trip_ms", *[2.0] * 7),  # a level that nobody read is not a zero
+        *steady("5", "cpu_share", 0.1, 0.1, 0.1, 0.9),  # too short a history
+        *steady("6", "round_trip_ms", *[2.0] * 7),  # a level without a measurement is not zero
         ("link", "1>2", "data_kb_per_s", 660, 5.0),
     ]
     found = anomalies(make(SERIES, SERIES_HEADER, *rows))

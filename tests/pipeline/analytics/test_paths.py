@@ -35,7 +35,7 @@ def test_paths_are_found_backwards_from_the_delivery(make: Any, check: Any) -> N
         ("1", "1", 9, 5, "a", 0, None, 1.0, False),
         ("2", "1", 9, 5, "a", 1, "1", 1.1, False),
         ("3", "1", 9, 5, "a", 2, "2", 1.2, False),
-        ("3", "1", 9, 5, "a", 2, "4", 1.3, True),  # the redundant copy is not the way
+        ("3", "1", 9, 5, "a", 2, "4", 1.3, True),  # the redundant copy is not the route
         ("4", "1", 9, 5, "a", 1, "1", 1.1, False),
         ("5", "1", 9, 5, "a", 2, "4", 1.2, False),
         ("2", "1", 9, 6, "a", 1, "1", 2.0, False),  # the origin's own report is missing
@@ -51,7 +51,7 @@ def test_paths_are_found_backwards_from_the_delivery(make: Any, check: Any) -> N
         ("5", "1", 9, 5, "a", 2, None, 1.3),
         ("3", "1", 9, 6, "a", 2, 1.9, 2.2),
         ("3", "1", 9, 7, "a", 2, None, 3.2),
-        ("4", "1", 9, 8, "a", 1, None, 4.0),  # nothing but the delivery itself
+        ("4", "1", 9, 8, "a", 1, None, 4.0),  # only the delivery was reported
     )
     check(
         paths(hops, deliveries),
@@ -76,11 +76,11 @@ def test_skew_is_taken_from_the_shortest_check_of_a_window(make: Any, check: Any
         CHECK,
         (10, "1", "2", "h1", "h2", 10.000, 15.001, 15.002, 10.003, True),  # 2 ms on the wire, evenly
         (20, "1", "2", "h1", "h2", 20.000, 25.040, 25.040, 20.041, True),  # slow one way: 19.5 ms off, and ignored
-        (30, "2", "1", "h2", "h1", 35.000, 30.010, 30.010, 35.020, True),  # the other way round, 20 ms on the wire
+        (30, "2", "1", "h2", "h1", 35.000, 30.010, 30.010, 35.020, True),  # the other direction, 20 ms on the wire
         (40, "2", "3", "h2", "h3", 40.000, 39.002, 39.002, 40.004, True),
         (50, "1", "2", "h1", "h2", 50.000, None, None, None, False),  # failed
         (50, "1", "4", "h1", "h1", 50.000, 50.000, 50.000, 50.001, True),  # one host, one clock
-        (50, "1", "2", "h1", "h2", 50.000, 54.001, 54.003, 50.001, True),  # thought longer than it was away
+        (50, "1", "2", "h1", "h2", 50.000, 54.001, 54.003, 50.001, True),  # processing took longer than the round trip
         (10, "9", "8", "h9", "h8", 3_600.0, 10.001, 10.001, 3_600.002, True),  # another island, an hour off
     )
     expected = [
@@ -121,23 +121,23 @@ def test_the_error_of_a_skew_allows_for_drift_and_the_nearer_check_wins(make: An
             71.001,
             70.004,
             True,
-        ),  # h2 was set by a second, the wire took longer
+        ),  # h2's clock was set by a second, and the wire took longer
     )
     rows = clock_skew(checks, drift_ppm=50.0).where("host = 'h1'").orderBy("window_start").collect()
-    # Half the wire time, and 3 ms of drift for each window of distance and one more.
+    # Half the wire time, and 3 ms of drift for each window of distance plus one.
     assert [row["skew_error_ms"] for row in rows] == pytest.approx([7.0, 4.0, 5.0, 8.0])
     assert [row["skew_ms"] for row in rows] == pytest.approx([0.0, 0.0, 999.0, 999.0])
 
 
 @pytest.mark.slow
-def test_a_federator_is_where_it_was_last_heard_of(make: Any, check: Any) -> None:
+def test_a_federator_is_on_the_host_that_it_reported_last(make: Any, check: Any) -> None:
     health = make(
         silver.TABLES["health"],
         "reporter target host target_host sent_at received_at is_ok",
         ("1", "2", "h1", "h2", 10, 10, True),
         ("manager", "3", "h0", "h3", 10, 10, True),
         ("manager", "3", "h0", "h4", 20, 20, True),
-        ("manager", "3", "h0", "10.0.0.3", 30, None, False),  # its address: it has never said where it is
+        ("manager", "3", "h0", "10.0.0.3", 30, None, False),  # its address, because it has never reported its host
         ("manager", "4", "h0", "10.0.0.4", 30, None, False),
     )
     resources = make(
@@ -157,7 +157,7 @@ def test_a_federator_is_where_it_was_last_heard_of(make: Any, check: Any) -> Non
     )
 
 
-def test_latency_is_corrected_before_anything_is_made_of_it(make: Any, check: Any) -> None:
+def test_latency_is_corrected_for_clock_skew(make: Any, check: Any) -> None:
     found = make(
         paths_schema.TABLE,
         "collected_at origin destination group path hops is_complete published_at delivered_at",
@@ -165,8 +165,8 @@ def test_latency_is_corrected_before_anything_is_made_of_it(make: Any, check: An
         (10, "2", "1", "a", ["2", "1"], 1, True, 15.0, 10.012),
         (61, "1", "2", "a", ["1", "2"], 1, True, 61.0, 66.010),  # no check in this window
         (10, "1", "4", "a", ["1", "3", "4"], 2, True, 10.0, 10.007),  # the same host
-        (10, "1", "9", "a", ["9"], 1, False, 10.0, 10.5),  # a host that nobody knows
-        (10, "1", "2", "a", ["2"], 1, False, None, 15.0),  # a publication that nobody saw
+        (10, "1", "9", "a", ["9"], 1, False, 10.0, 10.5),  # an unknown host
+        (10, "1", "2", "a", ["2"], 1, False, None, 15.0),  # a publication that was not reported
     )
     skew = make(
         skew_schema.TABLE,
@@ -239,7 +239,7 @@ def test_merged_sketches_stay_within_their_rank_error_of_the_exact_percentile(sp
     row = latency_by_group(latency_sketches(measured)).collect()[0]
     assert row["deliveries"] == 50_000
     for percent in (50, 95, 99):
-        # The oracle: exact percentiles, at the two ranks between which the sketch's must lie.
+        # Reference: the exact percentiles at the two ranks between which the sketch's value must lie.
         low, high = (min(1.0, percent / 100 + error) for error in (-0.014, 0.014))
         bounds = measured.select(F.percentile("latency_ms", F.array(F.lit(low), F.lit(high)))).collect()[0][0]
         assert bounds[0] <= row[f"latency_ms_p{percent}"] <= bounds[1]
@@ -263,7 +263,7 @@ def test_reordering_is_seen_within_one_stream_only(make: Any, check: Any) -> Non
         ("2", "1", 9, 5, "t", "a", 1.1),
         ("2", "1", 9, 3, "t", "a", 1.2),  # two behind
         ("2", "1", 9, 2, "t", "a", 1.3),  # three behind
-        ("2", "1", 9, 5, "t", "a", 1.4),  # a copy, not a reordering
+        ("2", "1", 9, 5, "t", "a", 1.4),  # a duplicate, not a reordering
         ("2", "1", 9, 6, "t", "a", 1.5),
         ("2", "1", 9, 4, "u", "a", 1.6),  # another topic
         ("2", "1", 10, 1, "t", "a", 1.7),  # another epoch

@@ -20,7 +20,7 @@ START_US = 1_767_225_600_000_000
 
 @pytest.fixture(scope="session")
 def bronze(spark: Any) -> Any:
-    """Rows of bronze from `(topic, payload)` and anything else by name."""
+    """Return a function that builds rows of bronze from `topic` and `payload`, and other columns by name."""
 
     def build(*rows: dict[str, Any]) -> Any:
         blank = {"producer": "p", "received_at": START, "qos": 1, "retain": False, "dup": False}
@@ -37,7 +37,7 @@ def delivery(seq: int, **changes: Any) -> Delivery:
 
 
 @pytest.mark.spark
-def test_payloads_become_rows_and_copies_are_read_once(bronze: Any, check: Any) -> None:
+def test_payloads_become_rows_and_duplicates_are_read_once(bronze: Any, check: Any) -> None:
     topic = topic_for("delivery", "7")
     payload = encode("delivery", [delivery(1), delivery(2, published_at_us=START_US)])
     frame = bronze(
@@ -45,7 +45,7 @@ def test_payloads_become_rows_and_copies_are_read_once(bronze: Any, check: Any) 
         {"topic": topic, "payload": payload, "dup": True},  # the same batch again
         {"topic": topic_for("delivery", "8"), "payload": payload},  # another reporter
         {"topic": topic, "payload": encode("delivery", [delivery(3)])},
-        {"topic": topic, "payload": payload[:-1]},  # torn
+        {"topic": topic, "payload": payload[:-1]},  # truncated
         {
             "topic": topic_for("topology", "7"),
             "payload": encode("topology", [TopologyEvent(1, "join", "7", None, None)]),
@@ -154,7 +154,7 @@ def test_every_broken_rule_of_a_row_is_named_and_no_row_is_lost(make: Any) -> No
     )
     good = valid(rows, "silver_topology")
     assert good.schema == rows.schema
-    from pyspark.testing import assertDataFrameEqual  # brings pandas: not where tests are only collected
+    from pyspark.testing import assertDataFrameEqual  # loads pandas, so not at collection time
 
     assertDataFrameEqual(good, rows.where("event = 'join' or neighbour = '2'"))
     bad = quarantined(rows, "silver_topology").select("dataset", "reasons")
@@ -193,5 +193,5 @@ def test_rules_have_distinct_names_within_a_dataset() -> None:
         (b"a" * 1_000_000, "a" * SHOWN_CHARS_MAX + "… (1000000 in all)"),
     ],
 )
-def test_what_is_shown_is_printable_and_short(data: Any, text: Any) -> None:
+def test_shown_text_is_printable_and_short(data: Any, text: Any) -> None:
     assert show(data) == text

@@ -19,7 +19,7 @@ NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
 
 class Elements(HTMLParser):
-    """The elements of a page, their addresses and handlers, and its text outside scripts."""
+    """Parser that collects a page's elements, addresses and event handlers, and its text outside scripts."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Elements(HTMLParser):
 
 @pytest.fixture(scope="module")
 def evil_page(make: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A report over tables in which every text is an attack."""
+    """Return a report on tables in which every text is an attack."""
     path = tmp_path_factory.mktemp("report") / "deep" / "report.html"
     write_report(attacked_tables(make, EVIL), path, title=EVIL, now=NOW)
     return path.read_text(encoding="utf-8")
@@ -60,13 +60,13 @@ def test_attack_script_in_every_text_is_shown_as_text(evil_page: str) -> None:
     assert "img" not in page.tags
     assert not [name for name, _ in page.attributes if name.startswith("on")]
     assert page.text.count(EVIL) > 10
-    # Nothing of a table may close a script or begin one: what is left of the plots' data is escaped twice over.
+    # No table text may close or open a script; the remaining plot data is escaped twice.
     own = [script for script in page.scripts if "Plotly.newPlot" in script and len(script) < 1_000_000]
     assert own
     assert all("alert(1)" not in script or "<script" not in script for script in own)
 
 
-def test_the_page_needs_nothing_from_elsewhere(evil_page: str) -> None:
+def test_the_page_loads_nothing_from_elsewhere(evil_page: str) -> None:
     page = Elements(evil_page)
     addresses = [value for name, value in page.attributes if name in {"src", "href", "action"}]
     assert addresses == []
@@ -75,7 +75,7 @@ def test_the_page_needs_nothing_from_elsewhere(evil_page: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_report_over_nothing_says_so(make: Any, tmp_path: Path) -> None:
+def test_a_report_without_data_says_so(make: Any, tmp_path: Path) -> None:
     write_report(lambda name: make(TABLES[name], TABLES[name].names[0]), tmp_path / "empty.html", now=NOW)
     page = Elements((tmp_path / "empty.html").read_text(encoding="utf-8"))
     for heading in (
@@ -116,5 +116,5 @@ def test_figures_are_on_the_page_and_long_tables_are_cut_with_a_note(
 
     write_report(read, tmp_path / "report.html", now=NOW)
     text = Elements((tmp_path / "report.html").read_text(encoding="utf-8")).text
-    assert "99.5000%" in text  # 99 and 100 of 200: what was delivered beyond the owed does not lift it
+    assert "99.5000%" in text  # 99 and 100 of 200: deliveries beyond the expected ones do not raise the ratio
     assert "Only the first 2 rows are shown." in text

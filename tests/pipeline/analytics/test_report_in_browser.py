@@ -1,4 +1,4 @@
-"""The report in a real browser: it draws, runs nothing that is not its own, says no error, asks nobody for anything."""
+"""The report in a real browser: it draws, runs only its own scripts, logs no error and requests nothing."""
 
 import json
 import shutil
@@ -20,14 +20,14 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="There is no chromium in the PATH; install it to open the report."),
 ]
 
-# Each of these leaves a mark in the page and a line on the console, should it run.
+# Each of these would mark the page and write to the console if it ran.
 RAN = "document.documentElement.setAttribute('data-ran','yes');console.error('ran')"
 LOCAL = ("file:", "data:", "blob:", "chrome:")
 EVIL = f'</script><script>{RAN}</script><img src=x onerror="{RAN}">'
 
 
 class Page(HTMLParser):
-    """What became of the page: its elements after all scripts have run, and its text."""
+    """Parser for the page after all scripts have run: its elements and its text."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Page(HTMLParser):
 
 
 def open_page(path: Path, folder: Path) -> tuple[Page, list[str], list[str]]:
-    """The page as drawn, the lines of its console, and the addresses that were asked for."""
+    """Return the page as drawn, the lines of its console, and the addresses that it requested."""
     assert CHROMIUM is not None
     folder.mkdir(exist_ok=True)
     network = folder / "network.json"
@@ -61,7 +61,7 @@ def open_page(path: Path, folder: Path) -> tuple[Page, list[str], list[str]]:
             CHROMIUM,
             *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", f"--user-data-dir={folder / 'profile'}"),
             *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-            # The page must do without: nothing else of the browser may reach out either.
+            # The page must work without a network, and nothing else in the browser may use it either.
             "--host-resolver-rules=MAP * ~NOTFOUND",
             *("--enable-logging=stderr", f"--log-net-log={network}", "--virtual-time-budget=20000", "--dump-dom"),
             path.as_uri(),
@@ -74,7 +74,7 @@ def open_page(path: Path, folder: Path) -> tuple[Page, list[str], list[str]]:
     console = [line for line in result.stderr.splitlines() if ":CONSOLE" in line]
     events = json.loads(network.read_text(encoding="utf-8", errors="replace"))["events"]
     asked = [one["params"] for one in events if {"url", "initiator"} <= one.get("params", {}).keys()]
-    # What the browser asks on its own account (the time, updates) has no page for its origin.
+    # Requests of the browser itself (time, updates) do not have a page as their origin.
     by_page = {one["url"] for one in asked if one["initiator"] != "not an origin"}
     return Page(result.stdout), console, sorted(one for one in by_page if not one.startswith(LOCAL))
 
@@ -91,7 +91,7 @@ def test_attack_script_in_every_text_runs_nothing_in_a_browser(make: Any, tmp_pa
     assert page.count("svg", "main-svg") >= 3
 
 
-def test_the_browser_would_have_told_of_an_attack_that_ran(tmp_path: Path) -> None:
+def test_the_browser_test_detects_an_attack_that_ran(tmp_path: Path) -> None:
     (tmp_path / "open.html").write_text(f"<!doctype html><p>{EVIL.removeprefix('</script>')}", encoding="utf-8")
     (tmp_path / "asking.html").write_text('<img src="http://elsewhere.invalid/x.png">', encoding="utf-8")
     page, console, _ = open_page(tmp_path / "open.html", tmp_path / "first")

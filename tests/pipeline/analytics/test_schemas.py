@@ -31,7 +31,7 @@ def test_a_silver_table_has_its_contracts_fields_and_nullability(kind: str) -> N
 
 
 @pytest.mark.parametrize("name", sorted(TABLES))
-def test_the_arrow_schema_is_sparks_own_translation(name: str) -> None:
+def test_the_arrow_schema_equals_sparks_own_conversion(name: str) -> None:
     table = TABLES[name]
     assert table.arrow.equals(to_arrow_schema(table.struct, timezone="UTC"))
     for field, column in zip(table.arrow, table.columns, strict=True):
@@ -39,19 +39,19 @@ def test_the_arrow_schema_is_sparks_own_translation(name: str) -> None:
         assert column.type != "timestamp" or field.type == pa.timestamp("us", tz="UTC")
 
 
-def test_tables_are_named_after_their_layer_and_no_column_twice() -> None:
+def test_tables_are_named_after_their_layer_and_have_distinct_columns() -> None:
     assert all(name.startswith("silver_") for name in SILVER)
     assert all(name.startswith("gold_") for name in GOLD)
     assert all(len(set(table.names)) == len(table.names) for table in TABLES.values())
 
 
-def test_every_column_and_every_table_says_what_it_means() -> None:
+def test_every_column_and_every_table_has_a_meaning() -> None:
     for table in TABLES.values():
         assert table.row.endswith("."), table.name
         assert all(column.meaning for column in table.columns), table.name
 
 
-def test_no_meaning_is_left_of_a_field_that_is_gone() -> None:
+def test_every_meaning_belongs_to_a_field() -> None:
     names = {name for table in silver.TABLES.values() for name in table.names}
     assert set(silver.MEANINGS) <= names
 
@@ -60,13 +60,13 @@ def test_every_table_that_comes_from_outside_has_rules() -> None:
     assert set(RULES) == {f"silver_{kind}" for kind in KINDS} | {"silver_messages"}
 
 
-def test_the_page_of_tables_is_what_the_schemas_say() -> None:
+def test_the_page_of_tables_matches_the_schemas() -> None:
     assert (DOCS / "pipeline-tables.md").read_text(encoding="utf-8") == render(), (
         "make docs/pipeline-tables.md anew: python -m hanse.pipeline.schemas.document > docs/pipeline-tables.md"
     )
 
 
 @pytest.mark.spark
-def test_the_session_is_of_the_kind_that_was_asked_for(spark: SparkSession) -> None:
+def test_the_session_is_of_the_requested_kind(spark: SparkSession) -> None:
     is_connect = type(spark).__module__.startswith("pyspark.sql.connect")
     assert is_connect == (os.environ.get("HANSE_TEST_SPARK", "classic") != "classic")

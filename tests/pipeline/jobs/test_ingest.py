@@ -17,9 +17,7 @@ from hanse.pipeline.tables import bronze
 pytestmark = pytest.mark.spark
 
 
-def test_all_that_the_spool_holds_is_in_bronze_and_the_progress_says_how_far(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_ingest_moves_the_whole_spool_to_bronze_and_reports_progress(spark: SparkSession, tmp_path: Path) -> None:
     spool_rows(tmp_path / "spool", "p", [100] * 5)
     spool_rows(tmp_path / "spool", "q", [7])
     ingest = Ingest(tmp_path / "lake", {"spool": str(tmp_path / "spool"), "maxRowsPerBatch": "200"})
@@ -37,7 +35,7 @@ def test_all_that_the_spool_holds_is_in_bronze_and_the_progress_says_how_far(
     follow(lambda: start(spark, ingest, once=True), told.append)
     assert table.rows() == 557
 
-    # Compacted, by another writer than Spark, the table reads the same: times, bytes and nested properties.
+    # After compaction by delta-rs, the table reads the same: times, bytes and nested properties.
     before = sorted(table.read(spark).collect())
     assert table.compact()["numFilesRemoved"] > 1
     assert sorted(table.read(spark).collect()) == before
@@ -61,11 +59,11 @@ def test_a_query_that_fails_says_why_in_one_sentence(spark: SparkSession, tmp_pa
     [
         ({"bronze_mqtt": {"rows": 4000}}, 4000),  # classic
         ({"bronze_mqtt": {"values": [4000], "schema": {"type": "struct"}}}, 4000),  # over Connect
-        ({"bronze_mqtt": {"values": [None], "schema": {"type": "struct"}}}, 0),  # of no file
+        ({"bronze_mqtt": {"values": [None], "schema": {"type": "struct"}}}, 0),  # no file
         ({}, 7),
     ],
 )
-def test_progress_is_read_as_classic_and_connect_tell_it(observed: dict[str, object], rows: int) -> None:
+def test_progress_is_read_in_the_forms_of_classic_and_connect(observed: dict[str, object], rows: int) -> None:
     def offset(count: int) -> str:
         return json.dumps({"p": {"seg": 1, "pos": 8, "rows": count}})
 
@@ -74,13 +72,13 @@ def test_progress_is_read_as_classic_and_connect_tell_it(observed: dict[str, obj
     assert read_progress(SimpleNamespace(json=json.dumps(told))) == Progress(3, rows, rows / 2, 6000)
 
 
-def test_spark_errors_of_others_are_cut_to_a_sentence() -> None:
+def test_other_spark_errors_are_cut_to_a_sentence() -> None:
     assert str(explain(ValueError("first\nsecond"))) == "The query failed: first"
     assert str(explain(ValueError())) == "The query failed: ValueError"
 
 
 class Late:
-    """A query whose Python process did not connect in time."""
+    """Query whose Python process did not connect in time."""
 
     recentProgress: tuple[object, ...] = ()  # noqa: N815 - Spark's name
 
@@ -92,7 +90,7 @@ class Late:
 
 
 @pytest.mark.slow
-def test_a_query_whose_python_process_was_late_is_started_again(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_query_whose_python_process_was_late_is_restarted(spark: SparkSession, tmp_path: Path) -> None:
     spool_rows(tmp_path / "spool", "p", [10])
     ingest = Ingest(tmp_path / "lake", {"spool": str(tmp_path / "spool")})
     late = [Late()] * (STARTS_MAX - 1)

@@ -1,4 +1,4 @@
-"""Landing: the Parquet that a task of the ingest writes."""
+"""The Parquet files that a task of the ingest writes."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ def landed(reader: MqttStreamReader) -> list[dict[str, object]]:
     return [row for part in reader.partitions(start, end) for batch in reader.read(part) for row in batch.to_pylist()]
 
 
-def test_a_task_lands_its_rows_as_they_are_in_the_spool(tmp_path: Path) -> None:
+def test_a_task_writes_its_rows_unchanged(tmp_path: Path) -> None:
     spool_rows(tmp_path / "spool", "p", [100, 7])
     found = landed(reader_of(tmp_path / "spool", tmp_path / "into"))
     assert [one["rows"] for one in found] == [107]
@@ -37,7 +37,7 @@ def test_a_task_lands_its_rows_as_they_are_in_the_spool(tmp_path: Path) -> None:
     assert [(field.name, field.type) for field in table.schema] == [(field.name, field.type) for field in mqtt.ROW]
 
 
-def test_every_try_lands_in_a_file_of_its_own(tmp_path: Path) -> None:
+def test_every_attempt_writes_a_file_of_its_own(tmp_path: Path) -> None:
     spool_rows(tmp_path / "spool", "p", [10])
     reader = reader_of(tmp_path / "spool", tmp_path / "into")
     first, second = landed(reader), landed(reader)
@@ -45,13 +45,13 @@ def test_every_try_lands_in_a_file_of_its_own(tmp_path: Path) -> None:
     assert len(list((tmp_path / "into").iterdir())) == 2
 
 
-def test_a_task_whose_rows_are_all_filtered_out_lands_no_file(tmp_path: Path) -> None:
+def test_a_task_whose_rows_are_all_filtered_out_writes_no_file(tmp_path: Path) -> None:
     spool_rows(tmp_path / "spool", "p", [10])
     assert landed(reader_of(tmp_path / "spool", tmp_path / "into", topics="elsewhere/#")) == []
     assert not (tmp_path / "into").exists()
 
 
-def test_a_task_holds_a_row_group_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_holds_at_most_one_row_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "ROW_GROUP_BYTES", 50_000)
     batches = [mqtt.conform(rows("p", first, 100)) for first in range(0, 3000, 100)]
     taken = 0
@@ -70,7 +70,7 @@ def test_a_task_holds_a_row_group_and_no_more(tmp_path: Path, monkeypatch: pytes
     assert largest * batches[0].nbytes / 100 < 50_000 + batches[0].nbytes
 
 
-def test_landing_needs_a_directory_and_checks_the_other_options() -> None:
+def test_the_files_source_needs_a_directory_and_checks_the_other_options() -> None:
     source = MqttFilesSource({"spool": "/nowhere"})
     with pytest.raises(LocalError, match="needs the option into"):
         source.streamReader(source.schema())

@@ -29,9 +29,7 @@ def pid_of(helper: CollectorHelper) -> int:
     return helper._process.pid
 
 
-def test_a_helper_that_is_killed_is_started_again_and_ends_when_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_helper_is_restarted_and_stops_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hanse.pipeline.sources.helper._RESTART_INTERVAL_S", 0.0)
     with Mosquitto("max_queued_messages 0") as broker:
         helper = CollectorHelper(settings(broker.url, tmp_path))
@@ -67,7 +65,7 @@ def test_the_password_is_on_no_command_line_and_in_no_environment(tmp_path: Path
         assert not path.is_file() or b"s3cret-9" not in path.read_bytes()
 
 
-def test_a_broker_that_is_not_there_is_said_after_the_deadline(tmp_path: Path) -> None:
+def test_an_unreachable_broker_is_reported_after_the_deadline(tmp_path: Path) -> None:
     helper = CollectorHelper(settings(f"mqtt://127.0.0.1:{free_port()}", tmp_path))
     try:
         with pytest.raises(Unavailable, match=r"was not subscribed within 3 s: .*cannot be reached"):
@@ -76,7 +74,7 @@ def test_a_broker_that_is_not_there_is_said_after_the_deadline(tmp_path: Path) -
         helper.stop()
 
 
-def test_a_login_that_is_refused_is_the_callers_error(tmp_path: Path) -> None:
+def test_a_refused_login_is_a_local_error(tmp_path: Path) -> None:
     with Mosquitto(anonymous=False) as broker:
         helper = CollectorHelper(settings(broker.url, tmp_path, username="u", password="wrong"))
         try:

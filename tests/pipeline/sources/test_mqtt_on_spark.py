@@ -1,4 +1,4 @@
-"""The source and the sink as users write them, on a real session."""
+"""The source and the sink as users call them, in a real session."""
 
 import os
 from pathlib import Path
@@ -32,7 +32,7 @@ def seqs(frame: DataFrame) -> list[int]:
     return sorted(row.seq for row in frame.select("seq").collect())
 
 
-def test_a_batch_read_has_every_row_as_the_contract_says(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_batch_read_returns_every_row_in_the_schema(spark: SparkSession, tmp_path: Path) -> None:
     spool_rows(tmp_path, "p", [100, 7], received_us=HOUR_US)
     frame = read(spark, tmp_path)
     assert frame.schema == mqtt.struct_type()
@@ -60,7 +60,7 @@ def test_a_batch_read_can_be_narrowed_by_time_topic_and_producer(spark: SparkSes
 @pytest.mark.slow
 def test_filters_of_the_query_prune_blocks_and_stay_exact(spark: SparkSession, tmp_path: Path) -> None:
     spool_rows(tmp_path, "p", [10] * 5)
-    # The damaged block lies outside what is asked for: with pruning it is never opened.
+    # The damaged block lies outside the requested time: with pruning it is never opened.
     path = next((tmp_path / "p").glob("*.seg"))
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
@@ -81,7 +81,9 @@ def test_filters_of_the_query_prune_blocks_and_stay_exact(spark: SparkSession, t
         ({"url": "mqtt://h", "topics": "a"}, "takes no url"),
     ],
 )
-def test_a_wrong_option_is_said_before_anything_runs(spark: SparkSession, options: dict[str, str], says: str) -> None:
+def test_a_wrong_option_is_refused_before_anything_runs(
+    spark: SparkSession, options: dict[str, str], says: str
+) -> None:
     with pytest.raises(AnalysisException, match=says):
         spark.read.format("mqtt").options(**options).load().count()
 
@@ -92,7 +94,7 @@ def test_a_schema_of_the_users_own_is_refused(spark: SparkSession) -> None:
 
 
 @pytest.mark.slow
-def test_a_stream_goes_on_where_its_checkpoint_left_off_and_shows_its_lag(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_stream_resumes_at_its_checkpoint_and_shows_its_lag(spark: SparkSession, tmp_path: Path) -> None:
     spool = tmp_path / "spool"
 
     def drain() -> list[Progress]:
@@ -119,7 +121,7 @@ def test_a_stream_goes_on_where_its_checkpoint_left_off_and_shows_its_lag(spark:
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_a_url_and_topics_are_all_a_user_needs(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_stream_needs_only_a_url_and_topics(spark: SparkSession, tmp_path: Path) -> None:
     options = {"topics": "t/#", "spool": str(tmp_path / "spool"), "clientId": "mine"}
     with Mosquitto(*BROKER) as broker:
         query = (
@@ -137,7 +139,7 @@ def test_a_url_and_topics_are_all_a_user_needs(spark: SparkSession, tmp_path: Pa
             publish(broker.url, [("t/a", str(n).encode()) for n in range(300)])
             wait_for("300 rows", lambda: spark.table("all_a_user_needs").count() >= 300)
             assert _numbers(spark.table("all_a_user_needs")) == list(range(300))
-            # The collector is killed: the source starts another, and nothing is lost or doubled.
+            # The collector is killed: the source starts another, and nothing is lost or duplicated.
             status = read_status(tmp_path / "spool", "mine")
             assert status is not None
             os.kill(status.pid, 9)
@@ -147,7 +149,7 @@ def test_a_url_and_topics_are_all_a_user_needs(spark: SparkSession, tmp_path: Pa
             pid = read_status(tmp_path / "spool", "mine")
         finally:
             query.stop()
-        # It ends with the query, without being told.
+        # It ends with the query, without a stop call.
         assert pid is not None
         wait_for("the collector's end", lambda: _state(tmp_path / "spool", "mine") is None)
     spark.catalog.dropTempView("all_a_user_needs")
@@ -164,7 +166,7 @@ def _state(spool: Path, producer: str) -> str | None:
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_available_now_with_a_url_takes_what_the_broker_had_kept(spark: SparkSession, tmp_path: Path) -> None:
+def test_available_now_with_a_url_reads_the_brokers_queued_messages(spark: SparkSession, tmp_path: Path) -> None:
     def run(url: str) -> int:
         query = (
             spark.readStream.format("mqtt")
@@ -206,7 +208,7 @@ def test_a_login_that_the_broker_refuses_ends_the_query_with_the_brokers_reason(
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_rows_are_published_and_come_back_as_they_were(spark: SparkSession, tmp_path: Path) -> None:
+def test_rows_are_published_and_return_unchanged(spark: SparkSession, tmp_path: Path) -> None:
     spool_rows(tmp_path / "in", "p", [500])
     with Mosquitto(*BROKER) as broker:
         collecting = (
@@ -263,7 +265,7 @@ def test_rows_are_published_and_come_back_as_they_were(spark: SparkSession, tmp_
         ("topic, payload, cast(qos as string) qos", {}, "qos is string"),
     ],
 )
-def test_rows_that_cannot_be_published_are_refused_before_any_is(
+def test_columns_that_cannot_be_published_are_refused_before_any_row(
     spark: SparkSession, tmp_path: Path, columns: str, options: dict[str, str], says: str
 ) -> None:
     spool_rows(tmp_path, "p", [3])

@@ -29,7 +29,7 @@ def test_option_names_are_case_insensitive_and_load_takes_the_spool_as_its_path(
     assert options.fail_on_data_loss is False
 
 
-def test_a_url_and_topics_make_a_collector_with_a_stable_name() -> None:
+def test_a_url_and_topics_define_a_collector_with_a_stable_name() -> None:
     given = {"url": "mqtt://h:1883", "topics": " a/#, b/+ ,a/b", "spool": "/s", "retention": "2h"}
     one, two = ReadOptions.parse(given).collector, ReadOptions.parse(given).collector
     assert one is not None
@@ -78,7 +78,7 @@ def test_times_without_a_zone_are_utc() -> None:
         ({"url": "mqtt://h", "topics": "a", "qos": "one"}, "whole number"),
         ({"url": "mqtt://h", "topics": "a", "password": "p"}, "without a username"),
         ({"url": "mqtt://h", "topics": "a", "certFile": "/c"}, "both certFile and keyFile"),
-        ({"url": "mqtt://h", "topics": "a", "caFile": "/nosuch"}, "no file here"),
+        ({"url": "mqtt://h", "topics": "a", "caFile": "/nosuch"}, "not a file on this machine"),
         ({"url": "mqtt://h", "topics": "a", "clientId": "a/b"}, "cannot name a producer"),
         ({"url": "mqtt://h", "topics": "a", "retention": "7"}, "expected a duration"),
         ({"username": "u"}, "there is no url"),
@@ -88,13 +88,13 @@ def test_times_without_a_zone_are_utc() -> None:
         ({"minPartitions": "0"}, "from 1"),
         ({"startingOffsets": "newest"}, "expected earliest, latest"),
         ({"startingOffsets": "[]"}, "expected earliest, latest"),
-        ({"startingOffsets": '{"p": 3}'}, "no spool offset"),
+        ({"startingOffsets": '{"p": 3}'}, "not a spool offset"),
         ({"failOnDataLoss": "no"}, "true or false"),
         ({"since": "yesterday"}, "expected a time"),
         ({"consumer": "a b"}, "cannot name a consumer"),
     ],
 )
-def test_a_wrong_option_is_refused_with_what_it_should_be(options: dict[str, str], says: str) -> None:
+def test_a_wrong_option_is_refused_with_the_expected_value(options: dict[str, str], says: str) -> None:
     with pytest.raises(LocalError, match=says):
         ReadOptions.parse(options)
 
@@ -114,7 +114,7 @@ def test_a_wrong_option_of_a_writer_is_refused(options: dict[str, str], says: st
         WriteOptions.parse(options)
 
 
-def test_what_spark_adds_to_a_writers_options_is_let_through(tmp_path: Path) -> None:
+def test_options_that_spark_adds_for_a_writer_are_accepted(tmp_path: Path) -> None:
     options = WriteOptions.parse({"url": "mqtt://h", "checkpointLocation": str(tmp_path), "appId": "x"})
     assert (options.app_id, options.qos, options.retain) == ("x", 1, False)
 
@@ -141,13 +141,11 @@ def test_every_option_of_the_source_is_explained() -> None:
         ("a", "a/#", False),
     ],
 )
-def test_one_filter_covers_another_when_it_matches_all_that_the_other_does(
-    wide: str, narrow: str, is_covered: bool
-) -> None:
+def test_a_filter_covers_another_if_it_matches_every_topic_of_it(wide: str, narrow: str, is_covered: bool) -> None:
     assert covers(wide, narrow) is is_covered
 
 
-def test_filters_that_others_cover_are_left_out() -> None:
+def test_covered_filters_are_left_out() -> None:
     assert split_filters("a/b,a/#,c,c,a/b/c") == ("a/#", "c")
 
 
@@ -161,6 +159,6 @@ def test_durations_have_units() -> None:
     ]
 
 
-def test_addresses_as_the_papers_write_them_are_taken() -> None:
+def test_addresses_in_the_papers_form_are_accepted() -> None:
     for url in ("tcp://h:1", "ssl://h:1", "mqtts://h", "mqtt://[::1]:1883"):
         assert check_url(url) == url

@@ -45,7 +45,7 @@ def matches(filters: list[str], topic: str) -> bool:
         ("ä/+", "ä/ö", True),
     ],
 )
-def test_rows_are_kept_as_the_standard_matches_topics(one: str, topic: str, is_match: bool) -> None:
+def test_rows_are_selected_by_the_standards_topic_matching(one: str, topic: str, is_match: bool) -> None:
     assert matches([one], topic) is is_match
     assert matches(["no/such", one], topic) is is_match
 
@@ -71,7 +71,7 @@ def by_levels(wanted: list[str], levels: list[str]) -> bool:
     return len(wanted) == len(levels) and all(w in {"+", found} for w, found in zip(wanted, levels, strict=True))
 
 
-def test_a_spooled_row_conforms_to_what_spark_expects_to_the_nullability() -> None:
+def test_a_spooled_row_conforms_to_sparks_schema_including_nullability() -> None:
     from pyspark.sql.pandas.types import to_arrow_schema
 
     batch = conform(rows("p", 0, 5))
@@ -80,7 +80,7 @@ def test_a_spooled_row_conforms_to_what_spark_expects_to_the_nullability() -> No
     assert "packet_id" not in batch.schema.names
 
 
-def test_a_block_of_an_older_contract_gets_nulls_for_what_it_lacks() -> None:
+def test_a_block_of_an_older_schema_gets_nulls_for_missing_columns() -> None:
     old = rows("p", 0, 5).drop_columns(["hops", "packet_id"])
     batch = conform(old)
     assert batch.schema.equals(ROW)
@@ -88,7 +88,7 @@ def test_a_block_of_an_older_contract_gets_nulls_for_what_it_lacks() -> None:
     assert batch.column("seq").to_pylist() == [0, 1, 2, 3, 4]
 
 
-def test_the_spool_adds_one_column_to_the_contract() -> None:
+def test_the_spool_adds_one_column_to_the_schema() -> None:
     assert SPOOLED_ROW.names == [*ROW.names, "packet_id"]
 
 
@@ -96,7 +96,7 @@ def part(size: int) -> Slice:
     return Slice("/s", "p", SegmentName(1, 0), 0, size, 0, 1)
 
 
-def test_slices_are_shared_in_order_among_tasks_of_about_equal_size() -> None:
+def test_slices_are_distributed_in_order_over_tasks_of_about_equal_size() -> None:
     def sizes(*slices: int, tasks: int) -> list[list[int]]:
         return [[one.end_pos for one in task] for task in pack([part(size) for size in slices], tasks)]
 
@@ -119,6 +119,6 @@ def test_tasks_are_cut_for_the_cores_but_never_tiny_nor_huge() -> None:
     assert [count_tasks(size, 4) for size in (0, 10, 3 * mib, 20 * mib, 512 * mib, 513 * mib)] == [0, 1, 3, 4, 4, 8]
 
 
-def test_a_filter_that_looks_like_an_expression_is_taken_literally() -> None:
+def test_expression_characters_in_a_filter_are_literal() -> None:
     assert re.escape("a+b") in topic_regex(["x/a+b"]) or matches([r"x/[a]"], "x/[a]")
     assert not matches([r"x/[a]"], "x/a")

@@ -1,4 +1,4 @@
-"""The streaming reader as Spark drives it, without Spark: the same object, the same calls."""
+"""The streaming reader as Spark calls it, but without Spark: the same object, the same calls."""
 
 import json
 import pickle
@@ -26,7 +26,7 @@ def rows_of(offset: dict[str, Any]) -> dict[str, int]:
 def read(source: MqttStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[tuple[str, int]]:
     found = []
     for partition in source.partitions(start, end):
-        # As Spark does: the task gets pickled copies.
+        # As in Spark, the task gets pickled copies.
         task_reader, task = pickle.loads(pickle.dumps((source, partition)))
         for batch in task_reader.read(task):
             found += list(zip(batch.column("producer").to_pylist(), batch.column("seq").to_pylist(), strict=True))
@@ -51,7 +51,7 @@ def test_every_row_of_every_producer_is_read_once_in_batches_of_the_limit(tmp_pa
     assert batches >= 5
 
 
-def test_a_limit_is_shared_so_that_a_large_producer_does_not_starve_a_small_one(tmp_path: Path) -> None:
+def test_a_limit_is_divided_so_that_a_large_producer_does_not_starve_a_small_one(tmp_path: Path) -> None:
     spool_rows(tmp_path, "large", [10] * 100)
     spool_rows(tmp_path, "small", [10] * 3)
     source = reader(tmp_path)
@@ -59,7 +59,7 @@ def test_a_limit_is_shared_so_that_a_large_producer_does_not_starve_a_small_one(
     assert rows_of(end) == {"large": 70, "small": 30}
 
 
-def test_bytes_limit_a_batch_too(tmp_path: Path) -> None:
+def test_a_batch_is_limited_in_bytes_too(tmp_path: Path) -> None:
     ends = spool_rows(tmp_path, "p", [100] * 10)
     source = reader(tmp_path)
     start = source.initialOffset()
@@ -87,7 +87,7 @@ def test_an_empty_spool_has_nothing_to_read_until_a_producer_appears(tmp_path: P
     assert [seq for _, seq in read(source, start, end)] == [0, 1, 2, 3, 4]
 
 
-def test_available_now_reads_what_was_there_when_it_began(tmp_path: Path) -> None:
+def test_available_now_reads_only_rows_present_at_its_start(tmp_path: Path) -> None:
     spool_rows(tmp_path, "p", [100] * 3)
     source = reader(tmp_path)
     source.prepareForTriggerAvailableNow()
@@ -98,7 +98,7 @@ def test_available_now_reads_what_was_there_when_it_began(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("starting", "rows"), [("earliest", 5), ("latest", 0), ("offset", 2)])
-def test_a_query_begins_where_it_is_told(tmp_path: Path, starting: str, rows: int) -> None:
+def test_a_query_begins_at_its_starting_offset(tmp_path: Path, starting: str, rows: int) -> None:
     ends = spool_rows(tmp_path, "p", [3, 2])
     if starting == "offset":
         starting = json.dumps({"p": ends[0].to_json()})
@@ -113,13 +113,13 @@ def test_one_producer_can_be_chosen(tmp_path: Path) -> None:
     assert {producer for producer, _ in found} == {"q"}
 
 
-def test_topics_without_a_url_keep_what_matches(tmp_path: Path) -> None:
+def test_topics_without_a_url_filter_the_rows(tmp_path: Path) -> None:
     spool_rows(tmp_path, "p", [20])
     found, _ = drain(reader(tmp_path, topics="plant/1,plant/3"), ReadMaxRows(100))
     assert [seq for _, seq in found] == [n for n in range(20) if n % 4 in {1, 3}]
 
 
-def test_the_same_range_gives_the_same_tasks_after_more_has_come(tmp_path: Path) -> None:
+def test_the_same_range_gives_the_same_tasks_after_more_rows_arrived(tmp_path: Path) -> None:
     spool_rows(tmp_path, "p", [50] * 4, segment_bytes_max=10_000)
     source = reader(tmp_path)
     start = source.initialOffset()
@@ -144,7 +144,7 @@ def test_many_rows_are_cut_into_tasks_for_the_cores(tmp_path: Path) -> None:
     assert len(tasks) >= 3
 
 
-def test_a_commit_leaves_the_consumers_mark(tmp_path: Path) -> None:
+def test_a_commit_saves_the_consumers_mark(tmp_path: Path) -> None:
     spool_rows(tmp_path, "p", [5])
     end = reader(tmp_path).latestOffset({}, ReadMaxRows(100))
     reader(tmp_path).commit(end)
@@ -153,7 +153,7 @@ def test_a_commit_leaves_the_consumers_mark(tmp_path: Path) -> None:
     assert load_marks(tmp_path)["bronze"]["p"].rows == 5
 
 
-def test_rows_deleted_before_they_were_read_stop_the_query_unless_told_to_go_on(tmp_path: Path) -> None:
+def test_rows_deleted_before_they_were_read_stop_the_query_unless_configured_otherwise(tmp_path: Path) -> None:
     ends = spool_rows(tmp_path, "p", [5, 5, 5], segment_bytes_max=1)
     start = {"p": {"seg": 1, "pos": 0, "rows": 0}}
     min((tmp_path / "p").glob("*.seg")).unlink()

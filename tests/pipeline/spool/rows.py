@@ -1,4 +1,4 @@
-"""Small batches and spools for the spool's tests."""
+"""Small batches and spools for the tests of the spool."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ def batch(first: int, count: int, size: int = 8) -> pa.RecordBatch:
 
 
 def fill(writer: SpoolWriter, sizes: list[int], received_us: int = 0) -> list[Position]:
-    """One block a size; block n is received at `received_us + n`."""
+    """Append one block per size; block n is received at `received_us + n`."""
     ends = []
     for n, count in enumerate(sizes):
         at = received_us + n

@@ -11,12 +11,12 @@ HOUR_US = 3_600_000_000
 
 @pytest.fixture
 def ends(tmp_path: Path) -> list[Position]:
-    """Four segments of one block each, received at 0, 1, 2 and 3 microseconds."""
+    """Write four segments with one block each, received at 0, 1, 2 and 3 microseconds."""
     with SpoolWriter(tmp_path, "p", limits=SpoolLimits(segment_bytes_max=1, free_bytes_min=0)) as writer:
         return fill(writer, [2, 3, 4, 5])
 
 
-def test_what_every_consumer_is_past_and_is_old_goes_but_never_the_last_segment(
+def test_old_segments_that_all_consumers_have_read_are_deleted_except_the_last(
     tmp_path: Path, ends: list[Position]
 ) -> None:
     save_mark(tmp_path, "a", {"p": ends[3]})
@@ -28,7 +28,7 @@ def test_what_every_consumer_is_past_and_is_old_goes_but_never_the_last_segment(
     assert len(list((tmp_path / "p").glob("*.idx"))) == 1
 
 
-def test_the_slowest_consumer_holds_segments_back_and_is_named(tmp_path: Path, ends: list[Position]) -> None:
+def test_the_slowest_consumer_keeps_segments_and_is_named(tmp_path: Path, ends: list[Position]) -> None:
     save_mark(tmp_path, "fast", {"p": ends[3]})
     save_mark(tmp_path, "slow", {"p": ends[0]})
     report = sweep(tmp_path, now_us=HOUR_US, age_s_min=60)
@@ -36,14 +36,14 @@ def test_the_slowest_consumer_holds_segments_back_and_is_named(tmp_path: Path, e
     assert numbers(tmp_path, "p") == list(range(2, 14))
 
 
-def test_a_consumer_that_does_not_know_the_producer_yet_holds_all_of_it(tmp_path: Path, ends: list[Position]) -> None:
+def test_a_consumer_without_a_mark_for_a_producer_keeps_all_its_segments(tmp_path: Path, ends: list[Position]) -> None:
     assert ends
     save_mark(tmp_path, "new", {})
     assert sweep(tmp_path, now_us=HOUR_US, age_s_min=60).held_back_by == ("new",)
     assert numbers(tmp_path, "p") == list(range(14))
 
 
-def test_a_consumer_that_is_forgotten_holds_nothing_back(tmp_path: Path, ends: list[Position]) -> None:
+def test_a_forgotten_consumer_keeps_no_segments(tmp_path: Path, ends: list[Position]) -> None:
     assert ends
     save_mark(tmp_path, "gone", {})
     assert forget_mark(tmp_path, "gone") is True
@@ -51,7 +51,7 @@ def test_a_consumer_that_is_forgotten_holds_nothing_back(tmp_path: Path, ends: l
     assert sweep(tmp_path, now_us=HOUR_US, age_s_min=60).segments_deleted == 3
 
 
-def test_what_is_young_stays_though_all_have_read_it(tmp_path: Path, ends: list[Position]) -> None:
+def test_recent_segments_stay_even_if_all_consumers_have_read_them(tmp_path: Path, ends: list[Position]) -> None:
     save_mark(tmp_path, "a", {"p": ends[3]})
     assert sweep(tmp_path, now_us=60_000_001, age_s_min=60).segments_deleted == 1
     assert sweep(tmp_path, now_us=60_000_001, age_s_min=60).segments_deleted == 0
@@ -81,7 +81,7 @@ def test_a_mark_that_cannot_be_read_stops_the_sweep(tmp_path: Path, ends: list[P
     assert numbers(tmp_path, "p") == list(range(14))
 
 
-def test_a_writer_goes_on_after_a_sweep(tmp_path: Path, ends: list[Position]) -> None:
+def test_a_writer_continues_after_a_sweep(tmp_path: Path, ends: list[Position]) -> None:
     assert ends
     sweep(tmp_path, now_us=HOUR_US, age_s_min=60)
     with SpoolWriter(tmp_path, "p", limits=SpoolLimits(free_bytes_min=0)) as writer:

@@ -76,7 +76,7 @@ def test_an_index_record_that_is_not_whole_is_not_visible(tmp_path: Path) -> Non
     end=st.integers(0, len(SIZES) - 1),
 )
 @settings(max_examples=examples(300), deadline=None)
-def test_a_batch_goes_as_far_as_both_limits_allow_and_at_least_one_block(
+def test_a_batch_extends_as_far_as_both_limits_allow_but_at_least_one_block(
     spool: tuple[Path, list[Position]], start: int, rows_max: int | None, bytes_max: int | None, end: int
 ) -> None:
     root, ends = spool
@@ -112,7 +112,7 @@ def test_slices_hold_every_row_between_two_positions_once_and_in_order(
     assert sum(part.rows for part in parts) == len(found)
 
 
-def test_blocks_outside_the_times_asked_for_are_left_out(spool: tuple[Path, list[Position]]) -> None:
+def test_blocks_outside_the_requested_times_are_left_out(spool: tuple[Path, list[Position]]) -> None:
     root, ends = spool
     reader = SpoolReader(root, "p")
     parts = reader.slices(reader.head(), reader.tail(), received_us_min=3, received_us_max=5)
@@ -120,7 +120,7 @@ def test_blocks_outside_the_times_asked_for_are_left_out(spool: tuple[Path, list
     assert found == list(range(ends[2].rows, ends[5].rows))
 
 
-def test_the_position_at_a_time_is_the_first_block_that_reaches_it(spool: tuple[Path, list[Position]]) -> None:
+def test_the_position_at_a_time_is_the_first_block_received_then_or_later(spool: tuple[Path, list[Position]]) -> None:
     root, ends = spool
     reader = SpoolReader(root, "p")
     assert reader.position_at(-1).rows == 0
@@ -141,7 +141,7 @@ def test_a_flipped_bit_anywhere_in_a_block_is_an_error_not_a_row(tmp_path: Path)
             numbers(tmp_path, "p")
 
 
-def test_damaged_blocks_are_left_out_when_asked_and_each_is_told(tmp_path: Path) -> None:
+def test_damaged_blocks_are_skipped_on_request_and_each_is_reported(tmp_path: Path) -> None:
     with SpoolWriter(tmp_path, "p", limits=ROOMY) as writer:
         first, second, _ = fill(writer, [2, 3, 4])
     path = next((tmp_path / "p").glob("*.seg"))
@@ -175,7 +175,7 @@ def test_a_damaged_index_below_its_end_is_an_error(tmp_path: Path) -> None:
         SpoolReader(tmp_path, "p").tail()
 
 
-def test_rows_that_were_deleted_before_they_were_read_are_told(tmp_path: Path) -> None:
+def test_rows_deleted_before_they_were_read_raise_an_error(tmp_path: Path) -> None:
     with SpoolWriter(tmp_path, "p", limits=SpoolLimits(segment_bytes_max=1, free_bytes_min=0)) as writer:
         ends = fill(writer, [2, 3, 4])
     oldest = min((tmp_path / "p").glob("*.seg"))
@@ -186,11 +186,11 @@ def test_rows_that_were_deleted_before_they_were_read_are_told(tmp_path: Path) -
         reader.advance(START, end=ends[-1])
     with pytest.raises(SpoolGoneError, match="the segment was deleted"):
         list(read_slice(part))
-    # The end of a segment that is gone is where the next one begins.
+    # The end of a deleted segment equals the start of the next one.
     assert reader.advance(ends[0], end=ends[-1]) == ends[-1]
 
 
-def test_an_executor_that_cannot_see_the_spool_is_told_why(tmp_path: Path) -> None:
+def test_an_executor_that_cannot_see_the_spool_explains_why(tmp_path: Path) -> None:
     with SpoolWriter(tmp_path / "here", "p", limits=ROOMY) as writer:
         fill(writer, [2])
     reader = SpoolReader(tmp_path / "here", "p")
@@ -202,13 +202,13 @@ def test_an_executor_that_cannot_see_the_spool_is_told_why(tmp_path: Path) -> No
 
 def test_an_offset_of_another_spool_is_refused(spool: tuple[Path, list[Position]]) -> None:
     root, ends = spool
-    with pytest.raises(LocalError, match="no block boundary"):
+    with pytest.raises(LocalError, match="not a block boundary"):
         SpoolReader(root, "p").advance(Position(1, 17, 1), end=ends[-1])
 
 
 @pytest.mark.parametrize(
     "value", [None, 3, {}, {"seg": 1}, {"seg": 1, "pos": -1, "rows": 0}, {"seg": True, "pos": 0, "rows": 0}]
 )
-def test_what_is_no_offset_is_refused(value: object) -> None:
-    with pytest.raises(LocalError, match="no spool offset"):
+def test_invalid_offsets_are_refused(value: object) -> None:
+    with pytest.raises(LocalError, match="not a spool offset"):
         Position.from_json(value)

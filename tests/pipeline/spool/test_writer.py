@@ -31,7 +31,7 @@ def index(root: Path, n: int = 0) -> Path:
     return sorted((root / "p").glob("*.idx"))[n]
 
 
-def test_what_was_appended_is_read_in_order_and_after_reopening(tmp_path: Path) -> None:
+def test_appended_rows_are_read_in_order_also_after_reopening(tmp_path: Path) -> None:
     with SpoolWriter(tmp_path, "p", limits=ROOMY) as writer:
         fill(writer, [3, 1, 5])
         assert numbers(tmp_path, "p") == list(range(9))
@@ -80,7 +80,7 @@ def test_compressed_blocks_read_like_any_other(tmp_path: Path, compression: str)
     assert numbers(tmp_path, "p") == list(range(100))
 
 
-def test_a_second_writer_is_refused_while_the_first_lives(tmp_path: Path) -> None:
+def test_a_second_writer_is_refused_while_the_first_is_open(tmp_path: Path) -> None:
     with SpoolWriter(tmp_path, "p", limits=ROOMY):
         with pytest.raises(SpoolLockedError, match=f"process {os.getpid()}"):
             SpoolWriter(tmp_path, "p", limits=ROOMY)
@@ -89,7 +89,7 @@ def test_a_second_writer_is_refused_while_the_first_lives(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["", ".hidden", "../up", "a/b", "-x", "a" * 129, "ä"])
-def test_a_producer_name_that_is_no_file_name_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_producer_name_that_is_not_a_valid_file_name_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(LocalError, match="cannot name a producer"):
         SpoolWriter(tmp_path, name)
 
@@ -134,7 +134,7 @@ def test_an_index_that_lags_is_completed_from_the_segment(tmp_path: Path, kept: 
     assert numbers(tmp_path, "p") == list(range(7))
 
 
-def test_a_damaged_index_is_built_anew_on_opening(tmp_path: Path) -> None:
+def test_a_damaged_index_is_rebuilt_on_opening(tmp_path: Path) -> None:
     with SpoolWriter(tmp_path, "p", limits=ROOMY) as writer:
         fill(writer, [3, 4, 5])
     records = index(tmp_path).read_bytes()
@@ -167,7 +167,7 @@ def test_a_segment_shorter_than_its_index_is_refused(tmp_path: Path) -> None:
 
 @contextmanager
 def file_size_limit(bytes_max: int) -> Iterator[None]:
-    """The kernel's own refusal, with a partial write before it, as on a disk that fills up."""
+    """Limit the file size, so that the kernel refuses after a partial write, as on a disk that fills up."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_max, hard))
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -183,7 +183,7 @@ def test_a_full_disk_shows_nothing_of_the_block_and_the_same_append_works_later(
         fill(writer, [3])
         before = writer.position
         for room in (1, HEADER_BYTES, HEADER_BYTES + 100):
-            with file_size_limit(before.pos + room), pytest.raises(SpoolFullError, match="Make room"):
+            with file_size_limit(before.pos + room), pytest.raises(SpoolFullError, match="Free space"):
                 fill(writer, [50])
             assert writer.position == before
             assert segment(tmp_path).stat().st_size == before.pos
@@ -192,11 +192,11 @@ def test_a_full_disk_shows_nothing_of_the_block_and_the_same_append_works_later(
     assert numbers(tmp_path, "p") == list(range(53))
 
 
-def test_a_full_disk_at_the_index_takes_the_block_back_too(tmp_path: Path) -> None:
+def test_a_full_disk_at_the_index_undoes_the_block_too(tmp_path: Path) -> None:
     with SpoolWriter(tmp_path, "p", limits=ROOMY) as writer:
         fill(writer, [1] * 60)
         before = writer.position
-        # The index is longer than this limit, the segment of a fresh roll is not.
+        # The index is longer than this limit, but the new segment is not.
         writer.limits = SpoolLimits(segment_bytes_max=1, free_bytes_min=0)
         fill(writer, [1])
         rolled = writer.position
@@ -214,17 +214,17 @@ def test_a_full_disk_at_the_index_takes_the_block_back_too(tmp_path: Path) -> No
     assert numbers(tmp_path, "p") == list(range(82))
 
 
-def test_room_that_is_to_stay_free_stays_free(tmp_path: Path) -> None:
+def test_the_minimum_free_space_is_preserved(tmp_path: Path) -> None:
     room = os.statvfs(tmp_path)
     limits = SpoolLimits(free_bytes_min=room.f_blocks * room.f_frsize)
     with (
         SpoolWriter(tmp_path, "p", limits=limits) as writer,
-        pytest.raises(SpoolFullError, match="are to stay free"),
+        pytest.raises(SpoolFullError, match="must stay free"),
     ):
         fill(writer, [1])
 
 
-def test_the_quota_refuses_and_deleting_segments_makes_room(tmp_path: Path) -> None:
+def test_a_full_quota_refuses_until_segments_are_deleted(tmp_path: Path) -> None:
     limits = SpoolLimits(free_bytes_min=0, spool_bytes_max=4000, segment_bytes_max=1)
     with SpoolWriter(tmp_path, "p", limits=limits) as writer:
         with pytest.raises(SpoolFullError, match="quota of 4000"):
@@ -237,10 +237,10 @@ def test_the_quota_refuses_and_deleting_segments_makes_room(tmp_path: Path) -> N
     assert numbers(tmp_path, "p") == list(range(1, kept + 1))
 
 
-def test_after_a_failed_sync_the_writer_is_broken_until_opened_anew(tmp_path: Path) -> None:
+def test_after_a_failed_sync_the_writer_is_broken_until_reopened(tmp_path: Path) -> None:
     writer = SpoolWriter(tmp_path, "p", limits=ROOMY)
     fill(writer, [2])
-    # A pipe cannot be synced: the kernel itself says no.
+    # A pipe cannot be synced, so the kernel itself returns the error.
     read_end, write_end = os.pipe()
     kept, writer._seg_fd = writer._seg_fd, write_end
     with pytest.raises(SpoolBrokenError, match="durable"):
@@ -267,7 +267,7 @@ with SpoolWriter(sys.argv[1], "p", limits=SpoolLimits(segment_bytes_max=20_000, 
 
 
 @pytest.mark.processes
-def test_every_row_that_append_returned_for_is_there_after_kill_9(tmp_path: Path) -> None:
+def test_every_appended_row_survives_kill_9(tmp_path: Path) -> None:
     promised = 0
     for kill_after in (5, 40, 90):
         process = subprocess.Popen(

@@ -1,1 +1,1 @@
-"""Jobs: thin, each one function from settings to a run."""
+"""Jobs, each a thin function from settings to a run."""

@@ -1,4 +1,4 @@
-"""The live alarms: one small stateful query beside the ingest, from the spool to `gold_alarms` and the operator."""
+"""Live alarms: a small stateful query beside the ingest, from the spool to `gold_alarms` and the operator."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,14 +18,14 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Alarms:
-    """What to watch, and when to call."""
+    """Settings of the alarm query."""
 
     warehouse: Path
     spool: Path
     silent_s: float = SILENT_S
     trigger_s: float = 2.0
     options: dict[str, str] = field(default_factory=dict)
-    """More options of the source `mqtt`."""
+    """Further options of the source `mqtt`."""
 
     def __post_init__(self) -> None:
         if not 1.0 <= self.silent_s <= FORGET_S:
@@ -33,20 +33,23 @@ class Alarms:
 
     @property
     def checkpoint(self) -> Path:
-        """Where Spark keeps how far the query has come, and its state."""
+        """Directory where Spark keeps the query's progress and state."""
         return (self.warehouse / "checkpoints" / TABLE.name).absolute()
 
 
 @dataclass(frozen=True, slots=True)
 class AlarmSink:
-    """For `foreachBatch`: adds a micro-batch's alarms, exactly once, and tells them; without any, no commit is made."""
+    """Sink for `foreachBatch`: stores a micro-batch's alarms exactly once and reports them.
+
+    An empty micro-batch is not committed.
+    """
 
     path: str
     checkpoint: str
     tell: Tell
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        """One micro-batch; it is evaluated once."""
+        """Store one micro-batch; the query is evaluated only once."""
         rows = frame.collect()
         if not rows:
             return
@@ -58,19 +61,19 @@ class AlarmSink:
 
 
 def describe(row: Row) -> str:
-    """One alarm as a line."""
+    """Format an alarm as one line."""
     what = "has been silent for" if row["alarm"] == "silent" else "is back after"
     return f"{row['at']:%Y-%m-%d %H:%M:%S} {row['reporter']} {what} {row['silent_s']:.1f} s"
 
 
 def alarms_table(warehouse: Path) -> StoredTable:
-    """Where alarms are kept."""
+    """Return the table that stores the alarms."""
     return StoredTable(warehouse.absolute() / TABLE.name, TABLE.arrow)
 
 
 def start(spark: SparkSession, alarms: Alarms, tell: Tell, *, once: bool = False) -> StreamingQuery:
-    """Start the query; with `once`, it reads what is there and ends."""
-    # What was silent before anybody watched is in gold; here it would only be late.
+    """Start the query; with `once`, it reads the data that is there and ends."""
+    # Alarms from before the start are in gold; reported here they would only be late.
     options = {"startingOffsets": "earliest" if once else "latest", "topics": FILTER_ALL, "consumer": TABLE.name}
     options |= {"spool": str(alarms.spool.absolute())} | alarms.options
     rows = spark.readStream.format("mqtt").options(**options).load()

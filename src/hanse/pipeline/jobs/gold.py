@@ -1,8 +1,9 @@
-"""Silver to gold: every gold table anew from all of silver.
+"""Silver to gold: rebuild every gold table from all of silver.
 
-Anew, because totals, baselines and intervals reach back; replaced in one step each, so that a reader sees one run's
-rows or the next one's. What several tables are made of (increments, paths, latencies) is written in between and
-read again: that bounds what Spark must hold, and makes each step's cost its own.
+A full rebuild is necessary because totals, baselines and intervals reach back in time. Each table is replaced in one
+step, so a reader sees the rows of one run only. Intermediate results that several tables use (increments, paths,
+latencies) are written and read again. This bounds the memory that Spark needs, and the cost of each step shows
+separately.
 """
 
 from collections.abc import Callable, Iterator
@@ -42,7 +43,7 @@ Read = Callable[[str], DataFrame]
 
 @dataclass(frozen=True, slots=True)
 class GoldSettings:
-    """What gold is made with."""
+    """Settings for building gold."""
 
     window_s: int = WINDOW_S
     settle_s: int = SETTLE_S  # two announcement intervals of the federation
@@ -56,12 +57,12 @@ class GoldSettings:
 
 
 def run_gold(store: Store, settings: GoldSettings | None = None, tell: Callable[[str], None] = lambda _: None) -> None:
-    """Makes all gold tables anew, and the silver tables that they are made of.
+    """Rebuild all gold tables, and the silver tables that they are built from.
 
     Args:
-        store: Where the tables are.
-        settings: What they are made with; the defaults if not given.
-        tell: Is told of each table before it is written.
+        store: The tables.
+        settings: Settings for the tables; the defaults if not given.
+        tell: Called with the name of each table before it is written.
     """
     for name, make in steps(settings or GoldSettings()):
         tell(name)
@@ -69,7 +70,7 @@ def run_gold(store: Store, settings: GoldSettings | None = None, tell: Callable[
 
 
 def refresh_gold(spark: SparkSession, warehouse: Path, settings: GoldSettings | None = None) -> str:
-    """The job as the command line runs it, on tables in a directory; a sentence for the operator."""
+    """Run the job on the tables in a directory, for the command line; return a sentence for the operator."""
     store = Warehouse(spark, warehouse)
     run_gold(store, settings)
     rows = sum(store.table(name).rows() for name in GOLD)
@@ -77,7 +78,7 @@ def refresh_gold(spark: SparkSession, warehouse: Path, settings: GoldSettings | 
 
 
 def steps(settings: GoldSettings) -> Iterator[tuple[str, Callable[[Read], DataFrame]]]:
-    """Each table's name and how it is made from those before it, in order."""
+    """Yield each table's name, and a function that builds it from earlier tables, in order."""
     w = settings.window_s
     yield "silver_flow_increments", lambda read: flow_increments(read("silver_flow"))
     yield "silver_link_increments", lambda read: link_increments(read("silver_link"))

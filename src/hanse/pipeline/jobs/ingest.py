@@ -1,4 +1,4 @@
-"""The ingest job: everything the spool holds (or a broker sends) into bronze, in one wide query."""
+"""Ingest job: one query that writes everything from the spool (or from a broker) into bronze."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -17,37 +17,37 @@ from hanse.pipeline.tables import FilesSink, bronze
 
 _COUNTED = "bronze_mqtt"
 
-# How often in a row a query is started whose Python process is late, ten seconds each: five minutes. Longer would hide
-# a machine that cannot do it at all.
+# How often in a row a query is restarted because its Python process is late. Each attempt takes ten seconds, so this is
+# five minutes. More attempts would hide a machine that is too slow for it at all.
 STARTS_MAX = 30
 _WORKER_LATE = "Python worker failed to connect back"
 
 
 @dataclass(frozen=True, slots=True)
 class Ingest:
-    """What to read, where to, how often."""
+    """Source options, target and trigger interval of the ingest."""
 
     warehouse: Path
     options: Mapping[str, str] = field(default_factory=dict)
-    """The options of the source `mqtt`."""
+    """Options of the source `mqtt`."""
     trigger_s: float = 5.0
-    """A batch this often; each costs about 0.4 s of its own."""
+    """Time between two batches; each batch has a fixed cost of about 0.4 s."""
 
     @property
     def checkpoint(self) -> Path:
-        """Where Spark keeps how far the query has come; it belongs to the table beside it."""
+        """Directory where Spark keeps the query's progress; it belongs to the table beside it."""
         return self.warehouse / "checkpoints" / "bronze_mqtt"
 
 
 def start(spark: SparkSession, ingest: Ingest, *, once: bool = False) -> StreamingQuery:
-    """Start the query; with `once`, it reads what is there and ends."""
+    """Start the query; with `once`, it reads the data that is there and ends."""
     table = bronze(ingest.warehouse)
     options = dict(ingest.options)
-    # Under this name the janitor knows what is still to be read.
+    # The janitor uses this name to see how far the ingest has read.
     options.setdefault("consumer", "bronze_mqtt")
     into = table.path.absolute()
     files = spark.readStream.format("mqtt_files").options(**options).option("into", str(table.data.absolute())).load()
-    # The query's own count of rows is one of files.
+    # The query's own row count counts files.
     counted = files.observe(_COUNTED, F.sum("rows").alias("rows"))
     sink = FilesSink(str(into), mqtt.ROW, str(ingest.checkpoint.absolute()))
     writer = (
@@ -62,7 +62,7 @@ def start(spark: SparkSession, ingest: Ingest, *, once: bool = False) -> Streami
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One batch, as the operator sees it."""
+    """Progress of one batch, as shown to the operator."""
 
     batch_id: int
     rows: int
@@ -70,15 +70,15 @@ class Progress:
     lag_rows: int
 
 
-def read_progress(progress: Any) -> Progress:  # noqa: ANN401 - classic and Connect have types of their own
-    """What Spark reports of a batch, and how far the spool is ahead of it."""
-    # Connect's object lacks some of the keys that classic's has; both have the same JSON.
+def read_progress(progress: Any) -> Progress:  # noqa: ANN401 - classic and Connect have different types
+    """Read Spark's report of a batch, and compute how far the spool is ahead of it."""
+    # Connect's object lacks some keys that the classic one has; both have the same JSON.
     progress = json.loads(progress.json)
     source = progress["sources"][0]
     reached, latest = _rows(source["endOffset"]), _rows(source["latestOffset"])
-    # What Spark itself counts is rows for a query on `mqtt`, and files for the ingest.
+    # Spark counts rows for a query on `mqtt`, but files for the ingest.
     counted = (progress.get("observedMetrics") or {}).get(_COUNTED)
-    if counted and "values" in counted:  # Connect tells a row by its schema and values, classic by its names
+    if counted and "values" in counted:  # Connect encodes a row as schema and values, classic by name
         counted = {"rows": counted["values"][0]}
     rows = int((counted["rows"] if counted else source["numInputRows"]) or 0)
     took_ms = int((progress.get("durationMs") or {}).get("triggerExecution") or 0)
@@ -95,18 +95,18 @@ def follow(
     tell: Callable[[Progress], None],
     say: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Start the query and tell each batch until it ends; start it again where only its Python process was late.
+    """Start the query and report each batch until it ends; restart it if only its Python process was late.
 
-    Spark gives that process ten seconds to start, and fails the query after them: on a busy machine that happens to
-    a query with which nothing is wrong. Nothing is lost or doubled by going on from the checkpoint.
+    Spark gives that process ten seconds to start and fails the query after that. On a busy machine this happens to
+    healthy queries. Continuing from the checkpoint neither loses nor duplicates rows.
 
     Args:
         begin: starts the query.
-        tell: is told of each batch.
-        say: is told why the query is started again.
+        tell: called with each batch.
+        say: called with the reason before the query is restarted.
 
     Raises:
-        HanseError: the query failed for another reason, or again and again.
+        HanseError: the query failed for another reason, or too many times in a row.
     """
     late = 0
 
@@ -136,17 +136,17 @@ def _begun(begin: Callable[[], StreamingQuery]) -> StreamingQuery:
     try:
         return begin()
     except PySparkException as failure:
-        # Over Connect the batches' own Python process is started before the query is.
+        # Over Connect, the Python process for the batches starts before the query does.
         if _WORKER_LATE in str(failure):
             raise explain(failure) from failure
         raise
 
 
 def watch(query: StreamingQuery, tell: Callable[[Progress], None], *, poll_s: int = 1) -> None:
-    """Tell each batch until the query ends.
+    """Report each batch until the query ends.
 
     Raises:
-        HanseError: the query failed; the message is what its source or sink said.
+        HanseError: the query failed; the message is the one of its source or sink.
     """
     told = -1
 
@@ -168,7 +168,7 @@ def watch(query: StreamingQuery, tell: Callable[[Progress], None], *, poll_s: in
 
 
 def explain(failure: Exception) -> HanseError:
-    """Spark's error as one sentence: our own, if one of ours stands in the trace."""
+    """Turn Spark's error into one sentence: the message of our own error if the trace contains one."""
     text = str(failure)
     for line in text.splitlines():
         kind, _, message = line.strip().partition(": ")
@@ -181,6 +181,6 @@ def explain(failure: Exception) -> HanseError:
     return LocalError(f"The query failed: {text.splitlines()[0][:500] if text else type(failure).__name__}")
 
 
-def _rows(offset: Any) -> int:  # noqa: ANN401 - JSON text on classic, perhaps parsed already
+def _rows(offset: Any) -> int:  # noqa: ANN401 - JSON text in classic mode, sometimes already parsed
     value = json.loads(offset) if isinstance(offset, str) else offset
     return sum(int(position["rows"]) for position in (value or {}).values())

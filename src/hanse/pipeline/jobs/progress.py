@@ -1,9 +1,9 @@
-"""How far the silver job has come, in one small file, so that a kill at any moment neither loses nor doubles a row.
+"""Progress of the silver job, in one small file, so that a kill at any moment neither loses nor duplicates a row.
 
-The rule is a write-ahead log of one entry: a batch's range is on disk before any table is written, and is marked
-done after all of them are. A run that finds a batch begun does that very batch again; the tables that have it
-already skip it by its number. Bronze is never changed below a range (rows are named by producer and gapless
-number), so the second try reads what the first did.
+The file is a write-ahead log with one entry. A batch's range is on disk before any table is written, and the batch is
+marked done after all tables are. A run that finds an unfinished batch repeats it; tables that already have the batch
+skip it by its number. Bronze rows within a range never change (a row is identified by its producer and a gapless
+number), so the second attempt reads the same rows as the first.
 """
 
 import json
@@ -25,10 +25,10 @@ class Batch:
 
 
 def load(path: Path) -> Batch | None:
-    """The last batch, done or begun; None before the first.
+    """Load the last batch, finished or not; return None before the first.
 
     Raises:
-        LocalError: The file is not ours, or damaged.
+        LocalError: The file has another format or is damaged.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -39,14 +39,14 @@ def load(path: Path) -> Batch | None:
         batch = Batch(int(said["batch_id"]), _marks(said["since"]), _marks(said["until"]), bool(said["is_done"]))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise LocalError(
-            f"{path} does not say how far the silver job has come: {error!r}. Without it rows would be lost or "
-            "doubled; restore it, or move it and the silver tables away to build them anew from bronze."
+            f"{path} is no valid record of the silver job's progress: {error!r}. Without it rows would be lost or "
+            "duplicated; restore it, or move it and the silver tables away to rebuild them from bronze."
         ) from error
     return batch
 
 
 def save(path: Path, batch: Batch) -> None:
-    """Puts `batch` in the file's place: after a crash it is the old one or the new one, whole."""
+    """Replace the file with `batch`; after a crash it holds either the old or the new batch completely."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_suffix(".new")
     with beside.open("w", encoding="utf-8") as file:
@@ -62,7 +62,7 @@ def save(path: Path, batch: Batch) -> None:
 
 
 def following(last: Batch | None, ends: dict[str, int]) -> Batch | None:
-    """The batch to do now, when bronze reaches to `ends`: the one begun, else what is new; None if nothing is."""
+    """Return the next batch if bronze reaches to `ends`: the unfinished one, else the new rows, else None."""
     if last is not None and not last.is_done:
         return last
     reached = last.until if last else {}

@@ -1,4 +1,4 @@
-"""Bronze to silver: what is new in bronze, decoded, judged, and added once."""
+"""Bronze to silver: decode and check the new rows of bronze, and add them once."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,15 +19,15 @@ Tell = Callable[[str], None]
 
 
 def run_silver(store: Store, checkpoint: Path, tell: Tell = lambda _: None) -> int:
-    """Brings silver up to date with bronze; the number of batches done (0 or 1, or 2 after a crash).
+    """Bring silver up to date with bronze; return the number of batches done (0 or 1, or 2 after a crash).
 
     Args:
-        store: Where the tables are.
-        checkpoint: The file that says how far the job has come; it belongs to the tables.
-        tell: Is told of each step.
+        store: The tables.
+        checkpoint: The file with the job's progress; it belongs to the tables.
+        tell: Called with each step.
     """
     done = 0
-    # Read once: bronze may grow faster than this job runs, and it must come to an end.
+    # Read only once: bronze may grow faster than this job runs, and the job must end.
     ends = _ends(store.read(BRONZE))
     while batch := progress.following(progress.load(checkpoint), ends):
         progress.save(checkpoint, batch)
@@ -38,7 +38,7 @@ def run_silver(store: Store, checkpoint: Path, tell: Tell = lambda _: None) -> i
 
 
 def refresh_silver(spark: SparkSession, warehouse: Path) -> str:
-    """The job as the command line runs it, on tables in a directory; a sentence for the operator."""
+    """Run the job on the tables in a directory, for the command line; return a sentence for the operator."""
     store = Warehouse(spark, warehouse)
     refused_before = store.table("silver_quarantine").rows()
     batches = run_silver(store, warehouse / "checkpoints" / "silver.json")
@@ -63,7 +63,7 @@ def _write(store: Store, batch: progress.Batch, tell: Tell) -> None:
         tell(f"batch {batch.batch_id}: {name}")
         seen = Observation()
         is_new = store.append(name, quality.valid(frame, name, seen), batch.batch_id)
-        # Decoding everything a second time, only to find that all is well, would be a third of the job.
+        # Decoding everything a second time only to find no broken row would take a third of the job's time.
         if not is_new or seen.get["broken"]:
             rejected.append(quality.quarantined(frame, name))
     tell(f"batch {batch.batch_id}: silver_quarantine")
@@ -71,7 +71,7 @@ def _write(store: Store, batch: progress.Batch, tell: Tell) -> None:
 
 
 def _within(batch: progress.Batch) -> Column:
-    # Plain comparisons, not a join: Parquet skips the row groups that lie outside.
+    # Plain comparisons instead of a join let Parquet skip row groups outside the range.
     ranges = [
         (F.col("producer") == producer) & (F.col("seq") >= since) & (F.col("seq") < batch.until[producer])
         for producer, since in sorted(batch.since.items())

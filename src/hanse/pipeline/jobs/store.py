@@ -1,4 +1,4 @@
-"""Where the silver and gold jobs read and write: three functions, and what does them on tables on disk."""
+"""Table access for the silver and gold jobs: a protocol of three methods, and its implementation on disk."""
 
 from pathlib import Path
 from typing import Protocol
@@ -15,23 +15,23 @@ BRONZE = "bronze_mqtt"
 
 
 class Store(Protocol):
-    """What a job needs of the tables."""
+    """Table operations that a job needs."""
 
     def read(self, name: str) -> DataFrame:
-        """The table's rows; none if it was never written."""
+        """Return the table's rows; an empty frame if it was never written."""
         ...
 
     def append(self, name: str, frame: DataFrame, batch_id: int) -> bool:
-        """Adds rows, once for each `batch_id`; False if it had that batch, and did not look at `frame`."""
+        """Add rows once per `batch_id`; return False, without reading `frame`, if the table has that batch already."""
         ...
 
     def replace(self, name: str, frame: DataFrame) -> None:
-        """Puts rows in place of all others; a reader sees the old ones or the new ones."""
+        """Replace all rows; a reader sees either the old rows or the new ones."""
         ...
 
 
 class Warehouse:
-    """Tables in one directory, each in one of its own, as `hanse.pipeline.tables` keeps them."""
+    """Tables in one directory, each in a subdirectory managed by `hanse.pipeline.tables`."""
 
     def __init__(self, spark: SparkSession, directory: str | Path) -> None:
         self.spark = spark
@@ -39,10 +39,10 @@ class Warehouse:
         self.directory = Path(directory).absolute()
 
     def table(self, name: str) -> StoredTable:
-        """The table on disk.
+        """Return the table on disk.
 
         Raises:
-            LocalError: No table has this name.
+            LocalError: There is no table with this name.
         """
         return StoredTable(self.directory / name, _schema(name))
 
@@ -62,7 +62,7 @@ class Warehouse:
 
 
 def stored_tables(warehouse: Path) -> list[StoredTable]:
-    """All silver and gold tables in a directory, for compaction and vacuum; those never written do no harm."""
+    """Return all silver and gold tables in a directory, for compaction and vacuum; tables never written do no harm."""
     return [StoredTable(warehouse / table.name, table.arrow) for table in (*TABLES.values(), alarms.TABLE)]
 
 

@@ -1,1 +1,1 @@
-"""The contracts of rows: one a file, as an Arrow schema and the StructType derived from it."""
+"""Schemas of the datasets: one per module, as a table of columns or an Arrow schema."""

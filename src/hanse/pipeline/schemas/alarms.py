@@ -1,4 +1,4 @@
-"""Live alarms: who fell silent, and who is back."""
+"""Live alarms: reporters that fell silent or came back."""
 
 from hanse.pipeline.schemas.table import Table, moment, number, text
 
@@ -6,9 +6,9 @@ TABLE = Table(
     "gold_alarms",
     "A reporter of telemetry that fell silent, or came back; written live by `hanse pipeline alarms`.",
     (
-        moment("at", "when it was, by the collector's clock"),
+        moment("at", "time of the alarm, by the collector's clock"),
         text("reporter", "the federator or manager"),
         text("alarm", "silent or back"),
-        number("silent_s", "for how long nothing had come from it"),
+        number("silent_s", "time without a report from it"),
     ),
 )

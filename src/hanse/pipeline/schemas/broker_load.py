@@ -1,4 +1,4 @@
-"""How busy the processes beside a broker are."""
+"""Load of the processes beside a broker."""
 
 from hanse.pipeline.schemas.table import WINDOW_START, Table, count, maybe, number, text
 
@@ -8,10 +8,10 @@ TABLE = Table(
     (
         WINDOW_START,
         text("broker", "the broker"),
-        text("role", "what the process is"),
+        text("role", "role of the process"),
         text("host", "the machine"),
         count("samples", "samples in the window"),
-        maybe(number("cpu_share", "CPU time used of one core's time; missing with a single sample")),
+        maybe(number("cpu_share", "CPU time as a share of one core; missing if there is a single sample")),
         count("rss_bytes_max", "largest resident memory"),
         count("publications", "publications that the federator counted (published, forwarded, delivered)"),
     ),

@@ -1,4 +1,4 @@
-"""All tables, by name, in the order in which the data passes them."""
+"""All tables by name, in the order in which the data passes through them."""
 
 from hanse.pipeline.schemas import (
     advice,

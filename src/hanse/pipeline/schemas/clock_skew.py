@@ -4,17 +4,17 @@ from hanse.pipeline.schemas.table import WINDOW_START, Table, count, number, tex
 
 TABLE = Table(
     "gold_clock_skew",
-    "How far one host's clock is ahead of another's in one window.",
+    "The offset between the clocks of two hosts in one window.",
     (
         WINDOW_START,
-        text("host", "the host that is compared with"),
+        text("host", "the reference host"),
         text("other_host", "the host that is compared"),
-        number("skew_ms", "the other host's clock less the host's"),
+        number("skew_ms", "the other host's clock minus the host's clock"),
         number("skew_error_ms", "the true offset lies within `skew_ms` plus or minus this"),
         count(
             "checks",
-            "two-way checks between the two in this window; 0 where the windows beside it or other hosts had to do",
+            "two-way checks between the two in this window; 0 if adjacent windows or other hosts supplied the offset",
         ),
-        count("links", "pairs of hosts that it was put together from; 1 if measured directly"),
+        count("links", "pairs of hosts whose offsets were added up; 1 if measured directly"),
     ),
 )

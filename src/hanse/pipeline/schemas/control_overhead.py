@@ -1,4 +1,4 @@
-"""What the federation costs: control traffic against data."""
+"""Cost of the federation: control traffic compared with data."""
 
 from hanse.pipeline.schemas.table import WINDOW_START, Table, count, maybe, number, text
 
@@ -14,8 +14,8 @@ TABLE = Table(
         count("control_frames", "control frames sent"),
         count("control_bytes", "their bytes"),
         count("retransmitted_frames", "frames sent again"),
-        count("dropped_frames", "frames given up"),
-        number("control_bytes_per_s", "control bytes a second"),
-        maybe(number("control_share", "control bytes of all bytes; missing on a silent link")),
+        count("dropped_frames", "frames dropped"),
+        number("control_bytes_per_s", "control bytes per second"),
+        maybe(number("control_share", "share of control bytes in all bytes; missing on a silent link")),
     ),
 )

@@ -1,16 +1,16 @@
-"""Copies: those that were held back, and those that reached a broker twice."""
+"""Duplicates: those that were suppressed, and those that reached a broker."""
 
 from hanse.pipeline.schemas.table import WINDOW_START, Table, count, text
 
 TABLE = Table(
     "gold_duplicates",
-    "One group's copies at one broker in one window.",
+    "One group's duplicates at one broker in one window.",
     (
         WINDOW_START,
         text("broker", "the broker"),
         text("group", "the group"),
-        count("suppressed", "second copies that the federator dropped, the price of redundancy (counted)"),
+        count("suppressed", "duplicates that the federator dropped, the cost of redundancy (counted)"),
         count("sampled", "sampled deliveries"),
-        count("delivered_twice", "of the sampled, those that the broker acknowledged more than once"),
+        count("delivered_twice", "sampled deliveries that the broker acknowledged more than once"),
     ),
 )

@@ -6,17 +6,15 @@ TABLE = Table(
     "silver_latencies",
     "The latency of one sampled message to one destination.",
     (
-        moment("published_at", "when the origin's broker handed it over, by the origin's clock"),
+        moment("published_at", "when the federator received it from the origin's broker, by the origin's clock"),
         text("origin", "the publishing broker"),
         text("destination", "the delivering broker"),
         text("group", "the group"),
-        text("path", "the way, as `origin>…>destination`"),
+        text("path", "the route, as `origin>…>destination`"),
         count("hops", "links crossed"),
         number("latency_ms", "from published to delivered, after the correction"),
-        maybe(
-            number("skew_ms", "the destination's clock less the origin's, taken off the latency; missing if unknown")
-        ),
-        maybe(number("skew_error_ms", "how far `skew_ms` may be off; missing if unknown")),
-        Column("is_corrected", "boolean", "whether the clocks' offset is known (always on one host)"),
+        maybe(number("skew_ms", "the destination's clock minus the origin's, already subtracted; missing if unknown")),
+        maybe(number("skew_error_ms", "maximum error of `skew_ms`; missing if unknown")),
+        Column("is_corrected", "boolean", "true if the clocks' offset is known (always on one host)"),
     ),
 )

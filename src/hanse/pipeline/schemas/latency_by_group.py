@@ -9,7 +9,7 @@ TABLE = Table(
         WINDOW_START,
         text("group", "the group"),
         count("deliveries", "sampled deliveries"),
-        count("uncorrected", "of these, without a known clock offset"),
+        count("uncorrected", "deliveries without a known clock offset"),
         number("latency_ms_p50", "median"),
         number("latency_ms_p95", "95th percentile"),
         number("latency_ms_p99", "99th percentile"),

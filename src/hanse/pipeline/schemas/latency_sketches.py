@@ -1,4 +1,4 @@
-"""Latency as KLL sketches: the form that merges, from which every percentile is read."""
+"""Latency as KLL sketches, which can be merged and give every percentile."""
 
 from hanse.pipeline.schemas.table import WINDOW_START, Column, Table, count, maybe, number, text
 
@@ -10,10 +10,10 @@ TABLE = Table(
         text("group", "the group"),
         text("origin", "the publishing broker"),
         text("destination", "the delivering broker"),
-        text("path", "the way, as `origin>…>destination`"),
+        text("path", "the route, as `origin>…>destination`"),
         count("hops", "links crossed"),
         count("deliveries", "sampled deliveries"),
-        count("uncorrected", "of these, without a known clock offset"),
+        count("uncorrected", "deliveries without a known clock offset"),
         Column("latency_sketch", "binary", "KLL sketch (double) of the latencies in ms"),
         number("latency_ms_max", "the longest"),
         maybe(number("skew_error_ms_max", "the largest clock error among them")),

@@ -1,15 +1,15 @@
-"""What was added to the link counts from one report to the next."""
+"""Increments of the link counts from one report to the next."""
 
 from hanse.pipeline.schemas.table import Table, count, moment, text
 
 TABLE = Table(
     "silver_link_increments",
-    "What one link's counts grew by between two reports, as one end saw it.",
+    "The increments of one link's counts between two reports, as counted at one end.",
     (
         text("broker", "the end that counted"),
         text("neighbour", "the other end"),
-        moment("since", "the report before, or when the count was zero"),
-        moment("at", "the report"),
+        moment("since", "time of the previous report, or when the count was zero"),
+        moment("at", "time of the report"),
         count("data_frames_sent", "data frames sent"),
         count("data_frames_received", "data frames received"),
         count("data_bytes_sent", "their bytes"),
@@ -19,7 +19,7 @@ TABLE = Table(
         count("control_bytes_sent", "their bytes"),
         count("control_bytes_received", "their bytes"),
         count("retransmitted_frames", "frames sent again"),
-        count("dropped_frames", "frames given up"),
-        count("queue_bytes", "bytes waiting at the report"),
+        count("dropped_frames", "frames dropped"),
+        count("queue_bytes", "bytes in the queue at the time of the report"),
     ),
 )

@@ -1,14 +1,14 @@
-"""When which broker had subscribers for which group."""
+"""Memberships: when a broker had subscribers for a group."""
 
 from hanse.pipeline.schemas.table import Table, maybe, moment, text
 
 TABLE = Table(
     "silver_memberships",
-    "One stay of a broker in a group.",
+    "One uninterrupted membership of a broker in a group.",
     (
         text("group", "the group"),
         text("federator", "the broker with subscribers"),
-        moment("joined_at", "since when"),
-        maybe(moment("left_at", "until when; missing while it lasts")),
+        moment("joined_at", "start of the membership"),
+        maybe(moment("left_at", "end of the membership; missing while it lasts")),
     ),
 )

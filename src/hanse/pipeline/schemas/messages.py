@@ -1,4 +1,4 @@
-"""Messages that are not telemetry, with a payload that can be looked at."""
+"""Messages that are not telemetry, with a printable payload."""
 
 from hanse.pipeline.schemas.table import Column, Table, count, maybe, moment, text
 
@@ -10,12 +10,12 @@ TABLE = Table(
         text("topic", "the topic"),
         count("levels", "levels of the topic"),
         count("payload_bytes", "size of the payload"),
-        text("payload_text", "the beginning of the payload as text; what is not printable is shown as an escape"),
-        Column("is_text", "boolean", "whether the whole payload is UTF-8"),
+        text("payload_text", "the beginning of the payload as text, with escapes for unprintable characters"),
+        Column("is_text", "boolean", "true if the whole payload is UTF-8"),
         count("qos", "quality of service"),
-        Column("is_retained", "boolean", "whether the retain flag was set"),
-        count("properties", "how many MQTT 5 user properties it carried"),
-        maybe(text("origin", "the publishing broker, where the collector read federation frames")),
-        maybe(text("message_id", "the federation's id of the message, where known")),
+        Column("is_retained", "boolean", "true if the retain flag was set"),
+        count("properties", "number of MQTT 5 user properties"),
+        maybe(text("origin", "the publishing broker, if the collector is a member of the federation")),
+        maybe(text("message_id", "the federation's id of the message, if known")),
     ),
 )

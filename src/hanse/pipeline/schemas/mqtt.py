@@ -1,14 +1,14 @@
-"""The contract of an `mqtt` row: what the spool holds, the source yields and bronze keeps.
+"""Schema of an `mqtt` row, as stored in the spool, read from the source and kept in bronze.
 
-`ROW` is the one definition; Spark's StructType is derived from it (`struct_type`), so the two cannot drift: the JVM
+`ROW` is the only definition. Spark's StructType is derived from it (`struct_type`), so the two cannot differ: the JVM
 refuses a batch whose Arrow schema differs in order, names, types or nullability. Rules:
 
-1. `(producer, seq)` names a row; `seq` is gapless per producer.
+1. `(producer, seq)` identifies a row; `seq` is gapless per producer.
 2. Times are UTC, in microseconds, by the collector's clock.
-3. `origin_broker`, `message_id` and `hops` are null for a plain client: only a federation's frames carry them.
-4. `properties` is null where the publication had none: the common case costs one bit.
-5. The spool has one column more, `packet_id`, by which a restarted collector knows a redelivery. It means nothing
-   to anybody else, and the source leaves it out.
+3. `origin_broker`, `message_id` and `hops` are null for a plain client, because only a federation's frames carry them.
+4. `properties` is null if the publication had none; this common case costs one bit.
+5. The spool has one more column, `packet_id`, by which a restarted collector recognises a redelivery. It has no meaning
+   outside the collector, and the source leaves it out.
 """
 
 from typing import TYPE_CHECKING
@@ -54,14 +54,14 @@ SPOOLED_ROW = ROW.append(pa.field("packet_id", pa.int32()))
 
 
 def struct_type() -> "StructType":
-    """The same contract for Spark."""
-    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - the spool's side must not load pyspark
+    """Return the same schema for Spark."""
+    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - the spool must not load pyspark
 
     return from_arrow_schema(ROW)
 
 
 def conform(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """A spooled batch as the contract says it: `packet_id` left out, columns of a later version null."""
+    """Convert a spooled batch to `ROW`: drop `packet_id`, and fill columns of a later version with nulls."""
     if batch.schema.equals(SPOOLED_ROW):
         return batch.select(ROW.names)
     columns = [

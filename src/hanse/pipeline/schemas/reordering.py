@@ -11,7 +11,7 @@ TABLE = Table(
         text("destination", "the delivering broker"),
         text("group", "the group"),
         count("sampled", "sampled deliveries"),
-        count("reordered", "of these, delivered after a later message of the same origin, epoch and topic"),
+        count("reordered", "deliveries after a later message of the same origin, epoch and topic"),
         count("depth_max", "the largest distance in sequence numbers to the later message"),
     ),
 )

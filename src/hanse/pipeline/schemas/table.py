@@ -1,11 +1,11 @@
-"""What a table is: a name, what one row of it is, and its columns, each with a type and a meaning.
+"""Definition of a table: its name, the meaning of a row, and its columns, each with a type and a meaning.
 
 Rules of this module:
 
-- A column's type is written as one of `TYPES`; the Spark and the Arrow schema come from the same list of columns,
-  so they cannot drift apart, and so does `docs/pipeline-tables.md`.
-- `is_required` says that no row lacks it. Silver is typed so; gold is stored nullable, as Spark's aggregates are,
-  and the tests hold the transforms to it.
+- A column's type is one of `TYPES`. The Spark schema, the Arrow schema and `docs/pipeline-tables.md` come from the same
+  list of columns, so they cannot differ.
+- `is_required` means that every row has a value. Silver is typed accordingly. Gold is stored nullable, because Spark's
+  aggregates are; the tests check that the transforms keep required columns filled.
 """
 
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ TYPES: dict[str, DataType] = {
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: its type is a key of `TYPES`."""
+    """One column; its type is a key of `TYPES`."""
 
     name: str
     type: str
@@ -51,7 +51,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One dataset: its name begins with its layer (`silver_`, `gold_`), `row` says what one row is."""
+    """One dataset; its name begins with its layer (`silver_`, `gold_`), and `row` describes one row."""
 
     name: str
     row: str
@@ -59,21 +59,21 @@ class Table:
 
     @property
     def struct(self) -> StructType:
-        """The Spark schema."""
+        """Spark schema of the table."""
         return StructType([StructField(c.name, TYPES[c.type], not c.is_required) for c in self.columns])
 
     @property
     def arrow(self) -> pa.Schema:
-        """The Arrow schema, equal to Spark's own translation of the Spark schema, to the nullability."""
+        """Arrow schema of the table, equal to Spark's own conversion of the Spark schema, including nullability."""
         return to_arrow_schema(self.struct, timezone="UTC")
 
     @property
     def names(self) -> list[str]:
-        """The columns' names in order."""
+        """Names of the columns in order."""
         return [column.name for column in self.columns]
 
     def conform(self, frame: DataFrame) -> DataFrame:
-        """The table's columns out of `frame`, in order, with the table's types."""
+        """Select the table's columns from `frame`, in order, cast to the table's types."""
         return frame.select(*[_cast(column) for column in self.columns])
 
 
@@ -82,27 +82,27 @@ def _cast(column: Column) -> SparkColumn:
 
 
 def moment(name: str, meaning: str) -> Column:
-    """A required point in time."""
+    """Define a required point in time."""
     return Column(name, "timestamp", meaning)
 
 
 def text(name: str, meaning: str) -> Column:
-    """A required string."""
+    """Define a required string."""
     return Column(name, "string", meaning)
 
 
 def count(name: str, meaning: str) -> Column:
-    """A required whole number."""
+    """Define a required whole number."""
     return Column(name, "long", meaning)
 
 
 def number(name: str, meaning: str) -> Column:
-    """A required number."""
+    """Define a required number."""
     return Column(name, "double", meaning)
 
 
 def maybe(column: Column) -> Column:
-    """The same column, but a row may lack it."""
+    """Make a column optional."""
     return Column(column.name, column.type, column.meaning, is_required=False)
 
 

@@ -1,10 +1,10 @@
-"""Publications and bytes by broker, group and measure."""
+"""Publications and bytes per broker, group and measure."""
 
 from hanse.pipeline.schemas.table import WINDOW_START, Table, count, number, text
 
 TABLE = Table(
     "gold_throughput",
-    "What one broker's federator counted for one group in one window.",
+    "The counts of one broker's federator for one group in one window.",
     (
         WINDOW_START,
         text("broker", "the broker"),
@@ -12,7 +12,7 @@ TABLE = Table(
         text("measure", "published, forwarded, delivered, duplicate or dropped"),
         count("publications", "publications"),
         count("payload_bytes", "their payload bytes"),
-        number("publications_per_s", "publications a second over the window"),
-        number("payload_bytes_per_s", "payload bytes a second over the window"),
+        number("publications_per_s", "publications per second over the window"),
+        number("payload_bytes_per_s", "payload bytes per second over the window"),
     ),
 )

@@ -1,4 +1,4 @@
-"""The overlay as a graph after every change."""
+"""The overlay graph after every change."""
 
 from hanse.pipeline.schemas.table import Column, Table, count, moment, number
 
@@ -6,7 +6,7 @@ TABLE = Table(
     "gold_topology_snapshots",
     "The overlay after one change.",
     (
-        moment("at", "the change"),
+        moment("at", "time of the change"),
         count("federators", "federators that are up"),
         count("links", "links that are up"),
         count("components", "parts that cannot reach each other"),
@@ -16,7 +16,7 @@ TABLE = Table(
         count("degree_min", "fewest links of a federator"),
         number("degree_mean", "mean links of a federator"),
         count("degree_max", "most links of a federator"),
-        Column("articulation_points", "strings", "federators whose loss would part the overlay"),
+        Column("articulation_points", "strings", "federators whose loss would split the overlay"),
         Column("isolated", "strings", "federators without a link"),
     ),
 )

@@ -1,10 +1,10 @@
-"""Who publishes for whom."""
+"""Traffic between publishing and subscribing brokers."""
 
 from hanse.pipeline.schemas.table import WINDOW_START, Table, count, text
 
 TABLE = Table(
     "gold_traffic_matrix",
-    "What one broker delivered from another for one group in one window.",
+    "Publications of one broker that another delivered, for one group in one window.",
     (
         WINDOW_START,
         text("origin", "the publishing broker"),

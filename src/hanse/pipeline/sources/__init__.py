@@ -1,1 +1,1 @@
-"""The Python Data Source `mqtt`: options, reading from the spool, writing to a broker."""
+"""Python data source `mqtt`: options, reading from the spool, writing to a broker."""

@@ -1,8 +1,8 @@
 # ruff: noqa: N802 - the methods have Spark's names
-"""The batch reader: what the spool holds at this moment, by time and by topic.
+"""Batch reader: the rows in the spool at this moment, by time and topic.
 
-Rules: the end is fixed when the tasks are planned; blocks outside the time asked for are never opened; filters that
-Spark pushes down only prune, Spark applies them again to every row.
+Rules: the end is fixed when the tasks are planned. Blocks outside the requested time are never opened. Filters that
+Spark pushes down only prune blocks; Spark applies them again to every row.
 """
 
 from collections.abc import Iterable, Iterator
@@ -34,7 +34,7 @@ class MqttBatchReader(DataSourceReader):
         self.options = options
 
     def partitions(self) -> list[InputPartition]:
-        """The tasks over all that is visible now."""
+        """Plan the tasks over all rows that are visible now."""
         options = self.options
         producers = [one for one in list_producers(options.spool) if options.producer in {None, one}]
         slices = [part for producer in producers for part in self._slices(SpoolReader(options.spool, producer))]
@@ -44,7 +44,7 @@ class MqttBatchReader(DataSourceReader):
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task."""
+        """Read the rows of one task."""
         return read_rows(partition)
 
     def _slices(self, reader: SpoolReader) -> list[Slice]:
@@ -59,10 +59,10 @@ class MqttBatchReader(DataSourceReader):
 
 
 class MqttPushdownReader(MqttBatchReader):
-    """The same with the query's own filters; Spark refuses this class unless its setting allows pushdown."""
+    """Batch reader that also uses the query's filters; Spark refuses this class unless its setting allows pushdown."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Narrow the times and the producer; every filter goes back to Spark, which applies it to the rows."""
+        """Narrow the time range and the producer; return all filters, so that Spark also applies them to the rows."""
         for one in filters:
             column = getattr(one, "attribute", ())
             value: Any = getattr(one, "value", None)
@@ -82,6 +82,6 @@ class MqttPushdownReader(MqttBatchReader):
 
 
 def _to_us(value: datetime) -> int:
-    # Spark hands over a timestamp as local time without a zone, or as UTC with one.
+    # Spark passes a timestamp as local time without a zone, or as UTC with one.
     aware = value if value.tzinfo else value.astimezone()
     return round(aware.astimezone(UTC).timestamp() * 1_000_000)

@@ -1,14 +1,14 @@
 # ruff: noqa: N802 - the methods have Spark's names
-"""The ingest's way through the source: a task writes what it reads as a Parquet file and yields the file's name.
+"""Source for the ingest: each task writes its rows to a Parquet file and yields the file's name.
 
-The rows go from the spool's Arrow blocks to Parquet in the task, in Arrow's own code. The source `mqtt` hands rows to
-the JVM, as any query wants them, and there they become Spark's rows and then Parquet: three times the work, for
-rows that nobody looks at on the way. Offsets, limits, tasks and checks are those of `mqtt`. Rules:
+A task converts the spool's Arrow blocks to Parquet directly, in Arrow's own code. The source `mqtt` must pass rows to
+the JVM, where they become Spark rows and then Parquet: three times the work, for rows that nothing reads on the way.
+Offsets, limits, tasks and checks are those of `mqtt`. Rules:
 
-1. A try of a task writes a file of its own. Only files whose names reach the driver are committed, so what a failed
-   or a second try left is in no version of the table, and `vacuum` removes it.
-2. A task holds at most one row group in memory, whatever it reads.
-3. A task without a row writes no file.
+1. Each attempt of a task writes a file of its own. Only files whose names reach the driver are committed. Files of a
+   failed or repeated attempt are in no version of the table, and `vacuum` removes them.
+2. A task holds at most one row group in memory, however much it reads.
+3. A task without rows writes no file.
 """
 
 import uuid
@@ -30,34 +30,35 @@ from hanse.pipeline.sources.stream import MqttStreamReader
 
 FILE = pa.schema([pa.field("path", pa.string(), nullable=False), pa.field("rows", pa.int64(), nullable=False)])
 
-# The option that names the directory; the others are those of `mqtt`.
+# Option for the target directory; the other options are those of `mqtt`.
 INTO = "into"
 
-# A task holds this much before it is written. Larger row groups scan faster, smaller ones bound the memory of a task
-# and are skipped more finely; Parquet's own advice of 512 MiB is for machines that do nothing else.
+# A task collects this many bytes before it writes them. Larger row groups scan faster; smaller ones bound a task's
+# memory and allow finer skipping. Parquet's own advice of 512 MiB is for machines that do nothing else.
 ROW_GROUP_BYTES = 32 * 1024 * 1024
 
-# Columns whose values come again and again. A payload hardly ever does: to look for it costs a third of the writing.
+# Columns with recurring values, which get a dictionary. Payloads hardly ever recur, and searching them for repetition
+# takes a third of the writing time.
 _REPEATED = ("producer", "topic", "origin_broker", "properties.content_type", "properties.response_topic", "qos")
 
 
 class MqttFilesSource(DataSource):
-    """`format("mqtt_files")`: reads as `mqtt` does, and lands the rows as Parquet files in the directory `into`."""
+    """Data source `mqtt_files`: reads like `mqtt` and writes the rows as Parquet files to the directory `into`."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
 
     @classmethod
     def name(cls) -> str:
-        """What `format(...)` calls it."""
+        """Return the name for `format(...)`."""
         return "mqtt_files"
 
     def schema(self) -> StructType:
-        """A row is a file."""
+        """Return the schema: one row per file."""
         return from_arrow_schema(FILE)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """For `readStream`; there is no other way to read it."""
+        """Create the reader for `readStream`; the source supports nothing else."""
         del schema
         given = dict(self.options)
         into = given.pop(INTO, None)
@@ -67,23 +68,23 @@ class MqttFilesSource(DataSource):
 
 
 class MqttFilesReader(MqttStreamReader):
-    """The reader of `mqtt` whose tasks land their rows."""
+    """Reader of `mqtt` whose tasks write Parquet files."""
 
     def __init__(self, options: ReadOptions, into: Path) -> None:
         super().__init__(options)
         self._into = into
 
     def __getstate__(self) -> dict[str, Any]:
-        """What tasks need."""
+        """Add the target directory to the state that tasks need."""
         return super().__getstate__() | {"_into": self._into}
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Land the rows of one task."""
+        """Write the rows of one task."""
         return land(read_rows(partition), self._into)
 
 
 def land(batches: Iterator[pa.RecordBatch], into: Path) -> Iterator[pa.RecordBatch]:
-    """Write rows to a new file in `into`, and yield its name and its rows; nothing if there are none."""
+    """Write rows to a new file in `into` and yield its name and row count; yield nothing if there are no rows."""
     groups = _grouped(batches)
     first = next(groups, None)
     if first is None:
@@ -91,7 +92,7 @@ def land(batches: Iterator[pa.RecordBatch], into: Path) -> Iterator[pa.RecordBat
     into.mkdir(parents=True, exist_ok=True)
     path = into / f"{uuid.uuid4().hex}.parquet"
     rows = 0
-    # Stored nullable, as Spark writes every column, and as the table's own schema says.
+    # All columns are nullable, as in files that Spark writes and in the table's own schema.
     stored = pa.schema([field.with_nullable(True) for field in contract.ROW])
     with pq.ParquetWriter(path, stored, compression="snappy", use_dictionary=list(_REPEATED)) as writer:
         for group in (first, *groups):

@@ -1,13 +1,13 @@
-"""The collector that a source runs for itself when it is given a url: one process beside the query's driver.
+"""Collector process that a source runs for itself if it has a url, beside the query's driver.
 
 Rules:
 
-1. It ends with the process that started it, however that ends: it reads its settings from a pipe, and the end of
-   the pipe is its order to stop. Nothing relies on `stop` being called.
-2. The password travels in the pipe, never in arguments or environment.
-3. Two queries on one spool share one collector: the second helper waits for the writer's lock, and takes over.
-4. A collector that was killed is started again; one that ended because a rule was broken (a wrong login, say) ends
-   the query with its own words.
+1. The helper ends with the process that started it, however that process ends: it reads its settings from a pipe and
+   stops at the end of the pipe. Nothing relies on a call of `stop`.
+2. The password travels in the pipe, never in arguments or in the environment.
+3. Two queries on one spool share one collector. The second helper waits for the writer's lock and then takes over.
+4. A collector that was killed is restarted. If it ended with a permanent error (a wrong login, for example), the query
+   fails with the collector's message.
 """
 
 import os
@@ -20,13 +20,13 @@ from hanse.errors import LocalError, Unavailable
 from hanse.pipeline.collector_settings import CollectorSettings
 from hanse.pipeline.collector_status import read_status
 
-# Of what the collector said before it ended, so much goes into the query's error.
+# The end of the collector's log that goes into the query's error.
 _LAST_WORDS_BYTES = 2000
 _RESTART_INTERVAL_S = 1.0
 
 
 class CollectorHelper:
-    """Runs `python -m hanse.pipeline.collector` with these settings."""
+    """Runs `python -m hanse.pipeline.collector` with the given settings."""
 
     def __init__(self, settings: CollectorSettings) -> None:
         self._settings = settings
@@ -36,14 +36,14 @@ class CollectorHelper:
 
     @property
     def log_path(self) -> Path:
-        """Where the collector writes what it has to say; begun anew at each start."""
+        """The collector's log file, overwritten at each start."""
         return Path(self._settings.spool) / self._settings.client_id / "collector.log"
 
     def ensure_running(self) -> None:
-        """Start it, or start it again.
+        """Start the collector, or restart it.
 
         Raises:
-            LocalError: it ended because of what it was told.
+            LocalError: it ended because of its settings.
         """
         if self._process is None:
             self._start()
@@ -58,10 +58,10 @@ class CollectorHelper:
             self._start()
 
     def wait_until_settled(self, *, quiet_s: float = 1.0, deadline_s: float = 30.0) -> None:
-        """Wait until it is subscribed and nothing more has come for `quiet_s`; at most until the deadline.
+        """Wait until it is subscribed and has received nothing for `quiet_s`, or until the deadline.
 
         Raises:
-            Unavailable: it did not get as far as subscribing.
+            Unavailable: it did not subscribe in time.
         """
         give_up_at = time.monotonic() + deadline_s
         is_subscribed = False
@@ -79,7 +79,7 @@ class CollectorHelper:
             )
 
     def stop(self) -> None:
-        """Let it finish what it has and end; after 5 s it is killed."""
+        """Let the collector finish its work and end; kill it after 5 s."""
         if self._process is None:
             return
         assert self._process.stdin is not None
@@ -110,7 +110,7 @@ class CollectorHelper:
             self._process.stdin.write(self._settings.to_json().encode() + b"\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            # It ended at once; the next `ensure_running` says why.
+            # The collector ended at once; the next `ensure_running` reports why.
             return
 
     def _last_words(self) -> str:
@@ -118,4 +118,4 @@ class CollectorHelper:
             words = self.log_path.read_bytes()[-_LAST_WORDS_BYTES:].decode("utf-8", "replace").strip()
         except OSError:
             words = ""
-        return words or f"it said nothing; its log is {self.log_path}"
+        return words or f"it logged nothing to {self.log_path}"

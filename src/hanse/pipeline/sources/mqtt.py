@@ -1,5 +1,5 @@
 # ruff: noqa: N802 - the methods have Spark's names
-"""The data source `mqtt`, as Spark sees it: options in, readers and writers out."""
+"""Data source `mqtt` as Spark sees it: creates readers and writers from options."""
 
 from collections.abc import Mapping
 
@@ -18,23 +18,23 @@ from hanse.pipeline.sources.options import ReadOptions, WriteOptions
 
 
 class MqttDataSource(DataSource):
-    """Reads what collectors have spooled, runs a collector where it is given a url, writes rows to a broker."""
+    """Reads the spools of collectors, runs a collector if it has a url, and writes rows to a broker."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
 
     @classmethod
     def name(cls) -> str:
-        """What `format(...)` calls it."""
+        """Return the name for `format(...)`."""
         return "mqtt"
 
     def schema(self) -> StructType:
-        """The contract of a row."""
+        """Return the schema of a row."""
         return contract.struct_type()
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """For `readStream`."""
-        from hanse.pipeline.sources.stream import MqttStreamReader  # noqa: PLC0415 - each side loads its own
+        """Create the reader for `readStream`."""
+        from hanse.pipeline.sources.stream import MqttStreamReader  # noqa: PLC0415 - each process loads only its side
 
         options = ReadOptions.parse(self.options)
         _check_schema(schema)
@@ -44,7 +44,7 @@ class MqttDataSource(DataSource):
         return MqttStreamReader(options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """For `read`."""
+        """Create the reader for `read`."""
         from hanse.pipeline.sources.batch import MqttBatchReader, MqttPushdownReader  # noqa: PLC0415
 
         options = ReadOptions.parse(self.options)
@@ -57,14 +57,14 @@ class MqttDataSource(DataSource):
         return MqttPushdownReader(options) if options.push_filters else MqttBatchReader(options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """For `writeStream`; MQTT has nothing to overwrite, so both modes append."""
+        """Create the writer for `writeStream`; MQTT has nothing to overwrite, so both modes append."""
         from hanse.pipeline.sources.writer import MqttStreamWriter  # noqa: PLC0415
 
         del overwrite
         return MqttStreamWriter(WriteOptions.parse(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """For `write`."""
+        """Create the writer for `write`."""
         from hanse.pipeline.sources.writer import MqttBatchWriter  # noqa: PLC0415
 
         if overwrite:

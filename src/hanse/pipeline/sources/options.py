@@ -1,7 +1,7 @@
-"""The options of the data source `mqtt`, checked before anything runs.
+"""Options of the data source `mqtt`, checked before anything runs.
 
-Every option stands in `KNOWN` with what it means; one that is not there is refused with the nearest that is. Names
-are case-insensitive, as Spark's are.
+`KNOWN` lists every option with its meaning. An unknown option is refused with the nearest known name. Names are
+case-insensitive, as in Spark.
 """
 
 import difflib
@@ -18,10 +18,10 @@ from hanse.pipeline.spool.format import Position, check_name
 
 KNOWN: dict[str, str] = {
     "url": "broker to read from or write to: mqtt://host:port, mqtts://host:port",
-    "topics": "topic filters, comma-separated: to subscribe to (with url) or to keep (without)",
-    "qos": "0, 1 (default) or 2: of the subscription, or of rows written without a qos column",
-    "clientId": "name of the session at the broker and of the producer in the spool; stable over restarts",
-    "spool": "directory of the spool; the user's data directory by default",
+    "topics": "topic filters, comma-separated: to subscribe to (with url), or to select rows (without)",
+    "qos": "0, 1 (default) or 2: QoS of the subscription, or of rows written without a qos column",
+    "clientId": "name of the session at the broker and of the producer in the spool; the same after restarts",
+    "spool": "directory of the spool; by default in the user's data directory",
     "maxRowsPerBatch": "a micro-batch ends at the block that reaches this many rows; default 1000000",
     "maxBytesPerBatch": "a micro-batch ends at the block that reaches this many bytes; default 268435456",
     "startingOffsets": "earliest (default), latest, or a JSON offset; for a query without a checkpoint",
@@ -34,15 +34,15 @@ KNOWN: dict[str, str] = {
     "until": "batch: rows received before this time (ISO 8601)",
     "pushFilters": "batch: true to prune blocks by the query's own filters; needs "
     "spark.sql.python.filterPushdown.enabled",
-    "consumer": "name under which a stream leaves its mark, so that the janitor keeps what it has not read",
-    "failOnDataLoss": "true (default): deleted or damaged rows stop the query; false: they are left out with a warning",
-    "minPartitions": "a batch is cut into at least this many tasks, unless they would be below 1 MiB; default: cores",
-    "retention": "how long the spool of a url's helper keeps rows, such as 7d (default)",
+    "consumer": "name for the stream's mark, so that the janitor keeps rows that it has not read",
+    "failOnDataLoss": "true (default): deleted or damaged rows stop the query; false: they are skipped with a warning",
+    "minPartitions": "minimum number of tasks per batch, unless they would be smaller than 1 MiB; default: cores",
+    "retention": "how long the collector of a url keeps rows in the spool, such as 7d (default)",
     "topic": "write: topic of every row that has no topic column",
     "retain": "write: true to retain rows that have no retain column",
-    "appId": "write: names this writer in message ids; the streaming query's id by default",
+    "appId": "write: id of this writer in message ids; by default the id of the streaming query",
 }
-# What Spark itself passes along with a source's options.
+# Options that Spark itself passes along with a source's options.
 _SPARKS_OWN = frozenset({"path", "checkpointlocation", "queryname", "outputmode"})
 _SPELLING = {name.lower(): name for name in KNOWN}
 
@@ -52,7 +52,7 @@ BYTES_PER_BATCH_MAX = 256 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What a reader is told."""
+    """Checked options of a reader."""
 
     spool: str
     producer: str | None
@@ -67,11 +67,11 @@ class ReadOptions:
     partitions_min: int
     push_filters: bool
     collector: CollectorSettings | None
-    """Set when a url is given: the source runs this collector itself."""
+    """Set if a url is given: the source runs this collector itself."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:
-        """Check and convert; LocalError says which option is wrong, and what it should be."""
+        """Check and convert the options; a LocalError names the wrong option and the expected value."""
         given = _Given(options)
         collector = collector_settings(given)
         spool = collector.spool if collector else given.text("spool", None) or given.path or default_spool()
@@ -97,7 +97,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """What a writer is told."""
+    """Checked options of a writer."""
 
     url: str
     client_id: str | None
@@ -113,7 +113,7 @@ class WriteOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:
-        """Check and convert; LocalError says which option is wrong, and what it should be."""
+        """Check and convert the options; a LocalError names the wrong option and the expected value."""
         given = _Given(options)
         url = given.text("url", None)
         if url is None:
@@ -122,7 +122,7 @@ class WriteOptions:
         if topic is not None and (not topic or "+" in topic or "#" in topic or "\0" in topic):
             raise LocalError(f"topic is {topic!r}; expected a topic to publish to, without wildcards.")
         qos = given.number("qos", 1, least=0)
-        # The same checks as a collector's: address, login, files.
+        # The same checks as for a collector: address, login, files.
         checked = CollectorSettings(
             url=url,
             topics=("#",),
@@ -150,7 +150,7 @@ class WriteOptions:
 
 
 def collector_settings(given: "_Given") -> CollectorSettings | None:
-    """The collector to run, if a url says so."""
+    """Return the settings of the collector to run, or None without a url."""
     url, topics = given.text("url", None), given.text("topics", None)
     if url is None:
         for name in ("username", "password", "caFile", "certFile", "keyFile", "retention"):
@@ -177,7 +177,7 @@ def collector_settings(given: "_Given") -> CollectorSettings | None:
 
 
 class _Given:
-    """The options as the user gave them."""
+    """Options as the user gave them."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._values = {key.lower(): value for key, value in options.items()}
@@ -230,6 +230,6 @@ def _time_us(name: str, text: str | None) -> int | None:
         when = datetime.fromisoformat(text)
     except ValueError as error:
         raise LocalError(f"{name} is {text!r}; expected a time such as 2026-03-01T12:00:00Z.") from error
-    # Without a zone it is UTC, as all of the pipeline's times are.
+    # Times without a zone are UTC, like all times of the pipeline.
     aware = when if when.tzinfo else when.replace(tzinfo=UTC)
     return round(aware.timestamp() * 1_000_000)

@@ -1,7 +1,7 @@
-"""From slices of the spool to the batches that Spark takes: shared by the streaming and the batch reader.
+"""Conversion of spool slices to the batches that Spark reads, for the streaming and the batch reader.
 
-Runs on executors, on a pickled copy of the reader: all it needs is in the partition. Small blocks (a quiet topic
-commits one every few milliseconds) are joined, because every batch costs the JVM the same whatever its size.
+This code runs on executors, on a pickled copy of the reader; the partition holds everything that it needs. Small blocks
+(a quiet topic commits one every few milliseconds) are joined, because a batch costs the JVM the same whatever its size.
 """
 
 import logging
@@ -18,24 +18,24 @@ from hanse.pipeline.spool import Slice, SpoolCorruptError, read_slice
 
 _log = logging.getLogger(__name__)
 
-# Blocks are joined until a batch has this many rows or bytes: beyond it a larger batch gains nothing, and joining
-# copies. A busy collector's blocks (1 MiB) pass as they are.
+# Blocks are joined until a batch has this many rows or bytes. Larger batches gain nothing, and joining copies data. A
+# busy collector's blocks (1 MiB) pass unchanged.
 JOINED_ROWS_MIN = 2048
 JOINED_BYTES_MIN = 512 * 1024
 
-# A task costs about 0.1 s to start, so there are as few as keep all cores busy; below the least it costs more to
-# start than to run, beyond the most a retry costs too much.
+# A task costs about 0.1 s to start, so there are only as many as keep all cores busy. Below the minimum a task costs
+# more to start than to run; above the maximum a retry costs too much.
 TASK_BYTES_MIN = 1024 * 1024
 TASK_BYTES_MAX = 128 * 1024 * 1024
 
-# A task reads a slice at a time into memory: at least this, to the end of the block that reaches it. As small as a
-# task may be, so that tasks come out even.
+# A task reads one slice at a time into memory: at least this many bytes, up to the end of a block. The value equals the
+# smallest task, so that tasks come out even.
 SLICE_BYTES = 1024 * 1024
 
 
 @dataclass
 class SpoolPartition(InputPartition):
-    """What one task reads."""
+    """Input of one task."""
 
     slices: tuple[Slice, ...]
     topics: tuple[str, ...] = ()
@@ -45,31 +45,31 @@ class SpoolPartition(InputPartition):
 
 
 def cut(slices: Sequence[Slice], partitions_min: int) -> list[tuple[Slice, ...]]:
-    """The tasks for these slices."""
+    """Distribute the slices over tasks."""
     total_bytes = sum(part.end_pos - part.start_pos for part in slices)
     return pack(slices, count_tasks(total_bytes, partitions_min))
 
 
 def count_tasks(total_bytes: int, partitions_min: int) -> int:
-    """Into how many tasks to cut so much: a multiple of the cores, unless the tasks would be tiny."""
+    """Return the number of tasks for `total_bytes`: a multiple of the cores, unless the tasks would be tiny."""
     rounds = -(-total_bytes // (partitions_min * TASK_BYTES_MAX))
     return min(partitions_min * rounds, -(-total_bytes // TASK_BYTES_MIN))
 
 
 def pack(slices: Sequence[Slice], tasks: int) -> list[tuple[Slice, ...]]:
-    """Share slices, in order, among `tasks` of about equal size; fewer if there are fewer slices."""
+    """Distribute slices, in order, over `tasks` of about equal size; fewer if there are fewer slices."""
     sizes = [part.end_pos - part.start_pos for part in slices]
     total, before = sum(sizes), 0
     shared: dict[int, list[Slice]] = {}
     for part, size in zip(slices, sizes, strict=True):
-        # By where its middle lies.
+        # The middle of a slice decides its task.
         shared.setdefault((2 * before + size) * tasks // (2 * total), []).append(part)
         before += size
     return [tuple(held) for _, held in sorted(shared.items())]
 
 
 def topic_regex(filters: Sequence[str]) -> str:
-    """An expression that matches what any of the filters matches (MQTT 5, section 4.7)."""
+    """Return an expression for the topics that match any of the filters (MQTT 5, section 4.7)."""
     alternatives = []
     for one in filters:
         levels = one.split("/")
@@ -82,7 +82,7 @@ def topic_regex(filters: Sequence[str]) -> str:
         if levels == ["#"]:
             alternatives.append(r"(?:[^$](?s:.*))?")
         elif levels[-1] == "#":
-            # 4.7.1.2: sport/# matches sport itself too.
+            # 4.7.1.2: sport/# also matches sport itself.
             alternatives.append("/".join(parts[:-1]) + r"(?:/(?s:.*))?")
         else:
             alternatives.append("/".join(parts))
@@ -90,8 +90,8 @@ def topic_regex(filters: Sequence[str]) -> str:
 
 
 def read_rows(partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """The rows of a task, in order, as the contract has them."""
-    # Spark makes a partition without a value of an empty list of partitions.
+    """Read the rows of a task, in order and in the schema of the source."""
+    # Spark turns an empty list of partitions into one partition without a value.
     if not isinstance(partition, SpoolPartition):
         return iter(())
     return _joined(_wanted(partition))
@@ -121,7 +121,7 @@ def _both(one: pa.Array | None, other: pa.Array) -> pa.Array:
 
 
 def _warn(error: SpoolCorruptError) -> None:
-    _log.warning("Rows are left out, as failOnDataLoss=false says: %s", error)
+    _log.warning("Rows are left out because failOnDataLoss=false: %s", error)
 
 
 def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,14 +1,14 @@
 # ruff: noqa: N802 - the methods have Spark's names
-"""The streaming reader: offsets, limits, tasks. It reads indexes only; rows are read by the tasks.
+"""Streaming reader: offsets, limits and tasks. It reads only indexes; the tasks read the rows.
 
 Rules:
 
-1. An offset is `{producer: {seg, pos, rows}}` at block boundaries, and grows by producers that appear.
-2. A batch keeps to the limits, is fair to the producers, and takes at least one block of each that has one, so that
-   none starves; it exceeds a limit by at most one block a producer.
-3. The same range gives the same tasks and rows, whenever it is planned.
-4. Nothing relies on `commit` (it comes one batch late, and never for the last) or on `stop` (it may never come).
-5. The helper process starts with the first question about offsets: not in `__init__`, which Spark runs twice.
+1. An offset is `{producer: {seg, pos, rows}}` at block boundaries. It grows when a producer appears.
+2. A batch respects the limits and divides them fairly between producers. It takes at least one block from each producer
+   that has one, so that none starves. It exceeds a limit by at most one block per producer.
+3. The same range always gives the same tasks and rows, whenever it is planned.
+4. Nothing relies on `commit` (it comes one batch late, and never for the last batch) or on `stop` (it may never come).
+5. The helper process starts with the first request for offsets, not in `__init__`, which Spark runs twice.
 """
 
 import logging
@@ -35,12 +35,12 @@ Offset = dict[str, Position]
 
 
 def to_json(offset: Mapping[str, Position]) -> dict[str, Any]:
-    """An offset as Spark's log holds it."""
+    """Convert an offset to the form in Spark's log."""
     return {producer: position.to_json() for producer, position in sorted(offset.items())}
 
 
 def from_json(value: Mapping[str, Any]) -> Offset:
-    """An offset of Spark's log."""
+    """Read an offset from Spark's log."""
     return {producer: Position.from_json(position) for producer, position in value.items()}
 
 
@@ -54,11 +54,11 @@ class MqttStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._helper: CollectorHelper | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # Tasks need the options alone; indexes and the helper stay with the driver.
+        # Tasks need only the options; indexes and the helper stay with the driver.
         return {"options": self.options, "_readers": {}, "_target": None, "_helper": None}
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a query without a checkpoint begins."""
+        """Return the offset where a query without a checkpoint starts."""
         self._keep_helper()
         starting = self.options.starting
         if isinstance(starting, dict):
@@ -67,11 +67,11 @@ class MqttStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(ends)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """The rows; the bytes are kept to in `latestOffset`, as Spark passes one limit only."""
+        """Return the row limit; `latestOffset` applies the byte limit, because Spark passes only one limit."""
         return ReadMaxRows(self.options.rows_per_batch_max)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """How far the next batch goes."""
+        """Return the end of the next batch."""
         self._keep_helper()
         rows_max: int | None = None
         bytes_max: int | None = None
@@ -87,19 +87,20 @@ class MqttStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(self._advance(self._from(start, target), target, rows_max, bytes_max))
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """How far the spool reaches: the lag, in the query's progress."""
+        """Return the end of the spool, from which the query's progress shows the lag."""
         return to_json(self._tails())
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """What is there now is all that this run will read."""
+        """Fix the end of the run: it reads only rows that are in the spool now."""
         self._keep_helper()
         if self._helper is not None:
-            # With a collector of our own, "now" is when it has taken over what the broker had queued for it.
+            # With a collector of our own, "now" means after it has received the messages that the broker had queued for
+            # it.
             self._helper.wait_until_settled()
         self._target = self._tails()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The tasks of a batch."""
+        """Plan the tasks of a batch."""
         ends = from_json(end)
         begins = self._from(start, ends)
         ranges = [(self._reader(producer), begins[producer], ends[producer]) for producer in sorted(ends)]
@@ -112,16 +113,16 @@ class MqttStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task."""
+        """Read the rows of one task."""
         return read_rows(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Leave the mark that lets the janitor go on."""
+        """Save the consumer's mark, so that the janitor may delete older segments."""
         if self.options.consumer:
             save_mark(self.options.spool, self.options.consumer, from_json(end))
 
     def stop(self) -> None:
-        """End the helper; if this is never called, it ends with this process."""
+        """End the helper; without this call it ends with this process."""
         if self._helper is not None:
             self._helper.stop()
 
@@ -149,15 +150,15 @@ class MqttStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {producer: position for producer, position in found.items() if position.seg}
 
     def _from(self, start: Mapping[str, Any], ends: Offset) -> Offset:
-        """Where each producer of `ends` is to be read from."""
+        """Return the position from which to read each producer in `ends`."""
         begins = from_json(start)
         for producer in ends:
             head = self._reader(producer).head()
             begin = begins.setdefault(producer, head)
             if begin.rows < head.rows and not self.options.fail_on_data_loss:
                 _log.warning(
-                    "Rows %d to %d of producer %s were deleted before they were read; going on without them, as "
-                    "failOnDataLoss=false says.",
+                    "Rows %d to %d of producer %s were deleted before they were read; continuing without them because "
+                    "failOnDataLoss=false.",
                     begin.rows,
                     head.rows - 1,
                     producer,
@@ -167,7 +168,7 @@ class MqttStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _advance(self, begins: Offset, target: Offset, rows_max: int | None, bytes_max: int | None) -> Offset:
         reached = dict(begins)
-        # Those with least to read first: what they leave of their share goes to the others.
+        # Producers with the least to read come first; the rest of their share goes to the others.
         waiting = sorted(target, key=lambda producer: (target[producer].rows - begins[producer].rows, producer))
         waiting = [producer for producer in waiting if target[producer].rows > begins[producer].rows]
         rows_left, bytes_left = rows_max, bytes_max

@@ -1,14 +1,13 @@
-"""The sink: rows of a batch or a stream, published at a broker.
+"""Sink: publishes the rows of a batch or a stream at a broker.
 
 Rules:
 
-1. A task's rows are handed over when the broker has acknowledged every one of them (QoS 1 and 2).
-2. At least once: a task or a batch that Spark runs again is published again. Each row carries a message id, the
-   same
-   at every try: `<app>/<batch>/<partition>/<row>` in the user property `hanse-message-id`. Federators drop repeats
-   by it at their ingress; subscribers at the same broker may see them.
-3. What cannot be a publication (no topic, a wildcard in it) fails the batch and says which row: nothing is left
-   out.
+1. A task is complete when the broker has acknowledged every one of its rows (QoS 1 and 2).
+2. At least once: if Spark repeats a task or a batch, its rows are published again. Each row carries a message id that
+   is the same in every attempt: `<app>/<batch>/<partition>/<row>` in the user property `hanse-message-id`. Federators
+   drop repetitions by this id at their ingress; subscribers at the same broker may see them.
+3. A row that cannot be published (no topic, or a wildcard in it) fails the batch with an error that names the row.
+   Nothing is left out.
 """
 
 import asyncio
@@ -36,11 +35,11 @@ from hanse.pipeline.sources.options import WriteOptions
 
 MESSAGE_ID_PROPERTY = "hanse-message-id"
 
-# Handed to the client at once; larger runs save calls, smaller ones memory.
+# Packets passed to the client in one call; larger runs save calls, smaller ones memory.
 _ROWS_A_RUN = 500
-# Without one more acknowledgement for so long, the task fails and Spark tries again.
+# If no acknowledgement arrives for this long, the task fails and Spark retries it.
 _PROGRESS_DEADLINE_S = 60.0
-# Long enough to take a broken connection up again within the deadline.
+# Long enough to resume a broken connection before the deadline.
 _SESSION_EXPIRY_S = 120
 
 _BATCH_ID = "streaming.sql.batchId"
@@ -49,19 +48,19 @@ _QUERY_ID = "sql.streaming.queryId"
 
 @dataclass
 class Published(WriterCommitMessage):
-    """What a task did."""
+    """Result of one task."""
 
     rows: int
 
 
 def check_schema(schema: StructType, options: WriteOptions) -> None:
-    """Whether rows of this schema can be published."""
+    """Raise LocalError if rows of this schema cannot be published."""
     known = {"topic", "payload", "qos", "retain", "properties", *contract.ROW.names}
     strange = [name for name in schema.names if name not in known]
     if strange:
         raise LocalError(
-            f"The mqtt sink has no use for the columns {', '.join(strange)}; select topic, payload, and if you "
-            "like qos, retain and properties."
+            f"The mqtt sink does not know the columns {', '.join(strange)}; select topic and payload, and "
+            "optionally qos, retain and properties."
         )
     kinds = {field.name: field.dataType for field in schema.fields}
     if "topic" not in kinds and options.topic is None:
@@ -83,38 +82,38 @@ def check_schema(schema: StructType, options: WriteOptions) -> None:
 
 
 class MqttBatchWriter(DataSourceArrowWriter):
-    """`df.write.format("mqtt")`."""
+    """Writer for `df.write.format("mqtt")`."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         check_schema(schema, options)
         self._options = options
-        # Made once for all tasks and their retries: this object is pickled into them.
+        # Created once for all tasks and their retries: this object is pickled into them.
         self._app_id = options.app_id or uuid.uuid4().hex[:16]
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Published:
-        """One task's rows."""
+        """Publish the rows of one task."""
         return publish_task(iterator, self._options, self._app_id, batch_id="0")
 
 
 class MqttStreamWriter(DataSourceStreamArrowWriter):
-    """`df.writeStream.format("mqtt")`."""
+    """Writer for `df.writeStream.format("mqtt")`."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         check_schema(schema, options)
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Published:
-        """One task's rows of a micro-batch."""
+        """Publish the rows of one task of a micro-batch."""
         context = TaskContext.get()
         batch_id = context.getLocalProperty(_BATCH_ID) if context else None
         app_id = self._options.app_id or (context.getLocalProperty(_QUERY_ID) if context else None)
         if batch_id is None or app_id is None:
-            raise LocalError("Spark did not say which query and batch this is; give the option appId.")
+            raise LocalError("Spark did not provide the ids of the query and the batch; give the option appId.")
         return publish_task(iterator, self._options, app_id, batch_id)
 
 
 def publish_task(batches: Iterator[pa.RecordBatch], options: WriteOptions, app_id: str, batch_id: str) -> Published:
-    """Publish a task's rows and wait until the broker has them all."""
+    """Publish a task's rows and wait until the broker has acknowledged all of them."""
     context = TaskContext.get()
     partition = context.partitionId() if context else 0
     prefix = f"{app_id}/{batch_id}/{partition}/"
@@ -128,7 +127,7 @@ async def _publish(batches: Iterator[pa.RecordBatch], options: WriteOptions, pre
     client = Client(
         ClientSettings(
             url=options.url,
-            # Tasks of one query run side by side, and a retry beside the try it replaces.
+            # Tasks of one query run in parallel, and a retry may run beside the attempt that it replaces.
             client_id=f"{name}-{uuid.uuid4().hex[:12]}",
             username=options.username,
             password=options.password,
@@ -154,7 +153,7 @@ async def _publish(batches: Iterator[pa.RecordBatch], options: WriteOptions, pre
                 tally.sent += acknowledgeable
                 rows += count
                 tally.raise_if_refused()
-                # Between two runs the loop may read what the broker answers.
+                # Let the event loop read the broker's replies between two runs.
                 await asyncio.sleep(0)
         while tally.acknowledged < tally.sent:
             await tally.wait_for_progress()
@@ -162,12 +161,12 @@ async def _publish(batches: Iterator[pa.RecordBatch], options: WriteOptions, pre
     finally:
         await client.stop()
     if dropped := sum(client.counters.drops.values()):
-        raise Unavailable(f"{dropped} publications at QoS 0 did not leave: the broker reads too slowly. Use QoS 1.")
+        raise Unavailable(f"{dropped} publications at QoS 0 were not sent: the broker reads too slowly. Use QoS 1.")
     return rows
 
 
 class _Tally(ClientHandler):
-    """What the broker has said of this task's publications."""
+    """Acknowledgements and refusals of one task's publications."""
 
     def __init__(self) -> None:
         self.sent = self.acknowledged = 0
@@ -218,7 +217,7 @@ class _Tally(ClientHandler):
 def _runs(
     batch: pa.RecordBatch, options: WriteOptions, prefix: str, first_row: int
 ) -> Iterable[tuple[bytes, int, int]]:
-    """Runs of packets: the bytes, how many, and how many of them will be acknowledged."""
+    """Yield runs of packets: the bytes, the number of packets, and how many of them the broker will acknowledge."""
     count = batch.num_rows
     topics = _column(batch, "topic", options.topic)
     payloads = _column(batch, "payload", None)

@@ -1,11 +1,11 @@
-"""The spool: an append-only store on disk that makes MQTT replayable for Spark.
+"""Spool: an append-only store on disk that makes MQTT replayable for Spark.
 
-A directory holds one directory a producer. One process writes to a producer (`SpoolWriter`, enforced by a lock),
-any number read (`SpoolReader`), consumers leave marks of how far they have come (`marks`), and the janitor deletes
-what every consumer is past and what is old enough (`sweep`). This package knows Arrow and files; it imports
-neither pyspark nor an MQTT client.
+The spool's directory holds one directory per producer. One process writes to a producer (`SpoolWriter`, enforced by a
+lock), and any number of processes read (`SpoolReader`). Consumers save marks of their progress (`marks`). The janitor
+deletes segments that are old enough and that every consumer has read (`sweep`). This package uses Arrow and files; it
+imports neither pyspark nor an MQTT client.
 
-What is indexed is visible, what is visible is durable, and what is durable never changes.
+Indexed data is visible, visible data is durable, and durable data never changes.
 """
 
 from hanse.pipeline.spool.format import (

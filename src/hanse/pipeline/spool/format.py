@@ -1,10 +1,10 @@
-"""The spool's bytes on disk: names, block header, index record. No file is opened here.
+"""Bytes of the spool on disk: names, block header, index record. This module opens no file.
 
-Rules this layout keeps:
+Rules of the layout:
 
-1. A block is self-contained: header, then one Arrow IPC stream of one batch. Any block can be read alone.
-2. Nothing is trusted without its checksum: the header has one, the body has one, every index record has one.
-3. Row numbers are gapless per producer, from 0: `(producer, seq)` names a row for ever.
+1. A block is self-contained: a header, then one Arrow IPC stream with one batch. Any block can be read alone.
+2. Nothing is trusted without its checksum: the header, the body and every index record have one.
+3. Row numbers are gapless per producer and start at 0: `(producer, seq)` identifies a row for ever.
 4. All integers are little-endian; times are microseconds since 1970 in UTC.
 
 `docs/pipeline.md` shows the same tables byte by byte.
@@ -21,19 +21,18 @@ from hanse.errors import LocalError, Unavailable
 BLOCK_MAGIC = b"HSB1"
 VERSION = 1
 
-# magic, version, flags, body bytes, rows, first row, received min, received max, body CRC; the header's CRC
-# follows.
+# magic, version, flags, body bytes, rows, first row, received min, received max, body CRC; then the header's CRC
 _HEADER = struct.Struct("<4sHHIIQqqI")
 HEADER_BYTES = _HEADER.size + 4
 
-# end position, end row, received min, received max, body CRC, rows, reserved; the record's CRC follows.
+# end position, end row, received min, received max, body CRC, rows, reserved; then the record's CRC
 _RECORD = struct.Struct("<QQqqIII")
 RECORD_BYTES = _RECORD.size + 4
 
 _CRC = struct.Struct("<I")
 
-# A block holds one group commit (1 MiB) and at most one message more (16 MiB); a reader must hold one block in
-# memory, so a header that claims more than this is damage, not data.
+# A block holds one group commit (1 MiB) and at most one more message (16 MiB). A reader must hold a block in memory, so
+# a header that claims more than this is treated as damaged.
 BLOCK_BYTES_MAX = 64 * 1024 * 1024
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
@@ -41,11 +40,11 @@ _SEGMENT = re.compile(r"(\d{10})-(\d{20})\.(seg|idx)")
 
 
 class SpoolCorruptError(LocalError):
-    """Bytes that were durable are no longer what was written: an operator must look at the disk."""
+    """Durable bytes have changed since they were written; an operator must check the disk."""
 
 
 class SpoolGoneError(LocalError):
-    """Rows that a reader wants were deleted before it read them."""
+    """Rows were deleted before the reader read them."""
 
 
 class SpoolLockedError(LocalError):
@@ -53,32 +52,32 @@ class SpoolLockedError(LocalError):
 
 
 class SpoolFullError(Unavailable):
-    """No room on the disk or in the quota; nothing of the append is visible, the same append may work later."""
+    """The disk or the quota is full. Nothing of the append is visible, and the same append may work later."""
 
 
 class SpoolBrokenError(Unavailable):
-    """Bytes could not be made durable: the writer must be opened anew, which checks what is really there."""
+    """Bytes could not be made durable. The writer must be reopened, which checks the data on disk."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
-    """A block boundary in one producer's spool: segment number, byte in it, rows before it."""
+    """Block boundary in one producer's spool: segment number, byte offset in it, and number of rows before it."""
 
     seg: int
     pos: int
     rows: int
 
     def to_json(self) -> dict[str, int]:
-        """The offset as Spark's log holds it."""
+        """Return the offset in the form of Spark's log."""
         return {"seg": self.seg, "pos": self.pos, "rows": self.rows}
 
     @classmethod
-    def from_json(cls, value: Any) -> Self:  # noqa: ANN401 - it is whatever the JSON held
-        """Read an offset back; LocalError if it is not one."""
+    def from_json(cls, value: Any) -> Self:  # noqa: ANN401 - any JSON value
+        """Read an offset back; raise LocalError if it is not one."""
         numbers = [value.get(key) for key in ("seg", "pos", "rows")] if isinstance(value, dict) else []
         if len(numbers) != 3 or not all(type(number) is int and number >= 0 for number in numbers):
             raise LocalError(
-                f'{value!r} is no spool offset; expected {{"seg": n, "pos": n, "rows": n}}, each 0 or more.'
+                f'{value!r} is not a spool offset; expected {{"seg": n, "pos": n, "rows": n}}, each 0 or more.'
             )
         return cls(value["seg"], value["pos"], value["rows"])
 
@@ -88,7 +87,7 @@ START = Position(0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What stands before a block's Arrow stream."""
+    """Header in front of a block's Arrow stream."""
 
     body_bytes: int
     rows: int
@@ -98,7 +97,7 @@ class Header:
     body_crc: int
 
     def pack(self) -> bytes:
-        """The header's 48 bytes."""
+        """Return the header as 48 bytes."""
         fields = _HEADER.pack(
             BLOCK_MAGIC,
             VERSION,
@@ -114,7 +113,7 @@ class Header:
 
     @classmethod
     def unpack(cls, data: bytes | memoryview) -> Self | str:
-        """The header at the start of `data`, or what is wrong with it."""
+        """Return the header at the start of `data`, or a description of its error."""
         if len(data) < HEADER_BYTES:
             return f"{len(data)} bytes where a block header has {HEADER_BYTES}"
         magic, version, flags, body_bytes, rows, first_row, low, high, body_crc = _HEADER.unpack_from(data)
@@ -131,7 +130,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One line of the index: a block that is durable and visible."""
+    """Index entry for one block that is durable and visible."""
 
     end_pos: int
     end_row: int
@@ -141,7 +140,7 @@ class Record:
     rows: int
 
     def pack(self) -> bytes:
-        """The record's 48 bytes."""
+        """Return the record as 48 bytes."""
         fields = _RECORD.pack(
             self.end_pos, self.end_row, self.received_us_min, self.received_us_max, self.body_crc, self.rows, 0
         )
@@ -149,7 +148,7 @@ class Record:
 
     @classmethod
     def unpack(cls, data: bytes | memoryview, offset: int = 0) -> Self | None:
-        """The record at `offset`, or None if its checksum does not match."""
+        """Return the record at `offset`, or None if its checksum does not match."""
         fields = data[offset : offset + _RECORD.size]
         if zlib.crc32(fields) != _CRC.unpack_from(data, offset + _RECORD.size)[0]:
             return None
@@ -159,30 +158,30 @@ class Record:
 
 @dataclass(frozen=True, slots=True, order=True)
 class SegmentName:
-    """A segment's number and the number of its first row, both in its file names."""
+    """Number of a segment and number of its first row, as encoded in its file names."""
 
     number: int
     first_row: int
 
     @property
     def segment(self) -> str:
-        """The file of blocks."""
+        """Name of the file with the blocks."""
         return f"{self.number:010d}-{self.first_row:020d}.seg"
 
     @property
     def index(self) -> str:
-        """The file of records beside it."""
+        """Name of the file with the index records."""
         return f"{self.number:010d}-{self.first_row:020d}.idx"
 
     @classmethod
     def parse(cls, file_name: str) -> Self | None:
-        """The segment that a `.seg` file's name says, or None for any other file."""
+        """Parse the name of a `.seg` file; return None for any other file."""
         match = _SEGMENT.fullmatch(file_name)
         return cls(int(match[1]), int(match[2])) if match and match[3] == "seg" else None
 
 
 def check_name(kind: str, name: str) -> str:
-    """`name`, if it can be a file name everywhere; a producer's and a consumer's are."""
+    """Return `name` if it is a valid file name on every system; producers and consumers are named like files."""
     if not _NAME.fullmatch(name):
         raise LocalError(
             f"{name!r} cannot name a {kind}: use 1 to 128 letters, digits, '.', '_' or '-', not starting with '.' "

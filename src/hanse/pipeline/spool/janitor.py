@@ -1,12 +1,14 @@
-"""The janitor: deletes what every consumer is past and what is old enough, whole segments at a time.
+"""Janitor: deletes segments that are old enough and that every consumer has read.
 
 Rules:
 
-1. A segment goes only if every consumer's mark lies at or beyond its end *and* its newest row is older than the
-age. 2. The last segment of a producer never goes: the writer may hold it, and it carries the row numbers on.
-3. Oldest first, and it stops at the first segment that must stay, so that the rows left are always contiguous.
-4. The segment is removed before its index: a crash between the two leaves an index without data, which no reader
-   lists and the next sweep removes.
+1. A segment is deleted only if every consumer's mark lies at or beyond its end *and* its newest row is older than the
+   minimum age.
+2. The last segment of a producer is never deleted: the writer may have it open, and it carries the row numbers on.
+3. Deletion runs from the oldest segment and stops at the first segment that must stay, so that the remaining rows are
+   contiguous.
+4. The segment is removed before its index. A crash between the two leaves an index without data, which no reader lists
+   and the next sweep removes.
 """
 
 import os
@@ -21,17 +23,17 @@ from hanse.pipeline.spool.reader import list_producers
 
 @dataclass(frozen=True, slots=True)
 class SweepReport:
-    """What a sweep did, and what held it back."""
+    """Result of a sweep."""
 
     segments_deleted: int
     bytes_deleted: int
     rows_deleted: int
     held_back_by: tuple[str, ...]
-    """Consumers whose marks kept segments that were old enough to go."""
+    """Consumers whose marks kept segments that were old enough to delete."""
 
 
 def sweep(root: str | Path, *, now_us: int, age_s_min: float, producers: list[str] | None = None) -> SweepReport:
-    """Delete what may go of `producers` (all of the spool's by default)."""
+    """Delete the segments of `producers` (by default all of the spool's) that are no longer needed."""
     marks = load_marks(root)
     oldest_to_keep_us = now_us - int(age_s_min * 1_000_000)
     segments = bytes_freed = rows = 0
@@ -60,7 +62,7 @@ def sweep(root: str | Path, *, now_us: int, age_s_min: float, producers: list[st
 
 
 def _newest_us(index: Path) -> int:
-    """When the newest row was received; the far future if the index does not say, so that the segment stays."""
+    """Return when the newest row was received; the far future if the index does not say, so that the segment stays."""
     data = index.read_bytes() if index.exists() else b""
     whole = len(data) - len(data) % RECORD_BYTES
     records = [Record.unpack(data, offset) for offset in range(0, whole, RECORD_BYTES)]
@@ -71,6 +73,6 @@ def _newest_us(index: Path) -> int:
 def _remove_stray_indexes(directory: Path, names: list[SegmentName]) -> None:
     kept = {name.index for name in names}
     for path in directory.glob("*.idx"):
-        # A new segment's index is created just before the segment itself: only older ones are strays.
+        # A new segment's index is created just before the segment itself, so only older index files are strays.
         if path.name not in kept and names and path.name < names[0].index:
             path.unlink()

@@ -1,7 +1,8 @@
-"""Consumers' marks: how far each has come, so that the janitor knows what nobody needs any more.
+"""Marks of consumers: how far each has read, so that the janitor knows which segments are no longer needed.
 
-A mark is `root/.consumers/<consumer>.json`, replaced whole (written beside, synced, renamed): a reader sees the old
-one or the new one. A mark may be late (Spark commits one batch late); it is never early.
+A mark is `root/.consumers/<consumer>.json`. It is replaced as a whole (written to a temporary file, synced, renamed),
+so a reader sees either the old or the new mark. A mark may be late, because Spark commits one batch late; it is never
+early.
 """
 
 import json
@@ -16,7 +17,7 @@ _DIRECTORY = ".consumers"
 
 
 def save_mark(root: str | Path, consumer: str, offset: Mapping[str, Position]) -> None:
-    """Leave the mark: everything before `offset` has been consumed by `consumer`."""
+    """Save the mark of `consumer`: it has read everything before `offset`."""
     directory = Path(root) / _DIRECTORY
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{check_name('consumer', consumer)}.json"
@@ -30,7 +31,7 @@ def save_mark(root: str | Path, consumer: str, offset: Mapping[str, Position]) -
 
 
 def load_marks(root: str | Path) -> dict[str, dict[str, Position]]:
-    """Every consumer's mark. A mark that cannot be read is an error: guessing would delete data."""
+    """Load the marks of all consumers. An unreadable mark is an error, because a guess could delete data."""
     marks: dict[str, dict[str, Position]] = {}
     for path in sorted((Path(root) / _DIRECTORY).glob("*.json")):
         try:
@@ -38,14 +39,14 @@ def load_marks(root: str | Path) -> dict[str, dict[str, Position]]:
             marks[path.stem] = {producer: Position.from_json(position) for producer, position in value.items()}
         except (ValueError, AttributeError, LocalError) as error:
             raise LocalError(
-                f"The mark {path} cannot be read; expected a JSON object of producer to offset. Delete the file if "
-                "that consumer is gone, or run it once to write the mark anew."
+                f"The mark {path} cannot be read; expected a JSON object from producer to offset. Delete the file if "
+                "that consumer is gone, or run it once to write a new mark."
             ) from error
     return marks
 
 
 def forget_mark(root: str | Path, consumer: str) -> bool:
-    """Remove a consumer that will not come back; whether there was one."""
+    """Remove the mark of a consumer that will not come back; return whether there was one."""
     path = Path(root) / _DIRECTORY / f"{check_name('consumer', consumer)}.json"
     try:
         path.unlink()

@@ -1,11 +1,12 @@
-"""Reading a spool: how far it reaches, how far a batch may go, what a slice of it holds.
+"""Spool reader: finds the end of a spool and of the next batch, and reads slices.
 
 Rules:
 
-1. Only what the index names is read. A last record whose checksum does not match (yet) is not there.
-2. Positions are block boundaries; a position at the end of a segment and the start of the next mean the same.
+1. Only indexed data is read. A last record without a matching checksum counts as not written yet.
+2. Positions are block boundaries. The end of a segment and the start of the next one are equivalent.
 3. A slice is immutable: reading it twice gives the same rows in the same order.
-4. A checksum that does not match below the index is an error, never a skip, unless the caller asks for the skip.
+4. If a checksum below the end of the index does not match, the reader raises an error; it skips the block only if the
+   caller asks for that.
 """
 
 import os
@@ -33,13 +34,13 @@ from hanse.pipeline.spool.format import (
     check_name,
 )
 
-# One pread's worth of a segment: large enough to amortise the call, small beside an executor's memory.
+# Bytes read from a segment in one call: large enough to amortise the call, small compared with an executor's memory.
 SLICE_BYTES_DEFAULT = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Whole blocks of one segment: all that a reader in another process needs to find them."""
+    """Whole blocks of one segment; holds everything that a reader in another process needs."""
 
     root: str
     producer: str
@@ -51,12 +52,12 @@ class Slice:
 
     @property
     def path(self) -> Path:
-        """The segment's file."""
+        """Path of the segment's file."""
         return Path(self.root) / self.producer / self.segment.segment
 
 
 def list_producers(root: str | Path) -> list[str]:
-    """The producers that have written to this spool, sorted. A spool that does not exist yet has none."""
+    """Return the sorted names of the producers that have written to this spool; none if it does not exist yet."""
     try:
         entries = list(os.scandir(root))
     except FileNotFoundError:
@@ -65,7 +66,7 @@ def list_producers(root: str | Path) -> list[str]:
 
 
 class _Index:
-    """One segment's index, read as far as it reaches, in arrays: 36 bytes a block."""
+    """Index of one segment, as far as it has been read, in arrays that need 36 bytes per block."""
 
     def __init__(self, directory: Path, name: SegmentName) -> None:
         self.name = name
@@ -76,7 +77,7 @@ class _Index:
         self.received_us_max = array("q")
 
     def refresh(self) -> None:
-        """Take up the records that were added since."""
+        """Read the records that were added since the last call."""
         have = len(self.ends) * RECORD_BYTES
         try:
             with self._path.open("rb") as file:
@@ -102,28 +103,28 @@ class _Index:
 
     @property
     def end(self) -> Position:
-        """The position after the last visible block."""
+        """Position after the last visible block."""
         if not self.ends:
             return Position(self.name.number, 0, self.name.first_row)
         return Position(self.name.number, self.ends[-1], self.rows[-1])
 
     def blocks_before(self, pos: int) -> int:
-        """How many blocks end at or before `pos`, which must be a boundary."""
+        """Return the number of blocks that end at or before `pos`, which must be a block boundary."""
         count = bisect_right(self.ends, pos)
         if pos != (self.ends[count - 1] if count else 0):
             raise LocalError(
-                f"Byte {pos} of {self._path} is no block boundary: the offset was made for another spool. "
+                f"Byte {pos} of {self._path} is not a block boundary: the offset belongs to another spool. "
                 "Use the spool that the checkpoint began with, or a new checkpoint."
             )
         return count
 
 
 class SpoolReader:
-    """One producer's spool, read-only. Keeps the indexes it has read; `tail` looks for more.
+    """Read-only access to one producer's spool. It caches indexes; `tail` reads new records.
 
     Args:
         root: the spool's directory.
-        producer: whose rows.
+        producer: the producer whose rows to read.
     """
 
     def __init__(self, root: str | Path, producer: str) -> None:
@@ -139,7 +140,7 @@ class SpoolReader:
             self._names = sorted(filter(None, found))
         except FileNotFoundError:
             self._names = []
-        # Indexes of segments that the janitor has taken are dropped with them.
+        # Drop the indexes of segments that the janitor has deleted.
         alive = {name.number for name in self._names}
         self._indexes = {number: index for number, index in self._indexes.items() if number in alive}
         return self._names
@@ -158,23 +159,23 @@ class SpoolReader:
         return self._names[at].first_row if at < len(self._names) else None
 
     def head(self) -> Position:
-        """The oldest position that is still there."""
+        """Return the oldest position that still exists."""
         names = self._list()
         return Position(names[0].number, 0, names[0].first_row) if names else START
 
     def tail(self) -> Position:
-        """The position after the last visible row."""
+        """Return the position after the last visible row."""
         names = self._list()
         return self._index(names[-1]).end if names else START
 
     def starts(self) -> list[Position]:
-        """Where each segment begins, oldest first."""
+        """Return the first position of each segment, oldest first."""
         return [Position(name.number, 0, name.first_row) for name in self._list()]
 
     def advance(
         self, start: Position, *, end: Position, rows_max: int | None = None, bytes_max: int | None = None
     ) -> Position:
-        """The furthest block boundary after `start`, up to `end`, within both limits; at least one block.
+        """Return the furthest block boundary after `start`, up to `end`, within both limits but at least one block on.
 
         Raises:
             SpoolGoneError: `start` lies before the oldest segment.
@@ -212,9 +213,9 @@ class SpoolReader:
         received_us_min: int | None = None,
         received_us_max: int | None = None,
     ) -> list[Slice]:
-        """The blocks from `start` to `end`, cut into slices of about `slice_bytes`.
+        """Return the blocks from `start` to `end`, cut into slices of about `slice_bytes`.
 
-        Blocks that lie wholly outside the received times asked for are left out.
+        Blocks that lie completely outside the requested times of receipt are left out.
         """
         found: list[Slice] = []
         for index, first in self._walk(start):
@@ -237,10 +238,10 @@ class SpoolReader:
         return found
 
     def position_at(self, received_us: int) -> Position:
-        """The first block that holds a row received at `received_us` or later; the tail if there is none."""
+        """Return the position of the first block with a row received at `received_us` or later; else the tail."""
         for name in self._list():
             index = self._index(name)
-            # A collector's clock may step back; the running maximum is what a search needs, and a scan gives it.
+            # A collector's clock may step back, so the search needs the running maximum; a linear scan provides it.
             for n, newest in enumerate(index.received_us_max):
                 if newest >= received_us:
                     pos = index.ends[n - 1] if n else 0
@@ -260,7 +261,7 @@ class SpoolReader:
         )
 
     def _walk(self, start: Position) -> Iterator[tuple[_Index, int]]:
-        """The segments from `start` on, each with the number of blocks to leave out."""
+        """Yield the segments from `start` on, each with the number of blocks to skip."""
         names = self._list()
         if not names:
             if start != START:
@@ -276,8 +277,8 @@ class SpoolReader:
     def _gone(self, start: Position, oldest: SegmentName | None) -> SpoolGoneError:
         there = f"begins at row {oldest.first_row}" if oldest else "has no segment at all"
         return SpoolGoneError(
-            f"Rows from {start.rows} on are wanted of {self._directory}, which {there}: they were deleted before "
-            "they were read, or this is another spool. Lengthen the retention; to go on without them set "
+            f"Rows from {start.rows} on were requested from {self._directory}, which {there}: they were deleted before "
+            "they were read, or this is another spool. Increase the retention. To continue without these rows set "
             "failOnDataLoss=false."
         )
 
@@ -285,11 +286,11 @@ class SpoolReader:
 def read_slice(
     part: Slice, *, on_damage: Callable[[SpoolCorruptError], None] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The batches of a slice, one a block, each verified.
+    """Yield the batches of a slice, one per block, each verified.
 
     Args:
-        part: what to read.
-        on_damage: called with the error of a damaged block, which is then left out; without it the error is raised.
+        part: the slice to read.
+        on_damage: called with the error of a damaged block, which is then skipped; without it the error is raised.
     """
     path = part.path
     try:
@@ -299,14 +300,14 @@ def read_slice(
         seen = "that directory is not there" if not path.parent.exists() else "the segment was deleted"
         raise SpoolGoneError(
             f"Cannot read {path}: {seen}. On a cluster every executor must see the spool under the same path (a "
-            "shared file system); otherwise lengthen the retention."
+            "shared file system); otherwise increase the retention."
         ) from error
     view = memoryview(data)
     pos, row, end = 0, part.first_row, part.end_pos - part.start_pos
     while pos < end:
         header = Header.unpack(view[pos : pos + HEADER_BYTES])
         if isinstance(header, str):
-            # Without a header the next block cannot be found: the rest of the slice is damaged.
+            # Without a header the next block cannot be located, so the rest of the slice is lost.
             lost = part.first_row + part.rows - row
             _damaged(part, pos, f"{header}; {lost} rows from {row} on cannot be read", on_damage)
             return
@@ -324,7 +325,7 @@ def read_slice(
 def _damaged(part: Slice, pos: int, seen: str, on_damage: Callable[[SpoolCorruptError], None] | None) -> None:
     error = SpoolCorruptError(
         f"{part.path} holds, before byte {part.start_pos + pos}: {seen}. These rows were acknowledged: restore the "
-        "file from a copy. To go on without them set failOnDataLoss=false."
+        "file from a copy. To continue without them set failOnDataLoss=false."
     )
     if on_damage is None:
         raise error

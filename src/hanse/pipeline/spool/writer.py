@@ -1,15 +1,16 @@
-"""The one writer of a producer's spool.
+"""The single writer of a producer's spool.
 
 Rules:
 
-1. `append` returns when the block is durable and visible, or raises and leaves nothing of it visible.
-2. Order on disk: block, `fdatasync` of the segment, index record. The record needs no sync of its own: it can be
-   had again from the segment, and opening does so. One sync a commit instead of two.
-3. Only the last block of the last segment can be torn, because a block is durable before the next one starts. On
-   opening, whole blocks beyond the index are indexed and a torn rest is cut; damage that does not reach the end of
-   the file is no torn tail, and opening refuses rather than cut what was acknowledged.
-4. After a failed sync the kernel may have dropped the pages: the writer is broken and must be opened anew.
-5. One writer: an exclusive `flock` held while the writer lives. The kernel lets it go when the process dies.
+1. `append` returns when the block is durable and visible. If it raises, nothing of the block is visible.
+2. Order on disk: block, `fdatasync` of the segment, index record. The record needs no sync of its own, because opening
+   the spool rebuilds it from the segment. This saves one of two syncs per commit.
+3. Only the last block of the last segment can be torn, because a block is durable before the next one starts. Opening
+   indexes whole blocks beyond the index and cuts a torn tail. Damage that does not reach the end of the file is not a
+   torn tail; opening then raises an error instead of cutting acknowledged rows.
+4. After a failed sync the kernel may have dropped the pages, so the writer is broken and must be reopened.
+5. An exclusive `flock`, held while the writer is open, ensures a single writer. The kernel releases it when the process
+   ends.
 """
 
 import errno
@@ -43,7 +44,7 @@ from hanse.pipeline.spool.format import (
     check_name,
 )
 
-# What the kernel says when there is no room: the disk, the user's quota, the file size limit.
+# Errors that mean "no space": the disk, the user's quota, the file size limit.
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 _LOCK_FILE = "lock"
@@ -51,22 +52,21 @@ _LOCK_FILE = "lock"
 
 @dataclass(frozen=True, slots=True)
 class SpoolLimits:
-    """What bounds a producer's files. Larger segments: fewer files, coarser retention; smaller: the reverse."""
+    """Limits of a producer's files. Larger segments mean fewer files and coarser retention."""
 
     segment_bytes_max: int = 64 * 1024 * 1024
-    """A segment is closed when it has reached this (Kafka's default is 1 GiB; the janitor deletes whole "
-    "segments)."""
+    """A segment is closed at this size. Kafka's default is 1 GiB, but the janitor deletes only whole segments."""
     segment_age_s_max: float = 600.0
-    """A segment is closed when its first block is this old, so that a quiet topic's data can be retired too."""
+    """A segment is closed when its first block is this old, so that a quiet topic's data can be deleted too."""
     free_bytes_min: int = 64 * 1024 * 1024
-    """What stays free on the disk: Spark's checkpoint and the tables need room to catch up and make room."""
+    """Free disk space to preserve: Spark's checkpoint and the tables need it so that consumers can catch up."""
     spool_bytes_max: int | None = None
-    """A quota for this producer's segments; None leaves the disk as the only limit."""
+    """Quota for this producer's segments; None leaves the disk as the only limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What opening found at the end of the last segment."""
+    """Repairs at the end of the last segment when it was opened."""
 
     blocks_indexed: int = 0
     bytes_cut: int = 0
@@ -77,14 +77,14 @@ def _now_us() -> int:
 
 
 class SpoolWriter:
-    """Appends Arrow batches to `root/producer`. Use as a context manager, or call `close`.
+    """Appends Arrow batches to `root/producer`. Use it as a context manager, or call `close`.
 
     Args:
         root: the spool's directory; created if it is missing.
-        producer: this writer's name in it.
-        limits: what bounds its files.
-        compression: of the Arrow buffers. Readers need not be told.
-        now_us: the clock that ages segments.
+        producer: this writer's name in the spool.
+        limits: limits of its files.
+        compression: compression of the Arrow buffers; readers detect it.
+        now_us: the clock for the age of segments.
     """
 
     def __init__(
@@ -127,11 +127,11 @@ class SpoolWriter:
 
     @property
     def position(self) -> Position:
-        """Where the next block will begin."""
+        """Position where the next block will begin."""
         return Position(self._segment.number, self._end_pos, self._end_row)
 
     def close(self) -> None:
-        """Let go of the files and the lock. What was appended is durable already."""
+        """Release the files and the lock. Appended batches are already durable."""
         for fd in (self._seg_fd, self._idx_fd, self._lock_fd):
             if fd >= 0:
                 os.close(fd)
@@ -141,7 +141,7 @@ class SpoolWriter:
         """Make `batch` durable and visible; return the position after it.
 
         Raises:
-            SpoolFullError: no room; try the same batch again later.
+            SpoolFullError: there is no space; retry the same batch later.
             SpoolBrokenError: open a new writer, then append again.
         """
         if self._broken:
@@ -202,15 +202,15 @@ class SpoolWriter:
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         return fd
 
-    # Room.
+    # Free space.
 
     def _check_room(self, bytes_needed: int) -> None:
         room = os.fstatvfs(self._lock_fd)
         free = room.f_bavail * room.f_frsize
         if free - bytes_needed < self.limits.free_bytes_min:
             raise SpoolFullError(
-                f"The disk of the spool {self.directory} has {free} bytes free; {self.limits.free_bytes_min} are "
-                "to stay free. Make room, or let the consumers catch up and the janitor sweep."
+                f"The disk of the spool {self.directory} has {free} bytes free; {self.limits.free_bytes_min} must "
+                "stay free. Free some space, or let the consumers catch up and the janitor sweep."
             )
         quota = self.limits.spool_bytes_max
         if quota is not None:
@@ -237,19 +237,19 @@ class SpoolWriter:
             self._undo()
             if error.errno in _NO_ROOM:
                 raise SpoolFullError(
-                    f"Writing to the spool {self.directory} failed: {error.strerror}. Make room; nothing was lost, "
+                    f"Writing to the spool {self.directory} failed: {error.strerror}. Free space; nothing was lost, "
                     "and nothing is acknowledged until then."
                 ) from error
             self._broken = f"Writing to the spool {self.directory} failed: {error.strerror}. Check the disk."
             raise SpoolBrokenError(self._broken) from error
 
     def _undo(self) -> None:
-        """Back to the last visible block, in both files."""
+        """Truncate both files to the last visible block."""
         try:
             os.ftruncate(self._idx_fd, self._records * RECORD_BYTES)
             os.ftruncate(self._seg_fd, self._end_pos)
         except OSError as error:
-            self._broken = f"Cannot take back a failed write in the spool {self.directory}: {error.strerror}."
+            self._broken = f"Cannot undo a failed write in the spool {self.directory}: {error.strerror}."
 
     def _sync(self, fd: int) -> None:
         try:
@@ -278,7 +278,7 @@ class SpoolWriter:
         return is_old or self._end_pos >= self.limits.segment_bytes_max
 
     def _roll(self) -> None:
-        # A sealed segment's index is durable, so that only the last segment ever needs recovery.
+        # The index of a closed segment is durable, so that only the last segment ever needs recovery.
         self._sync(self._idx_fd)
         old_fds = (self._seg_fd, self._idx_fd)
         self._open_segment(SegmentName(self._segment.number + 1, self._end_row))
@@ -311,7 +311,7 @@ class SpoolWriter:
             last = records[-1]
             if last.end_pos > size:
                 raise SpoolCorruptError(
-                    f"{self.directory / self._segment.segment} has {size} bytes where its index names "
+                    f"{self.directory / self._segment.segment} has {size} bytes, but its index names "
                     f"{last.end_pos}: acknowledged rows are gone. Restore the file from a copy, or move the whole "
                     "producer away."
                 )
@@ -320,7 +320,7 @@ class SpoolWriter:
         os.ftruncate(self._idx_fd, self._records * RECORD_BYTES)
         found = self._blocks_beyond_index(size)
         if found:
-            # They may be here only in the page cache, left by a process that died before its sync.
+            # A process may have died before its sync and left these blocks only in the page cache.
             self._sync(self._seg_fd)
             self._write(self._idx_fd, [record.pack() for record in found])
             self._records += len(found)
@@ -333,7 +333,7 @@ class SpoolWriter:
         return Recovery(blocks_indexed=len(found), bytes_cut=cut)
 
     def _valid_records(self) -> list[Record]:
-        """The index up to its first bad record. What follows is had again from the segment."""
+        """Read the index up to its first bad record; the segment supplies the rest."""
         data = os.pread(self._idx_fd, os.fstat(self._idx_fd).st_size, 0)
         records: list[Record] = []
         for offset in range(0, len(data) - RECORD_BYTES + 1, RECORD_BYTES):
@@ -366,7 +366,7 @@ class SpoolWriter:
         return found
 
     def _refuse_if_data_follows(self, pos: int, size: int, seen: str) -> None:
-        """A torn tail is the end of what was written: a whole block after the damage means something else broke."""
+        """Raise if a whole block follows the damage: then it is not a torn tail, and something else broke."""
         tail = os.pread(self._seg_fd, min(size - pos, BLOCK_BYTES_MAX + HEADER_BYTES), pos)
         at = tail.find(BLOCK_MAGIC)
         while at >= 0:

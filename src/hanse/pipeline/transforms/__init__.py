@@ -1,1 +1,1 @@
-"""Pure `DataFrame -> DataFrame`, one dataset a module: no IO, and only what Spark Connect can do too."""
+"""Pure transforms `DataFrame -> DataFrame`: one dataset per module, no IO, only features of Spark Connect."""

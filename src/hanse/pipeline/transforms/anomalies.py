@@ -1,10 +1,9 @@
-"""A broker or a link that leaves its own baseline.
+"""Detection of brokers and links that deviate from their own baseline.
 
-Each measure of each broker and link is one series over the windows from its first report to the last closed window;
-in a window without a report what is counted is zero, so that silence shows. The baseline is the median of up to
-`BASELINE_WINDOWS` windows before, the spread their median absolute deviation (both shrug off the outliers they are
-to find), with a floor relative to the baseline, so that a series that never moved does not call its first small
-step an anomaly.
+Each measure of each broker and link is one series, from its first report to the last closed window. In a window without
+a report, counted measures are zero, so that silence shows. The baseline is the median of up to `BASELINE_WINDOWS`
+preceding windows. The spread is their median absolute deviation; outliers hardly affect either. The spread has a floor
+relative to the baseline, so that the first small step of a constant series is not an anomaly.
 """
 
 from pyspark.sql import Column, DataFrame, Window
@@ -15,13 +14,13 @@ from hanse.pipeline.transforms.windows import WINDOW_S, elapsed_ms, window_start
 
 # Half an hour of minutes: long enough to outlast one bad minute, short enough to follow the day.
 BASELINE_WINDOWS = 30
-# Fewer windows than this make no baseline.
+# A baseline needs at least this many windows.
 BASELINE_WINDOWS_MIN = 5
-# In standard deviations of a normal distribution; 6 leaves about two false calls in a thousand million.
+# In standard deviations of a normal distribution; 6 gives about two false anomalies in a thousand million.
 SCORE_MIN = 6.0
-# Spread is at least this share of the baseline: with SCORE_MIN 6, a change of under 60 % is never called.
+# The spread is at least this share of the baseline: with SCORE_MIN 6, a change below 60 % is never an anomaly.
 SPREAD_FLOOR_SHARE = 0.1
-# ... and at least this, in the measure's own unit.
+# The spread is also at least this, in the measure's own unit.
 SPREAD_FLOORS = {
     "reports": 0.1,
     "cpu_share": 0.02,
@@ -33,8 +32,8 @@ SPREAD_FLOORS = {
     "data_kb_per_s": 0.5,
     "dropped_frames": 0.5,
 }
-# What a silent window means: nothing counted is zero; a level that nobody read (CPU, memory, round trip) is
-# unknown.
+# Measures that are zero in a silent window, because they are counts. Levels that nobody measured (CPU, memory, round
+# trip) are unknown.
 ZERO_WHEN_SILENT = (
     "reports",
     "published_per_s",
@@ -43,7 +42,7 @@ ZERO_WHEN_SILENT = (
     "data_kb_per_s",
     "dropped_frames",
 )
-# A median absolute deviation times this estimates the standard deviation of a normal distribution.
+# Factor from a median absolute deviation to the standard deviation of a normal distribution.
 MAD_SCALE = 1.4826
 
 
@@ -54,11 +53,11 @@ def series(
     overhead: DataFrame,
     window_s: int = WINDOW_S,
 ) -> DataFrame:
-    """All measures as `element, name, measure, window_start, value`, where there was a report."""
+    """Return all measures as `element, name, measure, window_start, value`, for windows with a report."""
     federators = load.where("role = 'federator'")
     rates = throughput.where(F.col("measure").isin("published", "delivered"))
     checks = health.withColumn("window_start", window_start(F.col("sent_at"), window_s))
-    # The wire's part of the round trip: what the target thought about the answer is not the link's doing.
+    # Only the wire's part of the round trip: the link does not cause the target's processing time.
     round_trip = elapsed_ms(F.col("sent_at"), F.col("returned_at")) - elapsed_ms(
         F.col("received_at"), F.col("answered_at")
     )
@@ -99,13 +98,13 @@ def _measure(frame: DataFrame, element: str, name: Column, measure: Column, valu
 
 
 def anomalies(series: DataFrame, window_s: int = WINDOW_S) -> DataFrame:
-    """`gold_anomalies` from `series`. The last window of all is still open and is not judged."""
+    """Compute `gold_anomalies` from `series`; the very last window is still open and is not evaluated."""
     one = ("element", "name", "measure")
     in_order = Window.partitionBy(*one).orderBy("window_start")
     baseline = F.sort_array(F.collect_list("value").over(in_order.rowsBetween(-BASELINE_WINDOWS, -1)))
     dense = _dense(series, window_s).withColumn("_before", baseline)
     judged = dense.where(F.size("_before") >= BASELINE_WINDOWS_MIN).withColumn("baseline", _median(F.col("_before")))
-    # A lambda sees only columns of its own row, so the deviations are taken in a second step.
+    # A lambda sees only columns of its own row, so the deviations are computed in a second step.
     deviations = F.sort_array(F.transform("_before", lambda value: F.abs(value - F.col("baseline"))))
     floors = F.create_map(*[F.lit(part) for pair in SPREAD_FLOORS.items() for part in pair])
     spread = F.greatest(

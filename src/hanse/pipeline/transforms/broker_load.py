@@ -1,4 +1,4 @@
-"""Resource samples and flow increments to the load of the processes beside each broker."""
+"""Load of the processes beside each broker, from resource samples and flow increments."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -9,7 +9,7 @@ from hanse.pipeline.transforms.windows import WINDOW_S, window_start
 
 
 def broker_load(resources: DataFrame, flow_increments: DataFrame, window_s: int = WINDOW_S) -> DataFrame:
-    """`gold_broker_load` from `silver_resource` and `silver_flow_increments`."""
+    """Compute `gold_broker_load` from `silver_resource` and `silver_flow_increments`."""
     keys = ("window_start", "broker", "role", "host")
     series = ("role", "host")
     levels = resources.select(
@@ -33,7 +33,6 @@ def broker_load(resources: DataFrame, flow_increments: DataFrame, window_s: int 
         .agg(F.sum("publications").alias("handled"))
     )
     joined = memory.join(cpu, list(keys), "left").join(handled, ["window_start", "broker"], "left")
-    # The federator is the process that handles publications; its broker's and manager's rows do not count them
-    # again.
+    # Only the federator handles publications; counting them for its broker or manager too would double them.
     publications = F.when(F.col("role") == "federator", F.coalesce("handled", F.lit(0))).otherwise(0)
     return TABLE.conform(joined.withColumn("publications", publications))

@@ -1,13 +1,13 @@
 """Clock offsets between hosts, from two-way checks.
 
-For one check with the four moments t1 (sent), t2 (received), t3 (answered), t4 (returned), the target's clock is
-ahead by ((t2 - t1) + (t3 - t4)) / 2, and the truth lies within half of what the wire took, ((t4 - t1) - (t3 - t2))
-/ 2. So the check with the shortest wire time is the best one (Mills' clock filter, as in NTP). A check serves its
-own window and, so that one lost report leaves no gap, the windows before and after, with what two clocks can drift
-apart meanwhile added to the error. Where two hosts never checked each other, the offset is put together over the
-hosts between them, by the way with the smallest sum of errors.
+A check has four times: t1 (sent), t2 (received), t3 (answered), t4 (returned). The target's clock is ahead by ((t2 -
+t1) + (t3 - t4)) / 2. The error is at most half the wire time, ((t4 - t1) - (t3 - t2)) / 2, so the check with the
+shortest wire time is the best one (Mills' clock filter, as in NTP). A check serves its own window. It also serves the
+windows before and after, so that one lost report leaves no gap; the possible drift of two clocks in that time is added
+to the error. If two hosts never checked each other, their offset is the sum over the hosts between them, along the
+route with the smallest sum of errors.
 
-Windows are by the collector's clock, the only one that all rows share: the others are what is being measured.
+Windows follow the collector's clock, the only one that all rows share: the other clocks are being measured.
 """
 
 from collections.abc import Iterator
@@ -21,16 +21,17 @@ from pyspark.sql import functions as F  # noqa: N812
 from hanse.pipeline.schemas.clock_skew import TABLE
 from hanse.pipeline.transforms.windows import WINDOW_S, window_start
 
-# How fast two clocks may part, in parts of a million: NTP's own tolerance (RFC 5905, PHI) for clocks that it
-# disciplines. Where clocks run free, 100 is prudent.
+# Largest drift between two clocks in parts per million: NTP's own tolerance (RFC 5905, PHI) for clocks that it
+# disciplines. For free-running clocks, 100 is prudent.
 DRIFT_PPM = 15.0
 
-# Offsets for all pairs of n hosts are n² rows a window. Beyond this, only pairs that checked each other are given.
+# Offsets for all pairs of n hosts are n² rows per window. Above this limit, only pairs that checked each other are
+# given.
 HOSTS_MAX = 64
 
 
 def clock_skew(health: DataFrame, window_s: int = WINDOW_S, drift_ppm: float = DRIFT_PPM) -> DataFrame:
-    """`gold_clock_skew` from `silver_health`."""
+    """Compute `gold_clock_skew` from `silver_health`."""
     t1, t2, t3, t4 = (F.unix_micros(moment) for moment in ("sent_at", "received_at", "answered_at", "returned_at"))
     is_forward = F.col("host") < F.col("target_host")
     offset_us = ((t2 - t1) + (t3 - t4)) / 2
@@ -46,7 +47,8 @@ def clock_skew(health: DataFrame, window_s: int = WINDOW_S, drift_ppm: float = D
     # A message may be a whole window away from a check of its own window.
     drift_us = (F.abs("distance") + 1) * F.lit(drift_ppm * window_s)
     best = (
-        # A negative wire time is a clock that was set during the check; a missing moment is a null, and goes too.
+        # A negative wire time means that a clock was set during the check. A missing time gives null, which is dropped
+        # too.
         checks.where("wire_us >= 0")
         .withColumn("error_us", F.col("wire_us") / 2 + drift_us)
         .withColumn("window_start", F.timestamp_seconds(F.unix_seconds("own_window") + F.col("distance") * window_s))

@@ -1,4 +1,4 @@
-"""Link increments to what control traffic costs beside data, by link and direction."""
+"""Cost of control traffic compared with data per link and direction, from link increments."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -8,7 +8,7 @@ from hanse.pipeline.transforms.windows import WINDOW_S, window_start
 
 
 def control_overhead(link_increments: DataFrame, window_s: int = WINDOW_S) -> DataFrame:
-    """`gold_control_overhead` from `silver_link_increments`, as the sending end counted it."""
+    """Compute `gold_control_overhead` from `silver_link_increments`, as counted at the sending end."""
     windowed = link_increments.withColumn("window_start", window_start(F.col("at"), window_s))
     summed = windowed.groupBy("window_start", "broker", "neighbour").agg(
         F.sum("data_frames_sent").alias("data_frames"),

@@ -1,12 +1,12 @@
-"""What should have arrived against what did: delivery ratio and loss, from counts alone.
+"""Delivery ratio and loss, from counts alone.
 
-Expected is what an origin counted as published for a group, once for each *other* broker that was a member
-throughout the time between the two reports (and `settle_s` before it, for a new member is known everywhere only
-after two announcement intervals). Where a member came or went between two reports nobody knows how many
-publications it was owed: these are counted as uncertain, never guessed.
+Each publication that an origin counted for a group is expected once at every *other* broker that was a member
+throughout the time between the two reports. The membership must have begun `settle_s` earlier, because a new member is
+known everywhere only after two announcement intervals. If a member joined or left between two reports, nobody knows how
+many publications it had to receive: these are counted as uncertain and never guessed.
 
-Two brokers report at different moments, so a single window can show a message published and not yet delivered. The
-totals up to the end of a window do not suffer from this once the traffic has come to rest: there they are exact.
+Two brokers report at different times, so a single window can include a message that is published and not yet delivered.
+The totals up to the end of a window are exact once the traffic has come to rest.
 """
 
 from pyspark.sql import DataFrame, Window
@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from hanse.pipeline.schemas.delivery import TABLE
 from hanse.pipeline.transforms.windows import WINDOW_S, window_start
 
-# Two announcement intervals at their default of 1 s: from then on a subscriber is owed what is published.
+# Two announcement intervals at their default of 1 s: from then on a subscriber must receive every publication.
 SETTLE_S = 2
 
 KEYS = ("window_start", "origin", "destination", "group")
@@ -25,7 +25,7 @@ COUNTS = ("expected", "uncertain", "delivered", "dropped")
 def delivery(
     flow_increments: DataFrame, memberships: DataFrame, window_s: int = WINDOW_S, settle_s: int = SETTLE_S
 ) -> DataFrame:
-    """`gold_delivery` from `silver_flow_increments` and `silver_memberships`."""
+    """Compute `gold_delivery` from `silver_flow_increments` and `silver_memberships`."""
     windowed = flow_increments.withColumn("window_start", window_start(F.col("at"), window_s))
     owed = _owed(windowed.where("measure = 'published' and publications > 0"), memberships, settle_s)
     delivered = windowed.where("measure = 'delivered' and publications > 0").select(
@@ -49,7 +49,7 @@ def delivery(
     lost = totals.withColumn(
         "lost_total", F.greatest(F.lit(0), F.col("expected_total") - F.col("delivered_total"))
     ).withColumn("unexplained_total", F.greatest(F.lit(0), F.col("lost_total") - F.col("dropped_total")))
-    # Deliveries of uncertain publications are among the delivered: with any, this is an upper bound.
+    # Delivered counts include uncertain publications; if there are any, the ratio is an upper bound.
     ratio = F.least(F.lit(1.0), F.col("delivered_total") / F.col("expected_total"))
     return TABLE.conform(lost.withColumn("delivery_ratio", F.when(F.col("expected_total") > 0, ratio)))
 

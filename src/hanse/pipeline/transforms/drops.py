@@ -1,4 +1,4 @@
-"""Flow increments to drops by reason."""
+"""Drops by reason, from flow increments."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -8,7 +8,7 @@ from hanse.pipeline.transforms.windows import WINDOW_S, window_start
 
 
 def drops(flow_increments: DataFrame, window_s: int = WINDOW_S) -> DataFrame:
-    """`gold_drops` from `silver_flow_increments`."""
+    """Compute `gold_drops` from `silver_flow_increments`."""
     dropped = (
         flow_increments.where("measure = 'dropped' and publications > 0")
         .withColumn("window_start", window_start(F.col("at"), window_s))

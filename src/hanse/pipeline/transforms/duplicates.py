@@ -1,4 +1,4 @@
-"""Copies that were held back (counted), and copies that reached a broker (sampled)."""
+"""Duplicates that were suppressed (counted), and duplicates that reached a broker (sampled)."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -8,7 +8,7 @@ from hanse.pipeline.transforms.windows import WINDOW_S, window_start
 
 
 def duplicates(flow_increments: DataFrame, paths: DataFrame, window_s: int = WINDOW_S) -> DataFrame:
-    """`gold_duplicates` from `silver_flow_increments` and `silver_paths`."""
+    """Compute `gold_duplicates` from `silver_flow_increments` and `silver_paths`."""
     keys = ("window_start", "broker", "group")
     suppressed = flow_increments.where("measure = 'duplicate' and publications > 0").select(
         window_start(F.col("at"), window_s).alias("window_start"),

@@ -1,4 +1,4 @@
-"""Flow counts to flow increments."""
+"""Flow increments, from flow counts."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -8,7 +8,7 @@ from hanse.pipeline.transforms.increments import increments
 
 
 def flow_increments(flows: DataFrame) -> DataFrame:
-    """`silver_flow_increments` from `silver_flow`."""
+    """Compute `silver_flow_increments` from `silver_flow`."""
     series = ("origin", "destination", "group", "measure", "reason")
     grown = increments(flows, series, ("publications", "payload_bytes"))
     return TABLE.conform(grown.withColumn("broker", F.col("reporter")))

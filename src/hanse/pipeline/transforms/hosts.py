@@ -1,11 +1,11 @@
-"""Which federator runs on which host, and so by which clock: from health checks and resource samples."""
+"""Host of each federator, and therefore its clock, from health checks and resource samples."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 
 def hosts(health: DataFrame, resources: DataFrame) -> DataFrame:
-    """One row a federator: `federator`, `host`, the one last heard of. Of a check that failed nothing was heard."""
+    """Return one row per federator: `federator`, and the `host` reported last; failed checks report no host."""
     answered = health.where("received_at is not null")
     said = (
         resources.where("role = 'federator'")

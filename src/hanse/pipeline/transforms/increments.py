@@ -1,13 +1,13 @@
-"""Cumulative counts to what was added between two reports.
+"""Increments between two reports, from cumulative counts.
 
 Rules of this module:
 
-- A series is one reporter's one count since one `started_at`. Between two reports of a series the increment is the
-  difference. A restart has a later `started_at`, and so is a series of its own, which counts from zero.
-- The first report of a series counts from zero, unless the series is older than our records of its reporter: then
-  what it held before we listened belongs to no window, and the report is only where counting begins.
-- Reports are sorted by the reporter's own clock. A report that came twice, or that a clock set back has put behind
-  a later one, adds nothing: an increment is what exceeds all that was counted before.
+- A series is one count of one reporter since one `started_at`. Between two reports of a series the increment is the
+  difference. A restart has a later `started_at` and therefore starts a new series, which counts from zero.
+- The first report of a series counts from zero, unless the series is older than our records of its reporter. Then
+  earlier counts belong to no window, and the first report only marks where counting begins.
+- Reports are sorted by the reporter's own clock. A repeated report adds nothing, and neither does one that falls behind
+  a later report because a clock was set back: an increment is only the amount above all earlier counts.
 """
 
 from collections.abc import Sequence
@@ -15,19 +15,19 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
-# A collector that starts with the federation hears the first report a little after the counts began. Larger takes
-# history from before the records for traffic of the first window; smaller loses the first counts of a slow start.
+# A collector that starts with the federation receives the first report shortly after the counts began. A larger value
+# takes older history for traffic of the first window; a smaller one loses the first counts after a slow start.
 STARTUP_GRACE_S = 30
 
 
 def increments(counts: DataFrame, series: Sequence[str], values: Sequence[str]) -> DataFrame:
-    """`counts` with each of `values` turned into its increment, and `since`, the moment from which it grew.
+    """Replace `values` in `counts` by their increments, and add `since`, the start of each increment.
 
-    `counts` has `reporter`, `at` and `started_at`; `series` names the columns that, with `reporter`, tell one count
-    from another. Rows from which counting only begins are left out.
+    `counts` has the columns `reporter`, `at` and `started_at`. `series` names the columns that, with `reporter`,
+    identify a count. Rows that only mark where counting begins are left out.
     """
     keys = ["reporter", *series, "started_at"]
-    # Of equal moments only one report is kept: the larger, for counts only grow.
+    # Of several reports with the same time, keep the largest, because counts only grow.
     distinct = counts.groupBy(*keys, "at").agg(
         *[F.max_by(name, values[0]).alias(name) for name in counts.columns if name not in {*keys, "at"}]
     )
@@ -40,7 +40,7 @@ def increments(counts: DataFrame, series: Sequence[str], values: Sequence[str]) 
     grown = counted.select(
         *[name for name in counted.columns if name not in values],
         F.lag("at").over(in_order).alias("_previous_at"),
-        # Null for the first report only: within a series the largest so far never falls.
+        # Null for the first report only: within a series the running maximum never falls.
         *[F.coalesce(F.counter_diff(name).over(in_order), F.col(name)).alias(name) for name in values],
     )
     is_first = F.col("_previous_at").isNull()

@@ -1,4 +1,4 @@
-"""Events that switch something on and off, to the intervals in which it was on."""
+"""Intervals in which something was on, from events that switch it on and off."""
 
 from collections.abc import Sequence
 
@@ -7,12 +7,12 @@ from pyspark.sql import functions as F  # noqa: N812
 
 
 def intervals(switches: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """One row for each time that a key was on.
+    """Return one row per interval in which a key was on.
 
     Its columns are `keys`, `started_at`, `ended_at` (null while it lasts) and `end_reason`. `switches` has `keys`,
-    `at`, `is_on` and `reason`. Both ends of a link tell of it, and telemetry may come twice: what does not change
-    the state is left out, so on, on, off, off is one interval. Off before any on is no interval. At one and the
-    same moment, off goes before on.
+    `at`, `is_on` and `reason`. Both ends of a link report a change, and telemetry may be repeated. Events that do not
+    change the state are therefore ignored: on, on, off, off is one interval. Off before any on gives no interval. If
+    both have the same time, off comes before on.
     """
     in_order = Window.partitionBy(*keys).orderBy("at", "is_on")
     changes = switches.withColumn("_was_on", F.lag("is_on").over(in_order)).where(

@@ -1,4 +1,4 @@
-"""Paths to latencies: the difference of two hosts' clocks is taken off before anything is made of it."""
+"""Latencies, from paths; the difference of the two hosts' clocks is subtracted first."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -8,15 +8,15 @@ from hanse.pipeline.transforms.windows import WINDOW_S, elapsed_ms, window_start
 
 
 def latencies(paths: DataFrame, skew: DataFrame, hosts: DataFrame, window_s: int = WINDOW_S) -> DataFrame:
-    """`silver_latencies` from `silver_paths`, `gold_clock_skew` and `hosts`.
+    """Compute `silver_latencies` from `silver_paths`, `gold_clock_skew` and `hosts`.
 
-    A message whose publication nobody reported has no latency, and no row. `window_s` is that of `skew`.
+    A message whose publication was not reported has no latency and no row. `window_s` must equal that of `skew`.
     """
     origins = F.broadcast(hosts.select(F.col("federator").alias("origin"), F.col("host").alias("origin_host")))
     destinations = F.broadcast(
         hosts.select(F.col("federator").alias("destination"), F.col("host").alias("destination_host"))
     )
-    # Not broadcast by hint: it holds hosts² rows a window, and Spark sees its size.
+    # No broadcast hint: this frame has hosts² rows per window, and Spark sees its size.
     offsets = skew.select(
         F.col("window_start").alias("skew_window"),
         F.col("host").alias("origin_host"),
@@ -37,7 +37,7 @@ def latencies(paths: DataFrame, skew: DataFrame, hosts: DataFrame, window_s: int
         "origin",
         "destination",
         "group",
-        # An incomplete path begins with what is not known.
+        # An incomplete path begins with a question mark.
         F.concat(F.when(F.col("is_complete"), "").otherwise("?>"), F.array_join("path", ">")).alias("path"),
         "hops",
         elapsed_ms(F.col("published_at"), F.col("delivered_at")).alias("raw_ms"),

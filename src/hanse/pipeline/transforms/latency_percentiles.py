@@ -1,4 +1,4 @@
-"""Sketches to percentiles: by path, and by group."""
+"""Latency percentiles by path and by group, from sketches."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -10,12 +10,12 @@ from hanse.pipeline.transforms.latency_sketches import SKETCH_K
 
 
 def latency_by_path(sketches: DataFrame) -> DataFrame:
-    """`gold_latency_by_path` from `gold_latency_sketches`."""
+    """Compute `gold_latency_by_path` from `gold_latency_sketches`."""
     return _merge(sketches, by_path_schema.TABLE, "window_start", "origin", "destination", "path", "hops")
 
 
 def latency_by_group(sketches: DataFrame) -> DataFrame:
-    """`gold_latency_by_group` from `gold_latency_sketches`."""
+    """Compute `gold_latency_by_group` from `gold_latency_sketches`."""
     return _merge(sketches, by_group_schema.TABLE, "window_start", "group")
 
 

@@ -1,4 +1,4 @@
-"""Latencies to KLL sketches, one for each window, path and group: small, and they merge along any of these."""
+"""KLL sketches of latencies, one per window, path and group; small, and mergeable along any of these."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -11,7 +11,7 @@ SKETCH_K = 200
 
 
 def latency_sketches(latencies: DataFrame, window_s: int = WINDOW_S) -> DataFrame:
-    """`gold_latency_sketches` from `silver_latencies`."""
+    """Compute `gold_latency_sketches` from `silver_latencies`."""
     keys = ("window_start", "group", "origin", "destination", "path", "hops")
     windowed = latencies.withColumn("window_start", window_start(F.col("published_at"), window_s))
     return TABLE.conform(

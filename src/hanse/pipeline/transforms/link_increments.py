@@ -1,4 +1,4 @@
-"""Link counts to link increments."""
+"""Link increments, from link counts."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -21,6 +21,6 @@ COUNTS = (
 
 
 def link_increments(links: DataFrame) -> DataFrame:
-    """`silver_link_increments` from `silver_link`."""
+    """Compute `silver_link_increments` from `silver_link`."""
     grown = increments(links, ("neighbour",), COUNTS)
     return TABLE.conform(grown.withColumn("broker", F.col("reporter")))

@@ -1,4 +1,4 @@
-"""Mesh events to memberships: when which broker had subscribers for which group."""
+"""Memberships, from mesh events: when a broker had subscribers for a group."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -8,7 +8,7 @@ from hanse.pipeline.transforms.intervals import intervals
 
 
 def memberships(mesh: DataFrame) -> DataFrame:
-    """`silver_memberships` from `silver_mesh`."""
+    """Compute `silver_memberships` from `silver_mesh`."""
     switches = mesh.where(F.col("event").isin("member_joined", "member_left")).select(
         "group",
         "federator",

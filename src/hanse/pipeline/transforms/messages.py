@@ -1,4 +1,4 @@
-"""Bronze to silver: messages of clients, with a payload that can be looked at."""
+"""Client messages with a printable payload, from bronze."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ from hanse.pipeline.transforms.telemetry_rows import is_telemetry
 
 
 def messages(bronze: DataFrame) -> DataFrame:
-    """One row for each message in bronze that is not telemetry."""
+    """Return one row per message in bronze that is not telemetry."""
     plain = bronze.where(~is_telemetry()).select(
         F.col("received_at").alias("collected_at"),
         "topic",
@@ -22,7 +22,7 @@ def messages(bronze: DataFrame) -> DataFrame:
         "payload",
         "qos",
         F.col("retain").alias("is_retained"),
-        # size() of null is null, and a message without properties has none.
+        # size() of null is null, and a message without properties has no array.
         F.coalesce(F.size("properties.user"), F.lit(0)).alias("properties"),
         F.col("origin_broker").alias("origin"),
         "message_id",

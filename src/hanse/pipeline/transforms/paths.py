@@ -1,9 +1,9 @@
-"""Hops and deliveries of sampled messages to the paths they took.
+"""Paths of sampled messages, from hops and deliveries.
 
-Every federator on the way reports its own hop: where the message came from, and how many links it had crossed. The
-path to a destination is found backwards: over the hops in order of falling distance, whoever stands at the head of
-the path says who comes before. A hop that was not reported leaves the path incomplete; the delivery itself is never
-lost over it.
+Every federator on the route reports its own hop: the neighbour that the message came from, and the number of links
+crossed so far. The path to a destination is built backwards, over the hops in descending order of distance. At each
+step, the federator at the head of the path has reported its predecessor. If a hop was not reported, the path is
+incomplete; the delivery itself is kept.
 """
 
 from collections.abc import Callable
@@ -17,14 +17,14 @@ MESSAGE = ("origin", "epoch", "seq")
 
 
 def paths(hops: DataFrame, deliveries: DataFrame) -> DataFrame:
-    """`silver_paths` from `silver_hop` and `silver_delivery`."""
-    # The distance first: sort_array then sorts by it.
+    """Compute `silver_paths` from `silver_hop` and `silver_delivery`."""
+    # The distance comes first, so sort_array sorts by it.
     hop = F.struct("hop", "reporter", "previous", "received_at").alias("hop")
-    # The moment first: the first delivery at a destination comes first.
+    # The time comes first, so the first delivery at a destination sorts first.
     delivery = F.struct("delivered_at", "reporter", "group", "hops", "published_at").alias("delivery")
     first_copies = hops.where(~F.col("is_duplicate")).select(*MESSAGE, hop)
-    # One shuffle for both, instead of one each and a join. Sets, because a telemetry batch may be read twice: a row
-    # that is equal in all, to the microsecond, is the same row.
+    # One shuffle for both, instead of one each and a join. Sets remove rows of a telemetry batch that was read twice:
+    # two rows that are equal in every column, to the microsecond, are the same row.
     both = first_copies.unionByName(deliveries.select(*MESSAGE, delivery, "collected_at"), allowMissingColumns=True)
     messages = both.groupBy(*MESSAGE).agg(
         F.sort_array(F.collect_set("hop"), asc=False).alias("hops_back"),

@@ -1,18 +1,18 @@
-"""Bytes and text from outside as text that can be shown anywhere: a terminal, a table, a page.
+"""Conversion of external bytes and text to text that is safe to show in a terminal, a table or a page.
 
-Nothing here interprets: `<script>` stays `<script>` (the page escapes it), and every byte that is not printable is
-shown as an escape, so that two different payloads never look the same by accident of a lossy decoder.
+Nothing is interpreted: `<script>` stays `<script>` (the page escapes it). Every unprintable byte becomes an escape, so
+two different payloads never look the same because of a lossy decoder.
 """
 
-# As much as a person reads in a table cell; the whole payload stays in bronze.
+# About as much as a person reads in a table cell; the whole payload stays in bronze.
 SHOWN_CHARS_MAX = 200
 
 
 def show(data: bytes | str | None) -> str | None:
-    """The beginning of `data` as printable text; what is cut off is counted."""
+    """Return the beginning of `data` as printable text, with the total length if it was cut."""
     if data is None:
         return None
-    # Four bytes hold any character, so this cut never shortens what is shown.
+    # A character has at most four bytes, so this cut never shortens the shown text.
     head = data[: SHOWN_CHARS_MAX * 4]
     text = head.decode("utf-8", "backslashreplace") if isinstance(head, bytes) else head
     shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[:SHOWN_CHARS_MAX])
@@ -22,7 +22,7 @@ def show(data: bytes | str | None) -> str | None:
 
 
 def is_text(data: bytes) -> bool:
-    """Whether all of `data` is UTF-8."""
+    """Return whether all of `data` is UTF-8."""
     try:
         data.decode()
     except UnicodeDecodeError:

@@ -1,11 +1,10 @@
-"""Bronze to silver: telemetry payloads to rows.
+"""Rows of telemetry, decoded from bronze payloads.
 
 Rules of this module:
 
-- A telemetry payload that equals another on the same topic byte for byte is a copy (it holds the reporter's own
-  times), and is read once. Equal rows within different payloads are different rows.
-- A payload that cannot be decoded costs itself and nothing else: it is one row of `refused`, with the decoder's
-  reason.
+- A telemetry payload that equals another on the same topic byte for byte is a duplicate, because it contains the
+  reporter's own times; it is read once. Equal rows in different payloads are different rows.
+- A payload that cannot be decoded affects nothing else. It becomes one row of `refused` with the decoder's error.
 """
 
 from collections.abc import Iterator
@@ -22,13 +21,13 @@ from hanse.pipeline.transforms.shown_text import show
 from hanse.telemetry import decode_columns
 from hanse.telemetry.topic import ROOT, VERSION
 
-# Rows that go back to the JVM in one batch. Payloads are small (hundreds of rows); sent one by one, the cost of a
-# batch would be the cost of the job.
+# Rows per batch sent back to the JVM. Payloads are small (hundreds of rows); with one batch per payload, the fixed cost
+# of a batch would dominate the job.
 BATCH_ROWS = 20_000
 
 
 def is_telemetry() -> Column:
-    """Whether a bronze row is on a telemetry topic, of any version or kind."""
+    """Return a condition: the bronze row is on a telemetry topic, of any version or kind."""
     return F.col("topic").startswith(ROOT)
 
 
@@ -37,13 +36,13 @@ def _distinct(bronze: DataFrame) -> DataFrame:
 
 
 def telemetry_rows(bronze: DataFrame, kind: str) -> DataFrame:
-    """The rows of one kind, as `silver_<kind>` holds them."""
+    """Return the rows of one kind, in the schema of `silver_<kind>`."""
     of_kind = bronze.where(F.col("topic").startswith(f"{ROOT}v{VERSION}/{kind}/"))
     return _distinct(of_kind).mapInArrow(partial(_decode, kind=kind), silver.TABLES[kind].struct)
 
 
 def refused(bronze: DataFrame) -> DataFrame:
-    """The telemetry payloads of all kinds that cannot be decoded, as the quarantine holds them."""
+    """Return the telemetry payloads of all kinds that cannot be decoded, in the schema of the quarantine."""
     return _distinct(bronze.where(is_telemetry())).mapInArrow(_refuse, quarantine.TABLE.struct)
 
 
@@ -61,7 +60,7 @@ def _decode(batches: Iterator[pa.RecordBatch], kind: str) -> Iterator[pa.RecordB
         try:
             said, decoded = decode_columns(topic, payload)
         except RemoteError:
-            continue  # `refused` tells of it
+            continue  # `refused` reports it
         rows = len(next(iter(decoded.values())))
         columns[0] += [said.reporter] * rows
         columns[1] += [received_at.value] * rows

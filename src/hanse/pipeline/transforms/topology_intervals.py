@@ -1,7 +1,7 @@
-"""Topology events to the times at which federators and links were up.
+"""Intervals in which federators and links were up, from topology events.
 
-A link goes down when it is said to, and when either of its federators goes down or leaves: a federator that was
-killed says nothing of its links.
+A link goes down with its own event, or when either of its federators goes down or leaves: a federator that was killed
+does not report on its links.
 """
 
 from pyspark.sql import Column, DataFrame
@@ -14,7 +14,7 @@ UP = ("join", "federator_up", "link_up")
 
 
 def topology_intervals(events: DataFrame) -> DataFrame:
-    """`gold_topology_intervals` from `silver_topology`."""
+    """Compute `gold_topology_intervals` from `silver_topology`."""
     is_link = F.col("event").isin("link_up", "link_down")
     links = events.where(is_link & F.col("neighbour").isNotNull()).select(
         F.least("federator", "neighbour").alias("federator"),

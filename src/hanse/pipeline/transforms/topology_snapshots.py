@@ -1,4 +1,4 @@
-"""Topology intervals to the overlay's shape after every change: degree, diameter, components, weak points."""
+"""Shape of the overlay after every change (degree, diameter, components, weak points), from topology intervals."""
 
 import networkx as nx
 import pyarrow as pa
@@ -7,17 +7,16 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from hanse.pipeline.schemas.topology_snapshots import TABLE
 
-# Changes closer together than this are one snapshot: the fall of one federator takes all its links, each with its
-# own moment.
+# Changes within this time form one snapshot: when a federator fails, all its links fail, each at its own time.
 MERGE_S = 1
 
-# The exact diameter costs nodes x links; at 400 nodes and degree 5 that is under a second. Beyond, two sweeps give
-# a bound.
+# The exact diameter costs nodes x links; at 400 nodes and degree 5 that is under a second. Larger overlays get a bound
+# from two sweeps.
 EXACT_NODES_MAX = 400
 
 
 def topology_snapshots(intervals: DataFrame, merge_s: int = MERGE_S) -> DataFrame:
-    """`gold_topology_snapshots` from `gold_topology_intervals`, at the end of each second with a change."""
+    """Compute `gold_topology_snapshots` from `gold_topology_intervals`, at the end of each second with a change."""
     moments = (
         intervals.select(F.explode(F.array("up_at", "down_at")).alias("at"))
         .where("at is not null")
@@ -63,7 +62,6 @@ def _diameter(component: nx.Graph, *, is_exact: bool) -> int:
         return 0
     if is_exact:
         return int(nx.diameter(component))
-    # From any node to the farthest, and from there to the farthest: a lower bound, and on a tree the diameter
-    # itself.
+    # From any node to the farthest, and from there to the farthest: a lower bound, and exact on a tree.
     far, _ = max(nx.single_source_shortest_path_length(component, min(component)).items(), key=lambda item: item[1])
     return int(max(nx.single_source_shortest_path_length(component, far).values()))

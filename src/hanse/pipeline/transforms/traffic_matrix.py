@@ -1,4 +1,4 @@
-"""Flow increments to the traffic matrix: what each broker delivered, by publishing broker and group."""
+"""Traffic matrix, from flow increments: deliveries per delivering broker, publishing broker and group."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -8,7 +8,7 @@ from hanse.pipeline.transforms.windows import WINDOW_S, window_start
 
 
 def traffic_matrix(flow_increments: DataFrame, window_s: int = WINDOW_S) -> DataFrame:
-    """`gold_traffic_matrix` from `silver_flow_increments`; the sums over all windows are exact."""
+    """Compute `gold_traffic_matrix` from `silver_flow_increments`; the sums over all windows are exact."""
     delivered = flow_increments.where("measure = 'delivered' and publications > 0").select(
         window_start(F.col("at"), window_s).alias("window_start"),
         "origin",
