@@ -1,15 +1,15 @@
-# make setup     what the tests and `make up` need, installed where it is missing; quick when nothing is
-# make up        a federation of five brokers on this machine, until Ctrl-C
-# make test      checks and the tests that every change passes, in some minutes on two cores; five more to set up
-# make test-all  the same with all examples, and the long ones; fuzzing once on the sources and once on the extensions
-# make check     format, lint, types, import contracts
-# make format    formats, and mends what the linter can mend
-# make mutate    small changes to the core, each of which a test has to notice (300 of them, some 20 minutes)
-# make bench     the figures of docs/benchmarks.md, on a machine that does nothing else; takes its time
+# make setup     install what the tests and `make up` need, where it is missing; quick when nothing is
+# make up        run a federation of five brokers on this machine until Ctrl-C
+# make test      run the checks and the tests that every change must pass: minutes on two cores, five more to set up
+# make test-all  run all tests, the long ones and all examples too; fuzz once the sources and once the extensions
+# make check     check format, lint, types and import contracts
+# make format    format the code, and fix what the linter can fix
+# make mutate    make small changes to the core, and list those that no test notices (300 of them, some 20 minutes)
+# make bench     measure the figures of docs/benchmarks.md; needs an idle machine, and takes long
 .PHONY: setup up check test test-all format mutate bench
 bin := .venv/bin
-# Python keeps what it compiled, also where the environment forbids it: without, each process of the tests compiles all
-# that it imports once more (a collection of the tests took 12 s, 5 s with it).
+# Keep Python's bytecode even where the environment forbids it. Without it each test process compiles all that it
+# imports again: a collection of the tests took 12 s instead of 5 s.
 unexport PYTHONDONTWRITEBYTECODE
 
 setup:
