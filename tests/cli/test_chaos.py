@@ -1,4 +1,4 @@
-"""`hanse chaos`: what it refuses, what it prints, how it ends."""
+"""`hanse chaos`: the arguments that it refuses, its output, and its exit codes."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def test_the_list_names_every_fault() -> None:
         (["--state", "no-such-file.json"], "There is no state file"),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_starts(words: list[str], said: str) -> None:
+def test_impossible_arguments_are_refused_before_anything_starts(words: list[str], said: str) -> None:
     error = invoke(*words)
     assert isinstance(error, LocalError)
     assert said in str(error)
@@ -52,14 +52,14 @@ def given(path: Path, *, supervisor: int | None, brokers: int = 3) -> Path:
     return path
 
 
-def test_links_of_a_given_federation_are_not_ours_to_cut(tmp_path: Path) -> None:
+def test_links_of_a_given_federation_cannot_be_cut(tmp_path: Path) -> None:
     path = given(tmp_path / "state.json", supervisor=os.getpid())
     error = invoke("--state", str(path), "--fault", "cut-link")
     assert isinstance(error, LocalError)
     assert "needs control over links" in str(error)
 
 
-def test_process_ids_of_a_supervisor_that_is_gone_are_not_used(tmp_path: Path) -> None:
+def test_process_ids_of_an_ended_supervisor_are_not_used(tmp_path: Path) -> None:
     path = given(tmp_path / "state.json", supervisor=None)
     error = invoke("--state", str(path), "--fault", "kill-origin")
     assert isinstance(error, LocalError)
@@ -82,7 +82,7 @@ def call(*words: str) -> tuple[int, dict[str, Any]]:
 
 
 @pytest.mark.processes
-def test_a_given_federation_is_loaded_and_judged_and_left_as_it_was(tmp_path: Path) -> None:
+def test_a_given_federation_is_loaded_and_judged_and_left_unchanged(tmp_path: Path) -> None:
     with RunningFederation(tmp_path, 3, "--no-manager", "--overlay", "ring") as running:
         code, found = call("--state", str(running.state_path), "--fault", "none", "--messages", "1000", "--qos", "mix")
         assert code == 0, found
@@ -100,7 +100,7 @@ def has_group(running: RunningFederation, prefix: str) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_a_federator_of_a_given_federation_is_killed_and_its_supervisor_starts_it_again(tmp_path: Path) -> None:
+def test_a_killed_federator_of_a_given_federation_is_restarted_by_its_supervisor(tmp_path: Path) -> None:
     with RunningFederation(tmp_path, 3, "--no-manager", "--overlay", "ring") as running:
         before = running.state["federators"][0]["federator_pid"]
         code, found = call("--state", str(running.state_path), "--fault", "kill-origin", "--messages", "2000")
@@ -112,7 +112,7 @@ def test_a_federator_of_a_given_federation_is_killed_and_its_supervisor_starts_i
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_a_federation_of_its_own_is_started_broken_and_taken_down(tmp_path: Path) -> None:
+def test_a_temporary_federation_is_started_broken_and_taken_down(tmp_path: Path) -> None:
     code, found = call("--dir", str(tmp_path / "run"), "--brokers", "3", "--fault", "reset-link", "--messages", "1000")
     (one,) = found["rounds"]
     assert code == (0 if one["held"] else 1)

@@ -22,7 +22,7 @@ DEADLINE_S = 30.0
 _LISTENS = re.compile(r"the manager listens.*?(http[^ \",]+)")
 JSON = {"Content-Type": "application/json"}
 ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith("HANSE_") and k != "MONGO_URL"}
-# Stale extensions would be told in a line before the logs; a manager has nothing of the hot path.
+# Stale extensions would print a line before the logs; a manager does not use the hot path.
 ENVIRONMENT["HANSE_PURE"] = "1"
 
 
@@ -86,14 +86,14 @@ def manager(folder: Path, *words: str) -> Iterator[Process]:
 def wait(what: Any) -> None:
     deadline_s = time.monotonic() + DEADLINE_S
     while not what():
-        assert time.monotonic() < deadline_s, "the condition did not come true in time"
+        assert time.monotonic() < deadline_s, "the condition was not met in time"
         time.sleep(0.05)
 
 
 pytestmark = pytest.mark.processes
 
 
-def test_a_manager_places_watches_and_relinks_real_brokers(tmp_path: Path) -> None:
+def test_a_manager_places_probes_and_relinks_real_brokers(tmp_path: Path) -> None:
     with manager(tmp_path, "--health-interval", "1s") as here, Mosquitto() as a, Mosquitto() as b, Mosquitto() as c:
         for number, broker in enumerate((a, b, c)):
             assert here.join(f"tcp://127.0.0.1:{broker.port}")["id"] == number
@@ -110,7 +110,7 @@ def test_a_manager_places_watches_and_relinks_real_brokers(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_the_seeds_availability_scenario_relinks_the_one_that_lost_both_neighbours(tmp_path: Path) -> None:
+def test_a_federator_that_lost_both_neighbours_is_relinked(tmp_path: Path) -> None:
     with ExitStack() as stack:
         here = stack.enter_context(manager(tmp_path, "--health-interval", "1s"))
         brokers = [stack.enter_context(Mosquitto()) for _ in range(9)]
@@ -130,7 +130,7 @@ def test_the_seeds_availability_scenario_relinks_the_one_that_lost_both_neighbou
 
 
 @pytest.mark.slow
-def test_a_manager_that_was_killed_finds_out_what_happened_meanwhile(tmp_path: Path) -> None:
+def test_a_restarted_manager_detects_changes_made_while_it_was_down(tmp_path: Path) -> None:
     quick = ("--health-interval", "1s", "--lease", "1s")
     with Mosquitto() as a, Mosquitto() as b, Mosquitto() as c:
         with manager(tmp_path, *quick) as before:
@@ -145,7 +145,7 @@ def test_a_manager_that_was_killed_finds_out_what_happened_meanwhile(tmp_path: P
 
 
 @pytest.mark.slow
-def test_sigterm_ends_it_in_order_with_streams_and_polls_open(tmp_path: Path) -> None:
+def test_sigterm_ends_the_manager_cleanly_with_open_streams_and_polls(tmp_path: Path) -> None:
     with manager(tmp_path) as here, httpx.Client(base_url=here.url, timeout=30) as client:
         joined = here.join("tcp://127.0.0.1:1")
         with client.stream("GET", "/api/v1/events", headers={"Last-Event-ID": "0"}) as events:
@@ -157,7 +157,7 @@ def test_sigterm_ends_it_in_order_with_streams_and_polls_open(tmp_path: Path) ->
             assert here.process.wait(DEADLINE_S) == 0, here.log()
         assert joined["id"] == 0
     with manager(tmp_path) as again:
-        # The lease was given back: it leads at once.
+        # The lease was returned, so the next manager leads at once.
         assert again.get("/healthz")["status"] == "leading"
         assert [one["id"] for one in again.get("/api/v1/topology")["federators"]] == [0]
 
@@ -165,7 +165,7 @@ def test_sigterm_ends_it_in_order_with_streams_and_polls_open(tmp_path: Path) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("lease", ["3s", "6s"])
 def test_the_standby_takes_over_from_a_killed_manager_within_15_seconds(tmp_path: Path, lease: str) -> None:
-    # The second, 6 s, is the default.
+    # The second value, 6 s, is the default.
     with manager(tmp_path, "--lease", lease) as first, manager(tmp_path, "--lease", lease) as second:
         joined = first.join("tcp://127.0.0.1:1883")
         assert second.get("/healthz")["status"] == "standby"
@@ -182,7 +182,7 @@ def test_the_standby_takes_over_from_a_killed_manager_within_15_seconds(tmp_path
         assert word["epoch"] > joined["epoch"]
 
 
-def test_beyond_loopback_it_does_not_start_without_tls(tmp_path: Path) -> None:
+def test_a_manager_beyond_loopback_does_not_start_without_tls(tmp_path: Path) -> None:
     result = hanse("manager", "--listen", "0.0.0.0:0", folder=tmp_path)
     assert result.returncode == 2
     assert "--tls-certificate" in result.stderr
@@ -190,8 +190,8 @@ def test_beyond_loopback_it_does_not_start_without_tls(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl here to make a certificate with")
-def test_with_tls_and_a_token_it_listens_beyond_loopback(tmp_path: Path) -> None:
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is needed to create a certificate")
+def test_a_manager_with_tls_and_a_token_listens_beyond_loopback(tmp_path: Path) -> None:
     asked = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout k.pem -out c.pem -days 1"
     named = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
     subprocess.run(["openssl", *asked.split(), *named], cwd=tmp_path, capture_output=True, check=True)
@@ -217,7 +217,7 @@ def test_attack_bodies_of_10_mb_do_not_grow_the_manager(tmp_path: Path) -> None:
         here.get("/api/v1/topology")
         before = psutil.Process(here.process.pid).memory_info().rss
         for number in range(10):
-            with suppress(httpx.HTTPError):  # it may close the connection while we still send
+            with suppress(httpx.HTTPError):  # it may close the connection while we are still sending
                 content = b"x" * 10_000_000 if number % 2 else iter([b"[" * 1_000_000] * 10)
                 assert client.post("/api/v1/join", content=content).status_code == 413
         deep = b'{"ip":' + b"[" * 900_000
@@ -227,7 +227,7 @@ def test_attack_bodies_of_10_mb_do_not_grow_the_manager(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_certificate_that_cannot_be_used_is_one_sentence(tmp_path: Path) -> None:
+def test_an_unusable_certificate_gives_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "c.pem").write_text("no certificate")
     words = ("--listen", "0.0.0.0:0", "--tls-certificate", "c.pem", "--tls-key", "c.pem")
     result = hanse("manager", *words, folder=tmp_path)
@@ -236,7 +236,7 @@ def test_a_certificate_that_cannot_be_used_is_one_sentence(tmp_path: Path) -> No
     assert "Traceback" not in result.stderr
 
 
-def test_a_port_that_is_taken_is_one_sentence(tmp_path: Path) -> None:
+def test_a_taken_port_gives_one_sentence(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -246,7 +246,7 @@ def test_a_port_that_is_taken_is_one_sentence(tmp_path: Path) -> None:
     assert "choose another port" in result.stderr
 
 
-def test_the_papers_variables_are_understood(tmp_path: Path) -> None:
+def test_the_papers_variables_are_accepted(tmp_path: Path) -> None:
     result = hanse("manager", folder=tmp_path, TOP_MAX_REDUNDANCY="1")
     assert result.returncode == 2
     assert "TOP_MAX_REDUNDANCY: '1' is not allowed; expected at least 2" in result.stderr
@@ -254,7 +254,7 @@ def test_the_papers_variables_are_understood(tmp_path: Path) -> None:
     assert "CORE_ANN_INTERVAL" in result.stderr
 
 
-def test_tokens_are_made_shown_once_listed_and_revoked(tmp_path: Path) -> None:
+def test_tokens_are_created_shown_once_listed_and_revoked(tmp_path: Path) -> None:
     made = hanse("token", "create", "--uses", "many", "--ttl", "1h", "--label", "plant 7", folder=tmp_path)
     assert made.returncode == 0, made.stderr
     text = made.stdout.strip()
@@ -275,12 +275,12 @@ def test_tokens_are_made_shown_once_listed_and_revoked(tmp_path: Path) -> None:
     [
         (("create", "--uses", "0"), "1 to 1000000, or many"),
         (("create", "--ttl", "soon"), "or forever"),
-        (("create", "--ttl", "0s"), "never valid"),
+        (("create", "--ttl", "0s"), "valid for more than 0 s"),
         (("create", "--role", "king"), "join, read"),
         (("revoke", "deadbeef"), "There is no token 'deadbeef'"),
     ],
 )
-def test_what_is_wrong_with_a_token_command_is_said(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+def test_a_wrong_token_command_is_explained(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
     result = hanse("token", *words, folder=tmp_path)
     assert result.returncode == 2
     assert said in result.stderr

@@ -25,7 +25,7 @@ def hanse(*words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_once_ingests_all_and_compact_tidies_up(tmp_path: Path) -> None:
+def test_once_ingests_the_spool_and_compact_joins_files(tmp_path: Path) -> None:
     spool, lake = tmp_path / "spool", tmp_path / "lake"
     spool_rows(spool, "p", [500] * 4)
     words = ("--spool", str(spool), "--warehouse", str(lake))
@@ -59,7 +59,7 @@ def test_once_ingests_all_and_compact_tidies_up(tmp_path: Path) -> None:
         (("collect", "--url", "mqtt://h", "--topics", "a", "--qos", "7"), "qos is 7"),
     ],
 )
-def test_a_wrong_word_is_one_sentence_and_exit_code_2(
+def test_a_wrong_argument_gives_one_sentence_and_exit_code_2(
     words: tuple[str, ...], says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["hanse", *words])
@@ -72,10 +72,10 @@ def test_a_wrong_word_is_one_sentence_and_exit_code_2(
 
 
 @pytest.mark.processes
-def test_collect_runs_until_it_is_told_to_stop_and_says_what_it_did(tmp_path: Path) -> None:
+def test_collect_runs_until_stopped_and_reports_its_counters(tmp_path: Path) -> None:
     with Mosquitto("max_queued_messages 0") as broker:
         words = ("collect", "--url", broker.url, "--topics", "t/#,u", "--spool", str(tmp_path), "--client-id", "c")
-        # The form of the hot path does not matter here, and stale extensions would be told in a line before the logs.
+        # Compiled or not does not matter here, and stale extensions would print a line before the logs.
         environment = {**ENVIRONMENT, "HANSE_LOG_FORMAT": "json", "HANSE_PURE": "1"}
         process = subprocess.Popen([*HANSE, *words], stderr=subprocess.PIPE, text=True, env=environment)
         try:

@@ -1,4 +1,4 @@
-"""`hanse sim`: what it prints, and how it ends."""
+"""`hanse sim`: its output and its exit codes."""
 
 import json
 from pathlib import Path
@@ -31,7 +31,7 @@ def test_run_prints_a_sentence() -> None:
     assert text.startswith("5 brokers, 5 links, 1 groups on 1 cores converged after ")
 
 
-def test_seeds_prints_what_was_counted() -> None:
+def test_seeds_prints_its_counts() -> None:
     body = json.loads(call("seeds", "--count", "1", "--first", "5", "--brokers", "4", "--processes", "1", "--json"))
     assert body["failed"] == []
     assert body["published"] >= 1_000
@@ -40,16 +40,16 @@ def test_seeds_prints_what_was_counted() -> None:
     assert body["seeds"][0]["trace_hash"]
     text = call("seeds", "--count", "1", "--first", "5", "--brokers", "4", "--processes", "1")
     assert "seed 5: " in text
-    assert "1 of 1 seeds kept every promise" in text
+    assert "1 of 1 seeds kept every guarantee" in text
 
 
-def test_seeds_that_prove_nothing_end_with_the_command_that_shows_them_again() -> None:
+def test_failed_seeds_are_printed_with_the_command_to_reproduce_them() -> None:
     text = call("seeds", "--count", "1", "--first", "2", "--brokers", "1", "--no-faults", code=1)
     assert "seed 2: The run proves nothing" in text
     assert "reproduce: hanse sim seeds --first 2 --count 1 --brokers 1 --no-faults" in text
 
 
-def test_play_plays_a_conversation_and_says_where_it_is_wrong(tmp_path: Path) -> None:
+def test_play_runs_a_conversation_and_reports_the_failing_line(tmp_path: Path) -> None:
     file = tmp_path / "talk.txt"
     file.write_text("brokers 0..1\nlink 0-1\nsubscribe 1 a\nsettle\nexpect core a = 1\n")
     assert "as expected" in call("play", str(file))

@@ -1,4 +1,4 @@
-"""What `hanse trace` and `hanse account` print, from pages that a small server gives; the real ones are tested live."""
+"""Output of `hanse trace` and `hanse account` for pages from a small server; live tests use real pages."""
 
 import http.server
 import json
@@ -18,14 +18,14 @@ NOW_US = 1_700_000_000_000_000
 
 
 class Pages:
-    """Servers that answer whatever they are asked with a document; `asked` is what was posted."""
+    """Servers that answer every request with a document; `asked` holds the posted questions."""
 
     def __init__(self) -> None:
         self.asked: list[Any] = []
         self._servers: list[http.server.HTTPServer] = []
 
     def serve(self, *documents: object) -> str:
-        """One server: the documents one after the other, then the last for ever; its URL."""
+        """Start a server for the documents in order, the last one repeatedly; return its URL."""
         left, asked = list(documents), self.asked
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -97,7 +97,7 @@ def answer(*hops: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {**found, "hops": list(hops), "remarks": [], **more}
 
 
-def test_a_ring_is_drawn_as_a_tree_in_which_the_second_copy_ends(pages: Pages) -> None:
+def test_a_ring_is_drawn_as_a_tree_in_which_the_duplicate_ends(pages: Pages) -> None:
     twice = [end("duplicate", "it came by another way before", groups=["a/#"])]
     url = pages.serve(
         answer(
@@ -124,7 +124,7 @@ def test_a_ring_is_drawn_as_a_tree_in_which_the_second_copy_ends(pages: Pages) -
     assert pages.asked == [{"topic": "a/[b]", "wait_ms": 2000.0}]
 
 
-def test_where_nothing_arrives_the_reason_and_the_remarks_are_printed(pages: Pages) -> None:
+def test_if_nothing_arrives_the_reason_and_the_remarks_are_printed(pages: Pages) -> None:
     lost = end("link_down", "the link is down", neighbour=2, groups=["a/#"], detail="for [long]")
     remark = hop(1, None, 5, ends=[lost])
     nobody = end("no_interest", "nobody elsewhere is interested")
@@ -134,19 +134,19 @@ def test_where_nothing_arrives_the_reason_and_the_remarks_are_printed(pages: Pag
     assert done.output.splitlines() == [
         "a/[b] at 0",
         "└── nobody elsewhere is interested",
-        "1 says: the link is down (1 to 2), for a/#: for [long]",
+        "1 reports: the link is down (1 to 2), for a/#: for [long]",
         "delivered nowhere: the link is down",
     ]
 
 
-def test_json_is_passed_on_as_it_came(pages: Pages) -> None:
+def test_json_is_printed_unchanged(pages: Pages) -> None:
     found = answer(hop(0, None, 0))
     done = run("trace", "a", "--metrics", pages.serve(found), "--json", "--wait", "0.5")
     assert (done.exit_code, json.loads(done.output)) == (1, found)
     assert pages.asked == [{"topic": "a", "wait_ms": 500.0}]
 
 
-def test_whom_to_ask_must_be_said_once_and_be_there(pages: Pages, tmp_path: Path) -> None:
+def test_the_federator_must_be_given_once_and_exist(pages: Pages, tmp_path: Path) -> None:
     assert isinstance(refusal("trace", "a", "--at", "0", "--metrics", "http://127.0.0.1:1"), LocalError)
     assert "There is no state file" in str(refusal("trace", "a", "--state", str(tmp_path / "none")))
     row = {"id": 0, "broker": "mqtt://x", "link": None, "metrics": None, "broker_pid": None, "federator_pid": 1}
@@ -154,7 +154,7 @@ def test_whom_to_ask_must_be_said_once_and_be_there(pages: Pages, tmp_path: Path
     path = str(tmp_path / "state.json")
     assert "serves no metrics" in str(refusal("trace", "a", "--state", path))
     assert "numbered 0 to 0" in str(refusal("trace", "a", "--state", path, "--at", "1"))
-    assert "No federator of this state file" in str(refusal("account", "--state", path))
+    assert "No federator in this state file" in str(refusal("account", "--state", path))
     error = refusal("trace", "a", "--metrics", pages.serve({"error": "8 traces are under way here"}))
     assert isinstance(error, RemoteError)
     assert "8 traces" in str(error)
@@ -177,7 +177,7 @@ ORIGIN = page(0, row("published", 5), row("forwarded", 5, 1))
 INTEREST = [["a/[b]", NOW_US]]
 
 
-def test_a_balance_without_a_gap_is_exit_code_0(pages: Pages) -> None:
+def test_a_balance_without_a_gap_gives_exit_code_0(pages: Pages) -> None:
     there = page(1, row("received", 5, 0), row("delivered", 5), row("duplicate", 2), interest=INTEREST)
     done = run("account", "--metrics", pages.serve(ORIGIN), "--metrics", pages.serve(there))
     assert done.exit_code == 0
@@ -187,7 +187,7 @@ def test_a_balance_without_a_gap_is_exit_code_0(pages: Pages) -> None:
     assert lines[-1] == ["unexplained:", "0"]
 
 
-def test_what_nothing_explains_is_exit_code_1(pages: Pages) -> None:
+def test_unexplained_losses_give_exit_code_1(pages: Pages) -> None:
     there = page(1, row("received", 5, 0), row("delivered", 2), row("dropped:import", 1), interest=INTEREST)
     urls = ("--metrics", pages.serve(ORIGIN), "--metrics", pages.serve(there))
     done = run("account", *urls)
@@ -198,24 +198,24 @@ def test_what_nothing_explains_is_exit_code_1(pages: Pages) -> None:
     assert (document["unexplained"], document["is_at_rest"], document["silent"]) == (2, True, [])
 
 
-def test_losses_on_the_way_silence_and_what_was_left_off_are_said(pages: Pages) -> None:
+def test_losses_in_transit_silent_federators_and_omissions_are_reported(pages: Pages) -> None:
     origin = page(0, row("published", 5), row("forwarded", 5, 1), waiting=[[0, 1, ["a/[b]"], 1, 10]], left_off=3)
     there = page(1, row("received", 2, 0), row("delivered", 2), interest=INTEREST)
     away = f"http://127.0.0.1:{ports.free(1)[0]}"
     done = run("account", "--metrics", pages.serve(origin), "--metrics", pages.serve(there), "--metrics", away)
     assert done.exit_code == 0
-    assert "on the way: link 0 to 1 3, waiting 1" in done.output
+    assert "in transit: link 0 to 1 3, waiting 1" in done.output
     assert f"{away} does not answer" in done.output
-    assert "3 accounts were left off" in done.output
+    assert "3 accounts were omitted" in done.output
 
 
-def test_traffic_that_goes_on_is_said(pages: Pages) -> None:
+def test_ongoing_traffic_is_reported(pages: Pages) -> None:
     going = [page(0, row("published", count)) for count in range(1, 50)]
     done = run("account", "--metrics", pages.serve(*going), "--wait", "0")
-    assert "The traffic goes on" in done.output
+    assert "There is still traffic" in done.output
 
 
-def test_pages_that_are_none_twice_the_same_or_not_there_are_refused(pages: Pages) -> None:
+def test_invalid_repeated_or_missing_pages_are_refused(pages: Pages) -> None:
     url = pages.serve(ORIGIN)
     assert "same federator" in str(refusal("account", "--metrics", url, "--metrics", url))
     assert isinstance(refusal("account", "--metrics", pages.serve({})), RemoteError)

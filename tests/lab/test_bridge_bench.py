@@ -1,4 +1,4 @@
-"""The comparison with bridges: pairs of clean runs, and ratios that are those of the pairs."""
+"""The comparison with bridges: pairs of clean runs, and ratios per pair."""
 
 import asyncio
 import statistics
@@ -15,7 +15,7 @@ SMALL = Scenario("small", hops=1, qos=1, count=400)
 
 
 @pytest.mark.processes
-def test_the_ratio_is_that_of_the_pairs_in_alternating_order() -> None:
+def test_ratios_are_per_pair_and_the_order_alternates() -> None:
     lines: list[str] = []
     result = asyncio.run(compare(SMALL, 2, lines.append))
 
@@ -30,7 +30,7 @@ def test_the_ratio_is_that_of_the_pairs_in_alternating_order() -> None:
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_a_run_that_loses_gives_no_figure() -> None:
+def test_a_run_with_losses_is_invalid() -> None:
     @asynccontextmanager
     async def unconnected(directory: Path, brokers: int) -> AsyncIterator[Chain]:
         async with (
@@ -39,5 +39,5 @@ def test_a_run_that_loses_gives_no_figure() -> None:
         ):
             yield Chain([one.urls[0], other.urls[-1]], {"brokers": one.processes["brokers"]})
 
-    with pytest.raises(Unavailable, match="unconnected: 400 lost, 0 twice, 0 out of order; such a run gives no figure"):
+    with pytest.raises(Unavailable, match="unconnected: 400 lost, 0 duplicated, 0 reordered; the run is invalid"):
         asyncio.run(compare(SMALL, 1, lambda _line: None, {"unconnected": unconnected, "bridges": SYSTEMS["bridges"]}))

@@ -1,4 +1,4 @@
-"""The schedule is tested without a clock; the emulator itself over real loopback connections."""
+"""The schedule, tested without a clock, and the emulator, tested over real loopback connections."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ from hanse.local.emulator import Conditions, Direction, LinkEmulator, Schedule
 DEADLINE_S = 10
 
 
-def test_bytes_come_after_the_delay() -> None:
+def test_bytes_arrive_after_the_delay() -> None:
     schedule = Schedule(random.Random(1))
     assert schedule.due_s(10.0, 100, Conditions(delay_s=0.5)) == 10.5
     assert schedule.due_s(10.1, 100, Conditions(delay_s=0.5)) == 10.6
@@ -87,7 +87,7 @@ async def echo_through_emulator() -> AsyncIterator[LinkEmulator]:
 
 async def eventually(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(DEADLINE_S):
-        while not condition():  # noqa: ASYNC110 - what is waited for is outside of this loop
+        while not condition():  # noqa: ASYNC110 - the condition lies outside this event loop
             await asyncio.sleep(0.005)
 
 
@@ -113,7 +113,7 @@ async def close(writer: asyncio.StreamWriter) -> None:
 def test_bytes_pass_unchanged_and_the_end_is_passed_on() -> None:
     async def body(emulator: LinkEmulator) -> None:
         reader, writer = await dial(emulator)
-        sent = random.Random(3).randbytes(9_000_000)  # more than the buffer of a direction
+        sent = random.Random(3).randbytes(9_000_000)  # more than the buffer of one direction
         writer.write(sent)
         writer.write_eof()
         assert await reader.read(-1) == sent
@@ -134,14 +134,14 @@ def test_a_round_trip_takes_both_delays() -> None:
         began_s = loop.time()
         writer.write(b"ping")
         assert await reader.readexactly(4) == b"ping"
-        assert loop.time() - began_s >= 0.149  # at least: load can only make it longer
+        assert loop.time() - began_s >= 0.149  # only a lower bound, because load can make it longer
         await close(writer)
 
     with_emulator(body)
 
 
 @pytest.mark.processes
-def test_a_narrow_link_takes_its_time() -> None:
+def test_a_narrow_link_limits_throughput() -> None:
     async def body(emulator: LinkEmulator) -> None:
         emulator.shape(Direction.FORWARD, bytes_per_s=100_000)
         reader, writer = await dial(emulator)
@@ -176,7 +176,7 @@ def test_a_cut_holds_bytes_and_a_restored_link_delivers_them() -> None:
 
 
 @pytest.mark.processes
-def test_a_one_way_cut_lets_the_other_way_pass() -> None:
+def test_a_cut_in_one_direction_leaves_the_other_open() -> None:
     async def body(emulator: LinkEmulator) -> None:
         reader, writer = await dial(emulator)
         writer.write(b"x")
@@ -234,7 +234,7 @@ def test_a_target_that_does_not_answer_closes_the_connection() -> None:
 
 
 @pytest.mark.processes
-def test_control_lines_are_obeyed_and_answered() -> None:
+def test_control_lines_are_executed_and_answered() -> None:
     async def body(emulator: LinkEmulator) -> None:
         server = await emulator_control.serve(emulator)
         reader, writer = await asyncio.open_connection("127.0.0.1", server.sockets[0].getsockname()[1])
@@ -266,9 +266,9 @@ def test_control_lines_are_obeyed_and_answered() -> None:
 
 
 @pytest.mark.processes
-def test_the_command_says_where_it_is_and_obeys() -> None:
+def test_the_command_prints_its_address_and_obeys_control_lines() -> None:
     async def body(emulator: LinkEmulator) -> None:
-        # The echo behind one emulator is the target of another, which runs as a command.
+        # The echo behind one emulator is the target of a second one, which runs as a command.
         source = str(Path(__file__).parents[2] / "src")
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -301,7 +301,7 @@ def test_the_command_says_where_it_is_and_obeys() -> None:
     with_emulator(body)
 
 
-def test_a_narrow_link_with_a_small_buffer_holds_its_sender_back() -> None:
+def test_a_narrow_link_with_a_small_buffer_blocks_its_sender() -> None:
     async def talk() -> None:
         async with echo_through_emulator() as emulator:
             emulator.set_buffer(16 * 1024)
@@ -309,7 +309,7 @@ def test_a_narrow_link_with_a_small_buffer_holds_its_sender_back() -> None:
             _, writer = await asyncio.open_connection("127.0.0.1", emulator.port)
             writer.write(b"x" * 50_000_000)
             await eventually(lambda: emulator.bytes_passed(Direction.FORWARD) > 0)
-            # What the kernel of this machine holds for the sender itself is not the link's.
+            # The sender's own kernel buffer does not belong to the link.
             assert emulator.bytes_passed(Direction.FORWARD) < 16 * 1024
             assert writer.transport.get_write_buffer_size() > 30_000_000
             writer.transport.abort()

@@ -1,4 +1,4 @@
-"""Brokers of other makes come up, keep their state over a kill, and leave nothing behind."""
+"""Brokers other than Mosquitto start, keep their state over a kill, and leave nothing behind."""
 
 import socket
 import subprocess
@@ -36,7 +36,7 @@ def test_a_broker_keeps_port_and_retained_messages_and_leaves_nothing_behind(mak
         with Client(broker.port, version=4) as client:
             client.subscribe("kept", 1)
             assert client.expect(1)[0].retain
-        with pytest.raises(LocalError, match="runs already"):
+        with pytest.raises(LocalError, match="is already running"):
             broker.start()
     assert not is_open(broker.port)
     assert not broker.directory.exists()
@@ -45,27 +45,27 @@ def test_a_broker_keeps_port_and_retained_messages_and_leaves_nothing_behind(mak
     assert not any(str(broker.directory).encode() in words for words in left)
 
 
-def test_a_broker_that_does_not_come_up_is_said_with_what_it_said() -> None:
+def test_a_broker_that_does_not_start_is_reported_with_its_output() -> None:
     broker = Nats("no_such_option: 1")
     with pytest.raises(Unavailable, match="no_such_option"), broker:
         pass
     assert not broker.directory.exists()
 
 
-def test_a_directory_of_the_callers_stays(tmp_path: Path) -> None:
+def test_a_directory_given_by_the_caller_is_kept(tmp_path: Path) -> None:
     with Nats(directory=tmp_path / "mine") as broker:
         assert answers(broker.port)
     assert (tmp_path / "mine" / "nats.conf").exists()
 
 
-def test_a_program_that_is_missing_is_said_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_program_is_reported_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(foreign, "_OTHER_PLACES", ())
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(LocalError, match="apt install nats-server"):
         foreign.find("nats-server", "nats-server")
 
 
-def test_nats_takes_the_configuration_that_is_printed_for_it(tmp_path: Path) -> None:
+def test_nats_accepts_its_generated_configuration(tmp_path: Path) -> None:
     path = tmp_path / "nats.conf"
     path.write_text(vendor.lines("nats").replace("/var/lib/nats", str(tmp_path)), encoding="utf-8")
     checked = subprocess.run(

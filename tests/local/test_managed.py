@@ -1,4 +1,4 @@
-"""`hanse up` with its manager, as its users run it."""
+"""`hanse up` with its manager, as users run it."""
 
 import json
 import subprocess
@@ -19,7 +19,7 @@ from hanse.local.supervise import FederationSettings, plan
 
 
 def connections(path: Path) -> int:
-    """How many are connected to a Unix socket, as unix(5) of /proc tells: 01 is who listens, 03 is connected."""
+    """Return the number of connections to a Unix socket, from /proc (unix(5)): 01 is listening, 03 is connected."""
     rows = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()]
     return sum(row[-1] == str(path) and row[5] == "03" for row in rows)
 
@@ -35,16 +35,16 @@ def invoke(*words: str) -> BaseException | None:
         (["--health-interval", "5"], "--health-interval"),
         (["--broker-url", "http://x"], "no known scheme"),
         (["--broker-url", "mqtt://127.0.0.1:1", "--broker-url", "tcp://127.0.0.1:1"], "given twice"),
-        (["--brokers", "0"], "0 brokers were asked for"),
+        (["--brokers", "0"], "0 brokers are not possible"),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_starts(tmp_path: Path, words: list[str], said: str) -> None:
+def test_impossible_arguments_are_refused_before_anything_starts(tmp_path: Path, words: list[str], said: str) -> None:
     error = invoke(*words, "--dir", str(tmp_path), "--state", str(tmp_path / "state.json"))
     assert isinstance(error, LocalError)
     assert said in str(error)
 
 
-def test_given_brokers_follow_those_that_are_started_and_a_login_is_shown_nowhere(tmp_path: Path) -> None:
+def test_given_brokers_follow_started_ones_and_no_login_is_shown(tmp_path: Path) -> None:
     url = "mqtt://user:hunter2@192.0.2.1:1884"
     sites = plan(FederationSettings(2, tmp_path, overlay="ring", broker_urls=(url,))).sites
     assert [site.k for site in sites] == [0, 1, 2]
@@ -55,7 +55,7 @@ def test_given_brokers_follow_those_that_are_started_and_a_login_is_shown_nowher
 
 
 @pytest.mark.processes
-def test_a_federation_is_placed_by_its_manager_and_takes_a_broker_that_runs_already(tmp_path: Path) -> None:
+def test_a_manager_places_the_federation_and_a_running_broker_may_join(tmp_path: Path) -> None:
     lines = ["log_dest topic", *(f"log_type {kind}" for kind in MOSQUITTO_LOG_TYPES)]
     with Mosquitto(*lines) as given:
         with RunningFederation(tmp_path, 2, "--broker-url", f"mqtt://127.0.0.1:{given.port}") as running:
@@ -66,14 +66,14 @@ def test_a_federation_is_placed_by_its_manager_and_takes_a_broker_that_runs_alre
                 found = json.load(answer)
             assert [one["state"] for one in found["federators"]] == ["up"] * 3
             assert found["isTwoConnected"]
-            # A broker of ours is served over its socket.
+            # A started broker serves its federator over its socket.
             assert [connections(tmp_path / f"run/site-{k}/broker/mosquitto.sock") for k in range(3)] == [1, 1, 0]
             with Client(running.port(0)) as subscriber, Client(given.port) as publisher:
                 subscriber.subscribe("given/#")
                 eventually(lambda: knows(running, "given/#"), "all know given/#")
                 publisher.publish("given/x", b"hi")
                 subscriber.expect(1)
-            # What `hanse sub` subscribes to is interest like any other's.
+            # Subscriptions of `hanse sub` are interest like any other.
             words = ["--state", str(running.state_path)]
             with ThreadPoolExecutor() as pool:
                 listening = pool.submit(hanse, "sub", "-t", "cli/#", "-C", "1", "-W", "20", "--at", "1", *words)
@@ -83,13 +83,13 @@ def test_a_federation_is_placed_by_its_manager_and_takes_a_broker_that_runs_alre
             pids = [row[key] for row in state["federators"] for key in ("broker_pid", "federator_pid")]
         assert not any(Path(f"/proc/{pid}").exists() for pid in pids if pid is not None)
         with Client(given.port) as client:
-            assert client.client.is_connected(), "a broker that was there before is there afterwards"
+            assert client.client.is_connected(), "a broker that was already running must keep running"
     assert not running.state_path.exists()
 
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_a_broker_with_a_login_is_measured_by_its_federator_and_the_login_stays_secret(tmp_path: Path) -> None:
+def test_a_broker_with_a_login_is_probed_by_its_federator_and_the_login_stays_secret(tmp_path: Path) -> None:
     passwords = tmp_path / "passwords"
     subprocess.run(["mosquitto_passwd", "-b", "-c", str(passwords), "user", "hunter2"], check=True)
     passwords.chmod(0o644)

@@ -26,17 +26,17 @@ def test_the_configuration_is_bounded_persistent_and_on_the_loopback(tmp_path: P
     } <= set(lines)
     limits = [int(line.split()[1]) for line in lines if line.startswith("max_queued")]
     assert len(limits) == 2
-    assert all(limit > 0 for limit in limits)  # 0 would be no limit
+    assert all(limit > 0 for limit in limits)  # 0 would mean no limit
 
 
-def test_it_listens_on_a_socket_for_its_federator_unless_the_name_is_too_long(tmp_path: Path) -> None:
+def test_mosquitto_listens_on_a_unix_socket_unless_the_path_is_too_long(tmp_path: Path) -> None:
     lines = mosquitto.configuration(BrokerSettings(18830, Path("/srv/b"))).splitlines()
     assert "listener 0 /srv/b/mosquitto.sock" in lines
     long = BrokerSettings(18830, tmp_path / ("d" * 100))
     assert not [line for line in mosquitto.configuration(long).splitlines() if line.startswith("listener 0")]
 
 
-def test_it_listens_for_websockets_only_where_asked(tmp_path: Path) -> None:
+def test_mosquitto_listens_for_websockets_only_if_configured(tmp_path: Path) -> None:
     without = mosquitto.configuration(BrokerSettings(18830, tmp_path)).splitlines()
     assert "protocol websockets" not in without
     lines = mosquitto.configuration(BrokerSettings(18830, tmp_path, lane_port=18831)).splitlines()
@@ -63,14 +63,14 @@ def test_the_websocket_listener_accepts_connections_to_its_own_address_only(tmp_
             broker.terminate()
 
 
-def test_whether_a_mosquitto_has_websockets_is_seen_by_its_program(tmp_path: Path) -> None:
+def test_websocket_support_is_detected_from_the_program(tmp_path: Path) -> None:
     assert mosquitto.has_websockets(mosquitto.find_program())
     (tmp_path / "plain").write_bytes(b"a program without")
     assert not mosquitto.has_websockets(str(tmp_path / "plain"))
     assert not mosquitto.has_websockets(str(tmp_path / "none"))
 
 
-def test_a_missing_program_is_said_with_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_mosquitto_is_reported_with_install_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HANSE_MOSQUITTO", raising=False)
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(mosquitto, "_OTHER_PLACES", ())
@@ -78,18 +78,18 @@ def test_a_missing_program_is_said_with_how_to_get_it(monkeypatch: pytest.Monkey
         mosquitto.find_program()
 
 
-def test_a_named_program_that_is_none_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_configured_program_that_does_not_exist_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HANSE_MOSQUITTO", "/no/such/program")
     with pytest.raises(LocalError, match="HANSE_MOSQUITTO"):
         mosquitto.find_program()
 
 
-def test_it_is_found_outside_the_path_of_an_ordinary_user(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mosquitto_is_found_outside_an_ordinary_users_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HANSE_MOSQUITTO", raising=False)
     monkeypatch.setenv("PATH", "/nowhere")
     assert Path(mosquitto.find_program()).name == "mosquitto"
 
 
-def test_a_directory_that_the_configuration_cannot_name_is_refused(tmp_path: Path) -> None:
+def test_a_directory_with_a_space_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LocalError, match="has a space"):
         mosquitto.write_configuration(BrokerSettings(1, tmp_path / "a b"))

@@ -21,7 +21,7 @@ def test_each_shape_has_its_links(shape: str, brokers: int, expected: list[tuple
     assert edges(shape, brokers) == expected
 
 
-def test_the_nine_of_the_papers_grid_have_twelve_links() -> None:
+def test_the_papers_grid_of_nine_has_twelve_links() -> None:
     links = edges("grid:3x3", 9)
     assert len(links) == 12
     assert neighbours(links, 9)[4] == [1, 3, 5, 7]
@@ -37,11 +37,11 @@ def test_neighbours_are_mutual_and_a_lone_broker_has_none() -> None:
     [
         ("torus", 4, "expected ring, line, full, star or grid:RxC"),
         ("grid:3", 3, "expected ring"),
-        ("grid:3x3", 5, "9 places for 5 brokers; ask for --brokers 9"),
+        ("grid:3x3", 5, "9 places for 5 brokers; give --brokers 9"),
         ("ring", 0, "expected 1 to 1000"),
         ("ring", 1001, "expected 1 to 1000"),
     ],
 )
-def test_a_wrong_shape_gets_a_sentence(shape: str, brokers: int, sentence: str) -> None:
+def test_a_wrong_shape_gives_an_error_sentence(shape: str, brokers: int, sentence: str) -> None:
     with pytest.raises(LocalError, match=sentence):
         edges(shape, brokers)

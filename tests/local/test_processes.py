@@ -27,7 +27,7 @@ def process(tmp_path: Path, text: str, settings: ProcessSettings = QUICK) -> Sup
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(DEADLINE_S):
-        while not condition():  # noqa: ASYNC110 - what is waited for is outside of this loop
+        while not condition():  # noqa: ASYNC110 - the condition lies outside this event loop
             await asyncio.sleep(0.01)
 
 
@@ -54,7 +54,7 @@ def test_ready_means_that_the_condition_holds(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_process_that_never_gets_ready_is_said_with_its_last_words(tmp_path: Path) -> None:
+def test_a_process_that_never_becomes_ready_is_reported_with_its_output(tmp_path: Path) -> None:
     async def run() -> None:
         async def never() -> bool:
             return False
@@ -73,7 +73,7 @@ def test_a_process_that_never_gets_ready_is_said_with_its_last_words(tmp_path: P
     asyncio.run(run())
 
 
-def test_a_killed_process_is_started_again_and_one_that_may_not_be_is_not(tmp_path: Path) -> None:
+def test_a_killed_process_is_restarted_only_if_configured(tmp_path: Path) -> None:
     async def run() -> None:
         kept = process(tmp_path, "import signal; signal.pause()")
         once = process(tmp_path, "import signal; signal.pause()", ProcessSettings(restarts=False))
@@ -92,7 +92,7 @@ def test_a_killed_process_is_started_again_and_one_that_may_not_be_is_not(tmp_pa
     asyncio.run(run())
 
 
-def test_what_ignores_sigterm_is_killed_and_so_are_its_children(tmp_path: Path) -> None:
+def test_a_process_that_ignores_sigterm_is_killed_with_its_children(tmp_path: Path) -> None:
     async def run() -> None:
         mark = tmp_path / "child"
         text = (
@@ -143,7 +143,7 @@ asyncio.run(main())
             parent.kill()
 
 
-def test_a_program_that_does_not_exist_is_said(tmp_path: Path) -> None:
+def test_a_program_that_does_not_exist_is_reported(tmp_path: Path) -> None:
     async def run() -> None:
         one = SupervisedProcess("ghost", ["/no/such/program"], tmp_path / "o", QUICK)
         with pytest.raises(LocalError, match="ghost could not be started"):

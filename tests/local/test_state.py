@@ -19,7 +19,7 @@ STATE = State(
 )
 
 
-def test_what_is_written_is_read_back_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
+def test_state_is_read_back_as_written_without_temporary_files(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "state.json"
     state.write(path, STATE)
     assert state.read(path) == STATE
@@ -35,33 +35,33 @@ def test_the_file_has_the_fields_that_scripts_rely_on(tmp_path: Path) -> None:
     assert set(document["federators"][0]) == {"id", "broker", "link", "metrics", "broker_pid", "federator_pid"}
 
 
-def test_a_broker_is_named_by_its_number() -> None:
+def test_a_broker_is_selected_by_its_number() -> None:
     assert STATE.broker_at(1) == "mqtt://127.0.0.1:1884"
     for k in (-1, 2):
         with pytest.raises(LocalError, match="has 2, numbered 0 to 1"):
             STATE.broker_at(k)
 
 
-def test_no_file_says_how_to_start_one(tmp_path: Path) -> None:
+def test_a_missing_state_file_gives_start_instructions(tmp_path: Path) -> None:
     with pytest.raises(LocalError, match="start one with `hanse up`"):
         state.read(tmp_path / "none.json")
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"federators": [{}]}', '{"federators": [{"id": 0, "broker": 5}]}'])
-def test_a_file_that_is_not_ours_is_refused(tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_not_a_state_file_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "state.json"
     path.write_text(text)
     with pytest.raises(LocalError, match="state file"):
         state.read(path)
 
 
-def test_a_place_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(LocalError, match="name another with --state"):
         state.write(tmp_path / "file" / "state.json", STATE)
 
 
-def test_a_process_has_a_start_and_one_that_does_not_exist_has_none() -> None:
+def test_only_an_existing_process_has_a_start_time() -> None:
     own = state.process_start(os.getpid())
     assert own is not None
     assert own.isdecimal()

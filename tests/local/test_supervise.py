@@ -1,4 +1,4 @@
-"""Real brokers; the agents are stand-ins that sleep."""
+"""Supervision with real brokers; the agents are stand-ins that sleep."""
 
 import asyncio
 import os
@@ -52,7 +52,7 @@ async def all_gone(of: list[int]) -> None:
             await asyncio.sleep(0.02)
 
 
-def test_sites_are_linked_as_the_overlay_says_and_each_link_is_dialled_once(tmp_path: Path) -> None:
+def test_sites_are_linked_by_the_overlay_and_each_link_is_opened_once(tmp_path: Path) -> None:
     sites = supervise.plan(FederationSettings(4, tmp_path, overlay="ring")).sites
     assert [len(site.neighbours_all) for site in sites] == [2, 2, 2, 2]
     dialled = [(site.link_url, url) for site in sites for url in site.neighbours]
@@ -83,7 +83,7 @@ def test_a_federation_starts_carries_messages_and_leaves_nothing(tmp_path: Path)
     asyncio.run(run())
 
 
-def test_a_killed_broker_comes_back_on_its_port_and_the_state_file_follows(tmp_path: Path) -> None:
+def test_a_killed_broker_returns_on_its_port_and_the_state_file_is_updated(tmp_path: Path) -> None:
     async def run() -> None:
         async with federation(tmp_path, 1) as running:
             before = state.read(tmp_path / "state.json")
@@ -111,7 +111,7 @@ def test_a_killed_broker_comes_back_on_its_port_and_the_state_file_follows(tmp_p
     asyncio.run(run())
 
 
-def test_what_does_not_converge_is_taken_down_and_writes_no_state(tmp_path: Path) -> None:
+def test_a_federation_that_does_not_converge_is_taken_down_without_a_state_file(tmp_path: Path) -> None:
     async def run() -> None:
         settings = FederationSettings(1, tmp_path, state_path=tmp_path / "state.json", converged_s=0.2)
         one = Federation(settings, sleeper, never)
@@ -137,7 +137,7 @@ def test_a_state_file_that_cannot_be_written_takes_everything_down(tmp_path: Pat
     asyncio.run(run())
 
 
-def test_an_agent_that_ends_is_noticed_when_nothing_is_started_again(tmp_path: Path) -> None:
+def test_an_agent_that_ends_is_reported_if_restarts_are_disabled(tmp_path: Path) -> None:
     async def run() -> None:
         settings = FederationSettings(1, tmp_path, restarts=False)
         one = Federation(settings, lambda _: [sys.executable, "-S", "-c", "raise SystemExit(3)"], never)
@@ -157,7 +157,7 @@ with socket.create_server(("127.0.0.1", int(sys.argv[1]))) as server:
 """
 
 
-def test_a_link_can_be_cut_where_links_are_emulated(tmp_path: Path) -> None:
+def test_an_emulated_link_can_be_cut(tmp_path: Path) -> None:
     async def first_bytes(url: str) -> bytes:
         reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
         try:
@@ -243,7 +243,7 @@ def start_up(tmp_path: Path) -> "Iterator[subprocess.Popen[bytes]]":
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_however_the_supervisor_ends_nothing_is_left(tmp_path: Path, number: signal.Signals) -> None:
+def test_nothing_is_left_however_the_supervisor_ends(tmp_path: Path, number: signal.Signals) -> None:
     with start_up(tmp_path) as up:
         found = state.read(tmp_path / "state.json")
         up.send_signal(number)
@@ -274,14 +274,14 @@ def test_down_ends_it_and_pub_and_sub_use_the_state_file(tmp_path: Path) -> None
     asyncio.run(all_gone(pids(found)))
 
 
-def test_a_wrong_filter_and_an_absent_broker_are_told_apart(tmp_path: Path) -> None:
+def test_a_wrong_filter_and_an_absent_broker_give_different_errors(tmp_path: Path) -> None:
     async def run() -> None:
         async with federation(tmp_path, 1) as running:
             url = running.sites[0].broker_url
             async with Connection(url) as connection:
-                with pytest.raises(LocalError, match="stand alone"):
+                with pytest.raises(LocalError, match="must fill a level"):
                     await connection.subscribe(["a/#/b"])
-                with pytest.raises(LocalError, match="none to publish on"):
+                with pytest.raises(LocalError, match="must not be empty"):
                     await connection.publish("a/#", b"")
         assert not await broker_answers(url)
         with pytest.raises(Unavailable, match="No broker answers"):

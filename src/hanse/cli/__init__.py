@@ -1,8 +1,8 @@
-"""The `hanse` command: one file a command group, loaded only when it is called.
+"""The `hanse` command: one module per command group, imported only when it is called.
 
-A group's module offers `register(app)`, which hangs its commands on the application. `hanse federator` on an edge
-box must not pay for (or even have) what `hanse pipeline` imports, so `main` loads the one module that the first
-argument names, all that can be imported for `--help`, and none for `--version`.
+A group's module provides `register(app)`, which adds its commands to the application. `hanse federator` on an edge box
+must not pay for the imports of `hanse pipeline`, nor require them. `main` therefore imports only the module that the
+first argument names. For `--help` it imports all modules whose packages are installed, and for `--version` none.
 """
 
 import importlib
@@ -14,7 +14,7 @@ import typer
 from hanse import __version__
 from hanse.errors import HanseError, LocalError
 
-# Command word to the module that registers it.
+# Command to the module that registers it.
 COMMANDS: dict[str, str] = {
     "account": "hanse.cli.account",
     "bench": "hanse.cli.bench",
@@ -43,7 +43,7 @@ def _print_version(wanted: bool) -> None:
 
 
 def build(words: Sequence[str]) -> typer.Typer:
-    """The application with the commands that `words`, the command line, can reach."""
+    """Build the application with the commands that `words`, the command line, can reach."""
     app = typer.Typer(
         name="hanse",
         help="A self-managed federation of MQTT brokers.",
@@ -75,7 +75,7 @@ def build(words: Sequence[str]) -> typer.Typer:
 
 
 def main() -> None:
-    """The console script: a broken rule of the operator's is one sentence and exit code 2."""
+    """Run the console script; a LocalError is printed as one sentence and gives exit code 2."""
     try:
         build(sys.argv[1:])()
     except LocalError as error:

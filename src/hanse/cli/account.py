@@ -1,4 +1,4 @@
-"""`hanse account`: did all that was published arrive, and if not, where did it stay?"""
+"""`hanse account`: checks that all publications arrived, and shows where missing ones stopped."""
 
 import asyncio
 import json
@@ -18,31 +18,34 @@ from hanse.local import state
 from hanse.local.http import get_json
 from hanse.protocol.balance import Balance, Books, Destination, balance
 
-# Two readings, this far apart, that agree: the traffic rests.
+# The traffic is at rest if two readings, this far apart, agree.
 _APART_S = 0.3
 _Urls = Annotated[
-    list[str], typer.Option("--metrics", help="A federator's metrics URL instead of a state file; repeatable.")
+    list[str], typer.Option("--metrics", help="Metrics URL of a federator, instead of a state file; repeatable.")
 ]
 
 
 def register(app: typer.Typer) -> None:
-    """Hang the command on the application."""
+    """Add the command to the application."""
     app.command()(account)
 
 
 def account(
     *,
-    state_path: Annotated[Path, typer.Option("--state", help="The state file of `hanse up`.")] = state.DEFAULT_PATH,
+    state_path: Annotated[Path, typer.Option("--state", help="State file of `hanse up`.")] = state.DEFAULT_PATH,
     metrics: _Urls = [],  # noqa: B006 - typer copies it
     wait_s: Annotated[
-        float, typer.Option("--wait", min=0, max=600, help="How long to wait for the traffic to rest, in seconds.")
+        float,
+        typer.Option(
+            "--wait", min=0, max=600, help="Longest time to wait until the traffic has come to rest, in seconds."
+        ),
     ] = 3.0,
     is_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Print the balance of a federation; exit code 1 when publications are missing and nothing explains it."""
+    """Print the balance of a federation; exit code 1 if publications are missing without an explanation."""
     urls = metrics or [row.metrics for row in state.read(state_path).federators if row.metrics is not None]
     if not urls:
-        raise LocalError("No federator of this state file serves metrics; name them with --metrics.")
+        raise LocalError("No federator in this state file serves metrics; give their URLs with --metrics.")
     found, silent, is_at_rest = asyncio.run(_read_at_rest(urls, wait_s))
     if is_json:
         document = {**asdict(found), "silent": silent, "is_at_rest": is_at_rest}
@@ -53,7 +56,7 @@ def account(
 
 
 async def _read_at_rest(urls: list[str], wait_s: float) -> tuple[Balance, list[str], bool]:
-    """The balance of the first of two readings that agree, who did not answer, and whether they agreed in time."""
+    """Return the balance, the URLs that did not answer, and whether two readings agreed in time."""
     loop = asyncio.get_running_loop()
     until = loop.time() + wait_s
     books, silent = await _read_all(urls)
@@ -82,15 +85,15 @@ async def _read_all(urls: list[str]) -> tuple[list[Books], list[str]]:
         else:
             books.append(accounting.read(answer))
     if not books:
-        raise Unavailable(f"None of {len(urls)} federators answers; is the federation up?")
+        raise Unavailable(f"None of {len(urls)} federators answers; check that the federation is running.")
     if len({book.identity for book in books}) < len(books):
-        raise RemoteError("Two of the pages are of the same federator; name each one once.")
+        raise RemoteError("Two of the pages belong to the same federator; name each federator once.")
     return books, silent
 
 
 def _show(found: Balance, silent: list[str], *, is_at_rest: bool) -> None:
     console = Console()
-    names = ("origin", "group", "published", "at", "delivered", "twice", "kept out", "missing", "unexplained")
+    names = ("origin", "group", "published", "at", "delivered", "duplicates", "dropped", "missing", "unexplained")
     table = Table(*names, box=SIMPLE_HEAD)
     for one in found.accounts:
         head = (str(one.origin), escape(one.group), str(one.published))
@@ -101,19 +104,19 @@ def _show(found: Balance, silent: list[str], *, is_at_rest: bool) -> None:
             table.add_row(*head, "", "", "", "", "", "")
         on_the_way = {**one.lost_on_the_way, **({"waiting": one.waiting} if one.waiting else {})}
         if on_the_way:
-            table.add_row("", f"  on the way: {_counts(on_the_way)}", "", "", "", "", "", "", "")
+            table.add_row("", f"  in transit: {_counts(on_the_way)}", "", "", "", "", "", "", "")
     console.print(table)
-    links = Table("link", "sent", "received", "lost or under way", box=SIMPLE_HEAD)
+    links = Table("link", "sent", "received", "lost or in transit", box=SIMPLE_HEAD)
     for link in found.links:
         lost = link.why if link.lost is None else str(link.lost)
         links.add_row(f"{link.source} to {link.target}", str(link.sent), str(link.received), lost)
     console.print(links)
     for url in silent:
-        console.print(f"{url} does not answer: what it counted is not in here.")
+        console.print(f"{url} does not answer; its counts are missing here.")
     if found.left_off:
-        console.print(f"{found.left_off} accounts were left off: the balance is incomplete.")
+        console.print(f"{found.left_off} accounts were omitted: the balance is incomplete.")
     if not is_at_rest:
-        console.print("The traffic goes on: what is under way counts as missing.")
+        console.print("There is still traffic: messages in transit count as missing.")
     console.print(f"unexplained: {found.unexplained}")
 
 

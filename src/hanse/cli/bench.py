@@ -1,4 +1,4 @@
-"""`hanse bench`: Hanse beside today's systems, on this machine."""
+"""`hanse bench`: compares Hanse with today's systems on this machine."""
 
 import asyncio
 import json
@@ -11,19 +11,19 @@ from hanse.lab import bridge_bench
 
 
 def register(app: typer.Typer) -> None:
-    """Hang the commands on the application."""
-    group = typer.Typer(help="Measure Hanse beside today's systems.", no_args_is_help=True)
+    """Add the commands to the application."""
+    group = typer.Typer(help="Compare Hanse with today's systems.", no_args_is_help=True)
     group.command("bridge")(bridge)
     app.add_typer(group, name="bench")
 
 
 def bridge(
     *,
-    scenario: Annotated[list[str] | None, typer.Option(help="Only these; repeatable. All if not given.")] = None,
-    rounds: Annotated[int, typer.Option(min=1, max=99, help="Pairs of runs a scenario.")] = 5,
+    scenario: Annotated[list[str] | None, typer.Option(help="Scenario to run; repeatable. Default: all.")] = None,
+    rounds: Annotated[int, typer.Option(min=1, max=99, help="Pairs of runs per scenario.")] = 5,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON at the end.")] = False,
 ) -> None:
-    """Compare with chains of Mosquitto bridges: messages a second and latency, as ratios."""
+    """Compare with chains of Mosquitto bridges: ratios of messages per second and of latency."""
     known = {one.name: one for one in bridge_bench.SCENARIOS}
     wanted = scenario or list(known)
     for name in wanted:

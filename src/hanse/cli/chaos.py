@@ -1,4 +1,4 @@
-"""`hanse chaos`: faults with real processes, and an account of what they cost."""
+"""`hanse chaos`: injects faults into real processes, and accounts for their cost."""
 
 import asyncio
 import json
@@ -19,43 +19,51 @@ _QOS = {"1": 1, "2": 2, "mix": 0}
 
 
 def register(app: typer.Typer) -> None:
-    """Hang `hanse chaos` on the application."""
+    """Add `hanse chaos` to the application."""
     app.command()(chaos)
 
 
 def chaos(
     *,
     fault: Annotated[
-        list[str] | None, typer.Option(help="Only these; repeatable. All that are possible if not given.")
+        list[str] | None, typer.Option(help="Fault to inject; repeatable. Default: all that are possible.")
     ] = None,
     listed: Annotated[bool, typer.Option("--list", help="Print the faults, and stop.")] = False,
     state: Annotated[
         Path | None,
-        typer.Option(help="The state file of a federation of your own, whose processes will suffer; else one is made."),
+        typer.Option(help="State file of your own federation, whose processes are broken; by default one is started."),
     ] = None,
-    messages: Annotated[int, typer.Option(min=1, max=10_000_000, help="Published in each round.")] = 20_000,
-    qos: Annotated[str, typer.Option(help="1, 2, or mix: both, by topic.")] = "1",
-    size: Annotated[int, typer.Option(min=14, max=1_000_000, help="Bytes of a payload.")] = 64,
-    seed: Annotated[int, typer.Option(help="Draws the moments, and targets where there is a choice.")] = 1,
-    seeds: Annotated[int, typer.Option(min=1, max=10_000, help="How many seeds, from --seed on.")] = 1,
-    brokers: Annotated[int, typer.Option(min=2, max=100, help="Of the federation that is made.")] = 5,
-    overlay: Annotated[str, typer.Option(help="Its shape: ring, line, full, star or grid:RxC.")] = "ring",
-    link: Annotated[str, typer.Option(help="Its links: direct, or broker, which nothing can cut.")] = "direct",
+    messages: Annotated[int, typer.Option(min=1, max=10_000_000, help="Messages published in each round.")] = 20_000,
+    qos: Annotated[str, typer.Option(help="QoS: 1, 2, or mix for both, depending on the topic.")] = "1",
+    size: Annotated[int, typer.Option(min=14, max=1_000_000, help="Size of a payload in bytes.")] = 64,
+    seed: Annotated[int, typer.Option(help="Seed for the times, and for targets if there is a choice.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, max=10_000, help="Number of seeds, from --seed on.")] = 1,
+    brokers: Annotated[int, typer.Option(min=2, max=100, help="Brokers of the federation that is started.")] = 5,
+    overlay: Annotated[str, typer.Option(help="Shape of its overlay: ring, line, full, star or grid:RxC.")] = "ring",
+    link: Annotated[
+        str, typer.Option(help="Kind of its links: direct, or broker; broker links cannot be cut.")
+    ] = "direct",
     directory: Annotated[
-        Path | None, typer.Option("--dir", help="Where it keeps its files; kept. Else kept if a promise broke.")
+        Path | None,
+        typer.Option(
+            "--dir", help="Directory for its files, which are kept. By default they are kept only after a failure."
+        ),
     ] = None,
     announcement_interval: Annotated[
-        str, typer.Option(help="A of its federators: faults that last 2KA follow it.")
+        str,
+        typer.Option(
+            help="Announcement interval of its federators, for example 1s; faults that last 2KA scale with it."
+        ),
     ] = "1s",
     federator_flag: Annotated[
-        list[str] | None, typer.Option(help="A further word for each federator, as in --redundancy=1; repeatable.")
+        list[str] | None, typer.Option(help="Further flag for each federator, for example --redundancy=1; repeatable.")
     ] = None,
     counters: Annotated[
-        bool, typer.Option("--counters", help="Print the federators' counters of every round.")
+        bool, typer.Option("--counters", help="Print the federators' counters for every round.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON at the end.")] = False,
 ) -> None:
-    """Break things in the middle of a numbered stream of messages, and account for every one of them."""
+    """Inject faults during a numbered stream of messages, and account for every one of them."""
     if listed:
         for line in report.catalogue():
             typer.echo(line)
@@ -88,7 +96,7 @@ def chaos(
         typer.echo(json.dumps({"held": held, "rounds": [result.to_json() for result in runner.results]}, indent=2))
     else:
         broken = sum(not result.held for result in runner.results)
-        typer.echo(f"{len(runner.results)} rounds, {broken} of them broke a promise.")
+        typer.echo(f"{len(runner.results)} rounds, {broken} of them broke a guarantee.")
     if runner.kept is not None and not held:
         typer.echo(f"The files of the federation are kept below {runner.kept}.", err=True)
     if not held:

@@ -1,4 +1,4 @@
-"""`hanse federator`: the agent beside a broker."""
+"""`hanse federator`: runs the agent beside a broker."""
 
 from collections.abc import Callable, Mapping
 
@@ -9,13 +9,13 @@ from hanse.federator.settings import FederatorSettings
 
 
 def register(app: typer.Typer) -> None:
-    """Hang `hanse federator` on the application."""
+    """Add `hanse federator` to the application."""
 
     @app.command()
     @with_settings(FederatorSettings, "federator", takes_handed_out=True)
     def federator(settings: FederatorSettings, read_again: Callable[[Mapping[str, object]], FederatorSettings]) -> None:
         """Run a federator beside a broker until SIGTERM, which makes it leave the meshes first."""
-        # Only here: `--help` and a wrong setting must not wait for the event loop and the codec.
+        # Imported only here: `--help` and a wrong setting must not wait for the event loop and the codec.
         import uvloop  # noqa: PLC0415
 
         from hanse.federator import running  # noqa: PLC0415

@@ -1,7 +1,7 @@
-"""Flags from a settings class: every setting of `hanse.settings` becomes `--x-y`, with its help, names and default.
+"""Flags from a settings class: each setting of `hanse.settings` becomes `--x-y`, with its help, names and default.
 
-The flags reach the command as raw text; `read_settings` reads and checks them, so that a bad value is refused in
-the same words whether it came from a flag, a variable or the file.
+The flags reach the command as raw text. `read_settings` reads and checks them, so a bad value gives the same error
+whether it came from a flag, a variable or the file.
 """
 
 import inspect
@@ -20,11 +20,12 @@ T = TypeVar("T")
 def with_settings(
     cls: type[T], section: str, *, others: type | None = None, takes_handed_out: bool = False
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Gives a command all settings of `cls` as flags, and `--config`; it is called with the settings first.
+    """Return a decorator that gives a command all settings of `cls` as flags, and `--config`.
 
-    With `takes_handed_out` a function comes second: it reads the settings anew from the same sources, with what
-    somebody handed out below them. Other parameters of the command stay as they are, and must be keyword-only. `others`
-    is a settings class that shares the table in the file.
+    The command is called with the settings as its first argument. With `takes_handed_out` the second argument is a
+    function that reads the settings again from the same sources, with values that the manager handed out as the lowest
+    layer. Other parameters of the command stay unchanged, and must be keyword-only. `others` is a settings class that
+    shares the table in the file.
     """
     known = settings_of(cls)
 
@@ -35,7 +36,7 @@ def with_settings(
             if parameter.kind is inspect.Parameter.KEYWORD_ONLY
         ]
 
-        def run(**arguments: Any) -> None:  # noqa: ANN401 - typer hands over what the signature below declares
+        def run(**arguments: Any) -> None:  # noqa: ANN401 - typer passes the parameters of the signature below
             config = arguments.pop("config")
             flags = {one.name: arguments.pop(one.name) for one in known}
 
@@ -58,7 +59,7 @@ def with_settings(
             default=None,
             annotation=Annotated[
                 Path | None,
-                typer.Option("--config", help=f"A TOML file; its table '{section}' is read. HANSE_CONFIG."),
+                typer.Option("--config", help=f"TOML file; its table '{section}' is read. [HANSE_CONFIG]"),
             ],
         )
         parameters = [*own, config, *(_parameter(one) for one in known)]

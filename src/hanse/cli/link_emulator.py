@@ -1,4 +1,4 @@
-"""`hanse link-emulator`: a link that can be made slow, narrow or dead while it is in use."""
+"""`hanse link-emulator`: a link that can be delayed, limited or cut while it is in use."""
 
 import asyncio
 
@@ -10,19 +10,19 @@ from hanse.local.emulator import LinkEmulator
 
 
 def register(app: typer.Typer) -> None:
-    """Hang `hanse link-emulator` on the application."""
+    """Add `hanse link-emulator` to the application."""
 
     @app.command("link-emulator")
     def link_emulator(
-        target: str = typer.Option(..., help="Where to pass on to, HOST:PORT."),
-        listen: int = typer.Option(0, help="The port to dial instead; 0 chooses one."),
-        control: int = typer.Option(0, help="The port for control lines; 0 chooses one."),
-        seed: int = typer.Option(0, help="The same seed draws the same jitter."),
+        target: str = typer.Option(..., help="Address to forward to, HOST:PORT."),
+        listen: int = typer.Option(0, help="Port to listen on; 0 chooses one."),
+        control: int = typer.Option(0, help="Port for control lines; 0 chooses one."),
+        seed: int = typer.Option(0, help="Seed of the jitter; equal seeds give equal jitter."),
     ) -> None:
-        """Stand between two federators, and obey control lines such as `delay 20ms`, `cut forward`, `restore`."""
+        """Forward between two federators, and obey control lines such as `delay 20ms`, `cut forward`, `restore`."""
         host, colon, port = target.rpartition(":")
         if not colon or not port.isdecimal():
-            raise LocalError(f"Target {target!r} was given; expected HOST:PORT, as in 127.0.0.1:1884.")
+            raise LocalError(f"Target is {target!r}; expected HOST:PORT, such as 127.0.0.1:1884.")
         asyncio.run(_run(host, int(port), listen, control, seed))
 
 

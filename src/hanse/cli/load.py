@@ -1,4 +1,4 @@
-"""`hanse load`: publish, subscribe, count everything, and say what was seen."""
+"""`hanse load`: publishes, subscribes, counts every message, and reports the result."""
 
 import asyncio
 import json
@@ -14,39 +14,49 @@ from hanse.errors import LocalError
 from hanse.load import Load, Result, run
 from hanse.local import state
 
-_BROKER = "broker's URL, or the number of a broker in the state file of `hanse up`; repeatable"
+_BROKER = "URL of a broker, or its number in the state file of `hanse up`; repeatable"
 
 
 def register(app: typer.Typer) -> None:
-    """Hang `hanse load` on the application."""
+    """Add `hanse load` to the application."""
 
     @app.command()
     def load(
         *,
-        publish_at: Annotated[list[str], typer.Option("--publish-at", help=f"Where to publish: a {_BROKER}.")],
-        subscribe_at: Annotated[list[str], typer.Option("--subscribe-at", help=f"Where to subscribe: a {_BROKER}.")],
-        publishers: int = typer.Option(1, help="Connections that publish."),
-        subscribers: int = typer.Option(1, help="Connections that subscribe."),
-        count: int = typer.Option(100_000, help="Messages of each publisher."),
-        size: int = typer.Option(64, help="Bytes of a payload."),
+        publish_at: Annotated[list[str], typer.Option("--publish-at", help=f"Broker to publish at: {_BROKER}.")],
+        subscribe_at: Annotated[list[str], typer.Option("--subscribe-at", help=f"Broker to subscribe at: {_BROKER}.")],
+        publishers: int = typer.Option(1, help="Number of publishing connections."),
+        subscribers: int = typer.Option(1, help="Number of subscribing connections."),
+        count: int = typer.Option(100_000, help="Messages per publisher."),
+        size: int = typer.Option(64, help="Size of a payload in bytes."),
         qos: int = typer.Option(0, help="QoS of the publications."),
-        subscribe_qos: int | None = typer.Option(None, help="QoS of the subscriptions; the same if not given."),
-        rate: float | None = typer.Option(None, help="Messages a second, all publishers together; else all out."),
-        interval_ms: float | None = typer.Option(None, help="Instead: ms between two messages of a publisher."),
-        window: int | None = typer.Option(None, help="QoS 1 and 2: unacknowledged messages of a publisher."),
-        topic: str = typer.Option("load/{publisher}", help="With {publisher}, and {topic} where there are several."),
-        topics: int = typer.Option(1, help="Distinct topics of each publisher."),
-        warm_up: int = typer.Option(0, help="First messages of each publisher that count for no rate, no latency."),
+        subscribe_qos: int | None = typer.Option(
+            None, help="QoS of the subscriptions; by default that of the publications."
+        ),
+        rate: float | None = typer.Option(
+            None, help="Messages per second of all publishers together; default: no limit."
+        ),
+        interval_ms: float | None = typer.Option(
+            None, help="Milliseconds between two messages of a publisher, instead of --rate."
+        ),
+        window: int | None = typer.Option(None, help="QoS 1 and 2: maximum of unacknowledged messages per publisher."),
+        topic: str = typer.Option(
+            "load/{publisher}", help="Topic, with {publisher}, and {topic} if there are several."
+        ),
+        topics: int = typer.Option(1, help="Distinct topics per publisher."),
+        warm_up: int = typer.Option(
+            0, help="First messages of each publisher, which are excluded from rate and latency."
+        ),
         settle_s: float = typer.Option(0.5, help="Seconds between subscribing and the first message."),
-        idle_s: float = typer.Option(5.0, help="Seconds without arrivals after which the rest is lost."),
-        processes: int = typer.Option(1, help="Processes for the publishers, and as many for the subscribers."),
+        idle_s: float = typer.Option(5.0, help="Seconds without arrivals after which the rest counts as lost."),
+        processes: int = typer.Option(1, help="Processes for the publishers, and the same number for the subscribers."),
         verify: bool = typer.Option(False, help="Compare every byte of every payload."),
         as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
-        state_path: Annotated[Path, typer.Option("--state", help="The state file.")] = state.DEFAULT_PATH,
+        state_path: Annotated[Path, typer.Option("--state", help="State file.")] = state.DEFAULT_PATH,
     ) -> None:
-        """Load brokers, and count what arrives: rates, latency, loss, duplicates, order."""
+        """Load brokers, and measure the arriving messages: rates, latency, loss, duplicates, order."""
         if rate is not None and interval_ms is not None:
-            raise LocalError("Both --rate and --interval-ms were given; one of them says how fast.")
+            raise LocalError("Both --rate and --interval-ms were given; give one of them.")
         if interval_ms is not None:
             if interval_ms <= 0:
                 raise LocalError(f"--interval-ms is {interval_ms}; expected more than 0.")
@@ -79,7 +89,7 @@ def _url(text: str, state_path: Path) -> str:
 
 
 def _watch(plan: Load) -> Result:
-    """Run with a line that tells how far it is, on the error output: the result may be piped."""
+    """Run with a progress line on the error output, because the result may be piped."""
     sent_max, expected_max = plan.count * plan.publishers, plan.count * plan.publishers * plan.subscribers
     with Live(console=Console(stderr=True), refresh_per_second=4, transient=True) as live:
 
@@ -97,7 +107,7 @@ def _table(result: Result) -> Table:
         ("acknowledged", f"{result.acknowledged:,} ({result.refused:,} refused)"),
         (
             "received",
-            f"{result.received:,} of {result.expected:,} at {result.receive_rate_per_s:,.0f}/s a subscriber",
+            f"{result.received:,} of {result.expected:,} at {result.receive_rate_per_s:,.0f}/s per subscriber",
         ),
         ("lost", f"{result.lost:,}"),
         ("duplicates", f"{result.duplicates:,}"),
@@ -107,7 +117,7 @@ def _table(result: Result) -> Table:
             "latency",
             f"p50 {shown.p50_ms:.3f}, p95 {shown.p95_ms:.3f}, p99 {shown.p99_ms:.3f}, max {shown.max_ms:.3f} ms",
         ),
-        ("own lateness", f"p99 {result.send_lag_ms_p99:.3f} ms"),
+        ("sending late by", f"p99 {result.send_lag_ms_p99:.3f} ms"),
     ):
         table.add_row(name, value)
     return table

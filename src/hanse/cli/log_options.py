@@ -1,4 +1,4 @@
-"""The log options of commands that have no settings class: `--log-format` and `--log-level`."""
+"""Log options of commands that have no settings class: `--log-format` and `--log-level`."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`hanse manager`: the topology manager as a process."""
+"""`hanse manager`: runs the topology manager."""
 
 import typer
 import uvloop
@@ -10,7 +10,7 @@ from hanse.topology.settings import ManagerSettings
 
 
 def register(app: typer.Typer) -> None:
-    """Hangs the command on the application."""
+    """Add the command to the application."""
 
     @app.command()
     @with_settings(ManagerSettings, "manager")

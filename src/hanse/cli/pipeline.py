@@ -167,7 +167,7 @@ def compact(
         typer.echo(f"{table.path.name}: {before} files became {len(table.files())}, {deleted} deleted")
     root = spool or Path(default_spool())
     report = sweep(root, now_us=time.time_ns() // 1000, age_s_min=parse_duration_s("--retention", retention))
-    held = f"; kept the rest for {', '.join(report.held_back_by)}" if report.held_back_by else ""
+    held = f"; {', '.join(report.held_back_by)} still need the rest" if report.held_back_by else ""
     typer.echo(f"spool: {report.segments_deleted} segments deleted, {report.bytes_deleted} bytes{held}")
 
 

@@ -1,4 +1,4 @@
-"""`hanse pub`, `hanse sub` and `hanse down`: for a federation that `hanse up` started on this machine."""
+"""`hanse pub`, `hanse sub` and `hanse down`, for a federation that `hanse up` started on this machine."""
 
 import asyncio
 from pathlib import Path
@@ -11,26 +11,26 @@ from hanse.errors import LocalError, Unavailable
 from hanse.local import state, supervise
 from hanse.local.client import Connection
 
-_StatePath = Annotated[Path, typer.Option("--state", help="The state file of `hanse up`.")]
-_Properties = Annotated[list[str], typer.Option("--property", help="A user property, NAME=VALUE; repeatable.")]
-_Filters = Annotated[list[str], typer.Option("-t", "--topic", help="A filter to subscribe to; repeatable.")]
-_AT = typer.Option(None, help="The number of the broker in the state file, from 0.")
-_URL = typer.Option(None, help="A broker's URL instead, as in mqtt://host:1883.")
+_StatePath = Annotated[Path, typer.Option("--state", help="State file of `hanse up`.")]
+_Properties = Annotated[list[str], typer.Option("--property", help="User property, NAME=VALUE; repeatable.")]
+_Filters = Annotated[list[str], typer.Option("-t", "--topic", help="Filter to subscribe to; repeatable.")]
+_AT = typer.Option(None, help="Number of the broker in the state file, from 0.")
+_URL = typer.Option(None, help="URL of the broker, such as mqtt://host:1883, instead of --at.")
 
 
 def register(app: typer.Typer) -> None:
-    """Hang the commands on the application."""
+    """Add the commands to the application."""
 
     @app.command()
     def pub(
         *,
-        topic: str = typer.Option(..., "-t", "--topic", help="The topic to publish on."),
-        message: str = typer.Option("", "-m", "--message", help="The payload, as text."),
+        topic: str = typer.Option(..., "-t", "--topic", help="Topic to publish to."),
+        message: str = typer.Option("", "-m", "--message", help="Payload as text."),
         qos: int = typer.Option(1, "-q", "--qos", min=0, max=2),
         at: int | None = _AT,
         url: str | None = _URL,
         state_path: _StatePath = state.DEFAULT_PATH,
-        retain: bool = typer.Option(False, "-r", "--retain", help="Let the broker keep it."),
+        retain: bool = typer.Option(False, "-r", "--retain", help="Ask the broker to retain the message."),
         user_property: _Properties = [],  # noqa: B006 - typer copies it
     ) -> None:
         """Publish one message."""
@@ -45,11 +45,11 @@ def register(app: typer.Typer) -> None:
         at: int | None = _AT,
         url: str | None = _URL,
         state_path: _StatePath = state.DEFAULT_PATH,
-        count: int | None = typer.Option(None, "-C", "--count", min=1, help="Stop after so many messages."),
-        timeout_s: float | None = typer.Option(None, "-W", "--timeout", help="Stop after so many seconds."),
+        count: int | None = typer.Option(None, "-C", "--count", min=1, help="Stop after this many messages."),
+        timeout_s: float | None = typer.Option(None, "-W", "--timeout", help="Stop after this many seconds."),
         verbose: bool = typer.Option(False, "-v", "--verbose", help="Print the topic before the payload."),
     ) -> None:
-        """Print what arrives, a line a message."""
+        """Print arriving messages, one line per message."""
         asyncio.run(_listen(_broker(at, url, state_path), topic, qos, count, timeout_s, verbose=verbose))
 
     @app.command()
@@ -58,19 +58,19 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Take down the federation that `hanse up` started."""
         was_up = asyncio.run(supervise.down(state_path))
-        typer.echo("The federation is down." if was_up else "The federation was gone already.")
+        typer.echo("The federation is down." if was_up else "The federation had already ended.")
 
 
 def _broker(at: int | None, url: str | None, state_path: Path) -> str:
     if url is not None and at is not None:
-        raise LocalError("Both --at and --url were given; one of them says where the broker is.")
+        raise LocalError("Both --at and --url were given; give one of them.")
     return url if url is not None else state.read(state_path).broker_at(at or 0)
 
 
 def _property(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
-        raise LocalError(f"Property {text!r} was given; expected NAME=VALUE.")
+        raise LocalError(f"Property is {text!r}; expected NAME=VALUE.")
     return name, value
 
 

@@ -16,38 +16,41 @@ from hanse.sim.seeds import SeedProfile, SeedResult, run_seeds
 
 _OVERLAY = "random, ring, line, grid, full, placement, scale-free, grid:RxC, or links such as 0-1,1-2"
 
-app = typer.Typer(name="sim", help="Simulate a federation: same seed, same run.", no_args_is_help=True)
+app = typer.Typer(name="sim", help="Simulate a federation; the same seed gives the same run.", no_args_is_help=True)
 
 
 def register(root: typer.Typer) -> None:
-    """Hang the commands on the application."""
+    """Add the commands to the application."""
     root.add_typer(app)
 
 
 @app.command("run")
 def run_command(
     *,
-    brokers: Annotated[int, typer.Option(help="How many brokers.")] = 20,
-    degree: Annotated[int, typer.Option(help="Neighbours of a broker, where the overlay leaves the choice.")] = 5,
-    groups: Annotated[int, typer.Option(help="How many groups, besides the management group.")] = 1,
-    cores: Annotated[int | None, typer.Option(help="How many cores anchor them; as many as groups by default.")] = None,
+    brokers: Annotated[int, typer.Option(help="Number of brokers.")] = 20,
+    degree: Annotated[int, typer.Option(help="Neighbours per broker, if the overlay does not determine them.")] = 5,
+    groups: Annotated[int, typer.Option(help="Number of groups besides the management group.")] = 1,
+    cores: Annotated[int | None, typer.Option(help="Number of cores for the groups; by default one per group.")] = None,
     subscribers: Annotated[int, typer.Option(help="Brokers with interest in each group.")] = 4,
-    seed: Annotated[int, typer.Option(help="What decides the run.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed that determines the run.")] = 1,
     overlay: Annotated[str, typer.Option(help=_OVERLAY)] = "random",
-    latency_ms: Annotated[str, typer.Option(help="Latency of a link: one figure, or a range such as 5..100.")] = "10",
+    latency_ms: Annotated[
+        str, typer.Option(help="Latency of a link in milliseconds: one number, or a range such as 5..100.")
+    ] = "10",
     start_a: Annotated[float, typer.Option(help="Announcement intervals within which all federators start.")] = 0.05,
     wire: Annotated[
-        bool | None, typer.Option("--wire/--no-wire", help="Pass frames as bytes; the default below 500 brokers.")
+        bool | None, typer.Option("--wire/--no-wire", help="Pass frames as bytes; default below 500 brokers.")
     ] = None,
     redundancy: Annotated[int, typer.Option(help="Parents that a member keeps.")] = 2,
     announcements: Annotated[str, typer.Option(help="per_core, or per_group as in the papers.")] = "per_core",
     outsider: Annotated[str, typer.Option(help="all_parents (2022) or one_parent (2020).")] = "all_parents",
     processes: Annotated[
-        int | None, typer.Option(help="1 or 2 processes; 2 from 500 brokers on where there are two processors.")
+        int | None,
+        typer.Option(help="Number of processes, 1 or 2; default: 2 from 500 brokers on, if there are two CPUs."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Grow one federation without faults, and count what a quiet round costs."""
+    """Form one federation without faults, and measure the cost of a quiet round."""
     profile = RunProfile(
         brokers=brokers,
         degree=degree,
@@ -65,7 +68,7 @@ def run_command(
         processes=processes,
     )
     result = run(profile)
-    # This process ends now: looking through the millions of objects that it leaves would take seconds for nothing.
+    # This process is about to end: a garbage collection over the millions of remaining objects would waste seconds.
     gc.freeze()
     typer.echo(json.dumps(dataclasses.asdict(result)) if as_json else _sentence(result))
     if not result.converged or result.delivered < result.eligible:
@@ -75,22 +78,22 @@ def run_command(
 @app.command("seeds")
 def seeds_command(
     *,
-    count: Annotated[int, typer.Option(help="How many seeds.")] = 50,
-    first: Annotated[int, typer.Option(help="The first seed.")] = 1,
-    brokers: Annotated[int, typer.Option(help="How many brokers.")] = 20,
-    degree: Annotated[int, typer.Option(help="Neighbours of a broker, where the overlay leaves the choice.")] = 3,
-    overlay: Annotated[str | None, typer.Option(help=f"{_OVERLAY}; drawn from the seed by default.")] = None,
-    faults: Annotated[bool, typer.Option("--faults/--no-faults", help="Whether anything goes wrong.")] = True,
+    count: Annotated[int, typer.Option(help="Number of seeds.")] = 50,
+    first: Annotated[int, typer.Option(help="First seed.")] = 1,
+    brokers: Annotated[int, typer.Option(help="Number of brokers.")] = 20,
+    degree: Annotated[int, typer.Option(help="Neighbours per broker, if the overlay does not determine them.")] = 3,
+    overlay: Annotated[str | None, typer.Option(help=f"{_OVERLAY}; by default drawn from the seed.")] = None,
+    faults: Annotated[bool, typer.Option("--faults/--no-faults", help="Inject faults.")] = True,
     wire: Annotated[
-        bool | None, typer.Option("--wire/--no-wire", help="Pass frames as bytes; every fifth seed by default.")
+        bool | None, typer.Option("--wire/--no-wire", help="Pass frames as bytes; default: every fifth seed.")
     ] = None,
     redundancy: Annotated[
-        int | None, typer.Option(help="Parents a member keeps; 1 for even seeds and 2 for odd ones by default.")
+        int | None, typer.Option(help="Parents that a member keeps; default: 1 for even seeds, 2 for odd ones.")
     ] = None,
-    processes: Annotated[int, typer.Option(help="Processes; 0 is one for each processor.")] = 0,
+    processes: Annotated[int, typer.Option(help="Number of processes; 0 means one per CPU.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
-    """Run whole lives of a federation, faults on and then off, and check every promise at every step."""
+    """Run complete simulated runs, with faults on and then off, and check every guarantee at every step."""
     profile = SeedProfile(
         brokers=brokers, degree=degree, overlay=overlay, has_faults=faults, is_wire=wire, redundancy=redundancy
     )
@@ -106,23 +109,23 @@ def seeds_command(
         body = {"failed": failed, **totals(results), "seeds": [dataclasses.asdict(result) for result in results]}
         typer.echo(json.dumps(body))
     else:
-        typer.echo(f"{count - len(failed)} of {count} seeds kept every promise: {totals(results)}")
+        typer.echo(f"{count - len(failed)} of {count} seeds kept every guarantee: {totals(results)}")
     if failed:
         raise typer.Exit(1)
 
 
 @app.command("play")
 def play_command(
-    files: Annotated[list[Path], typer.Argument(help="Conversations: text files, see docs/developing.md.")],
+    files: Annotated[list[Path], typer.Argument(help="Conversations as text files; see docs/developing.md.")],
 ) -> None:
-    """Play golden conversations and check what they expect."""
+    """Play golden conversations and check their expectations."""
     for file in files:
         play(file.read_text(), str(file))
         typer.echo(f"{file}: as expected")
 
 
 def totals(results: list[SeedResult]) -> dict[str, Any]:
-    """What all seeds counted together."""
+    """Sum the counts of all seeds."""
     lost: dict[str, int] = {}
     kinds: dict[str, int] = {}
     for result in results:
@@ -149,7 +152,7 @@ def _latency(text: str) -> tuple[float, float]:
     try:
         return float(low), float(high or low)
     except ValueError as error:
-        raise HanseError(f"The latency {text!r} was given; expected milliseconds, such as 10 or 5..100.") from error
+        raise HanseError(f"The latency is {text!r}; expected milliseconds, such as 10 or 5..100.") from error
 
 
 def _seed_line(result: SeedResult) -> str:
@@ -157,7 +160,7 @@ def _seed_line(result: SeedResult) -> str:
         f"seed {result.seed}: {result.overlay}, redundancy {result.redundancy}, {result.rounds:.0f} rounds, "
         f"{sum(result.faults.values())} faults, {result.published} published, "
         f"{result.delivered} of {result.eligible} pairs, {result.repeats} repeats, {result.records} records stored, "
-        f"back within {result.reconvergence_a_max} A, {result.seconds:.1f} s"
+        f"recovered within {result.reconvergence_a_max} A, {result.seconds:.1f} s"
     )
 
 
@@ -168,6 +171,6 @@ def _sentence(result: RunResult) -> str:
         f"A quiet round costs {result.announcements_per_round:.0f} announcements "
         f"(at most {result.announcements_per_round_max}) in {result.frames_per_round:.0f} frames, "
         f"{result.control_bytes_per_round} bytes. {result.delivered} of {result.eligible} pairs delivered. "
-        f"{result.seconds} s, {result.rss_bytes >> 20} MiB, {result.processes} of {os.cpu_count()} processors, "
+        f"{result.seconds} s, {result.rss_bytes >> 20} MiB, {result.processes} of {os.cpu_count()} CPUs, "
         f"trace {result.trace_hash}."
     )

@@ -1,4 +1,4 @@
-"""`hanse token`: the tokens that admit federators. It works on the manager's store, so only its operator can."""
+"""`hanse token`: manages the tokens that admit federators. It opens the manager's store, so only its operator can."""
 
 import asyncio
 import time
@@ -21,13 +21,13 @@ from hanse.topology.tokens import ROLES, make_token
 T = TypeVar("T")
 
 LABEL_MAX = 100
-LIST_WIDTH = 220  # whatever the terminal has: a line a token, so that the list can be searched
+LIST_WIDTH = 220  # independent of the terminal: one line per token, so that the list can be searched
 
 
 def register(app: typer.Typer) -> None:
-    """Hangs the commands on the application."""
+    """Add the command to the application."""
     tokens = typer.Typer(
-        name="token", help="Make, list and revoke the tokens that admit federators.", no_args_is_help=True
+        name="token", help="Create, list and revoke the tokens that admit federators.", no_args_is_help=True
     )
     app.add_typer(tokens)
 
@@ -36,12 +36,12 @@ def register(app: typer.Typer) -> None:
     def create(
         settings: StoreSettings,
         *,
-        uses: str = typer.Option("1", help="How often it can be used: a number, or `many`."),
-        ttl: str = typer.Option("24h", help="How long it is valid: 500ms, 2s, 1m, 1h, or `forever`."),
-        role: str = typer.Option("join", help="What it admits to: join, or read."),
-        label: str = typer.Option("", help="A name, to know it again in the list."),
+        uses: str = typer.Option("1", help="Number of uses, or `many`."),
+        ttl: str = typer.Option("24h", help="Validity: 500ms, 2s, 1m, 1h, or `forever`."),
+        role: str = typer.Option("join", help="Permission: join, or read."),
+        label: str = typer.Option("", help="Name to recognise the token in the list."),
     ) -> None:
-        """Make a token and print it. It is shown this once; only its hash is stored."""
+        """Create a token and print it. It is shown only this once; the store keeps only its hash."""
         token, text = make_token(
             _read_role(role),
             label=label[:LABEL_MAX],
@@ -73,11 +73,11 @@ def register(app: typer.Typer) -> None:
         *,
         token: str = typer.Argument(help="The token's id, as `hanse token list` shows it."),
     ) -> None:
-        """Revoke a token. Within a health interval, federators it admitted are out and their links closed."""
-        # Whoever pastes the whole token means its id; the secret part is not looked at.
+        """Revoke a token. Within a health interval its federators are excluded and their links closed."""
+        # A user may paste the whole token: take its id, and ignore the secret part.
         identity = token.split("-")[1] if token.startswith("hanse-") and token.count("-") >= 2 else token
         if not _run(settings, lambda store: store.revoke_token(identity)):
-            raise LocalError(f"There is no token {identity[:20]!r}; `hanse token list` shows those there are.")
+            raise LocalError(f"There is no token {identity[:20]!r}; `hanse token list` shows the existing ones.")
         typer.echo(f"revoked {identity}")
 
 
@@ -106,7 +106,7 @@ def _read_ttl(text: str) -> float | None:
     except ValueError as error:
         raise LocalError(f"--ttl: {text!r} is not allowed; expected {error}, or forever.") from error
     if ttl_s <= 0:
-        raise LocalError("--ttl: a token that is never valid is not allowed; expected more than nothing.")
+        raise LocalError("--ttl: a token must be valid for more than 0 s.")
     return ttl_s
 
 

@@ -1,4 +1,4 @@
-"""`hanse trace`: which way a topic goes, how long each hop takes, and where it ends, why."""
+"""`hanse trace`: shows the routes of a topic, the time of each hop, and where and why the message ends."""
 
 import asyncio
 import json
@@ -14,27 +14,29 @@ from hanse.errors import LocalError, RemoteError
 from hanse.local import state
 from hanse.local.http import post_json
 
-# The answer comes when the trace is over; this is for the way there and back.
+# The reply comes when the trace is over; this is for the round trip.
 _MORE_S = 5.0
 
 
 def register(app: typer.Typer) -> None:
-    """Hang the command on the application."""
+    """Add the command to the application."""
     app.command()(trace)
 
 
 def trace(
-    topic: Annotated[str, typer.Argument(help="The topic, as a client of the broker would publish to it.")],
+    topic: Annotated[str, typer.Argument(help="Topic, as a client of the broker would publish to it.")],
     *,
-    at: Annotated[int | None, typer.Option(help="The number of the broker in the state file, from 0.")] = None,
-    state_path: Annotated[Path, typer.Option("--state", help="The state file of `hanse up`.")] = state.DEFAULT_PATH,
-    metrics: Annotated[str | None, typer.Option(help="A federator's metrics URL instead.")] = None,
-    wait_s: Annotated[float, typer.Option("--wait", min=0.1, max=10, help="For lost hops, in seconds.")] = 2.0,
+    at: Annotated[int | None, typer.Option(help="Number of the broker in the state file, from 0.")] = None,
+    state_path: Annotated[Path, typer.Option("--state", help="State file of `hanse up`.")] = state.DEFAULT_PATH,
+    metrics: Annotated[str | None, typer.Option(help="Metrics URL of the federator, instead of --at.")] = None,
+    wait_s: Annotated[
+        float, typer.Option("--wait", min=0.1, max=10, help="Time to wait for missing hops, in seconds.")
+    ] = 2.0,
     is_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Send a probe and follow it; exit code 0 when it would be delivered anywhere, 1 when not."""
+    """Send a probe and follow it; exit code 0 if any broker would deliver it, 1 if none would."""
     if metrics is not None and at is not None:
-        raise LocalError("Both --at and --metrics were given; one of them says where the federator is.")
+        raise LocalError("Both --at and --metrics were given; give one of them.")
     url = metrics if metrics is not None else state.read(state_path).metrics_at(at or 0)
     question = {"topic": topic, "wait_ms": wait_s * 1e3}
     found = asyncio.run(post_json(f"{url.rstrip('/')}/trace", question, wait_s + _MORE_S))
@@ -55,7 +57,7 @@ def _show(found: dict[str, Any]) -> None:
     console.print(tree)
     for remark in found["remarks"]:
         for end in remark["ends"]:
-            console.print(f"{remark['federator']} says: {_ended(end, remark['federator'])}")
+            console.print(f"{remark['federator']} reports: {_ended(end, remark['federator'])}")
     if found["delivered_at"]:
         console.print(f"delivered at {', '.join(map(str, found['delivered_at']))}")
     else:
@@ -65,7 +67,7 @@ def _show(found: dict[str, Any]) -> None:
 def _branch(
     branch: Tree, found: dict[str, Any], hop: dict[str, Any], others: list[dict[str, Any]], above: set[int]
 ) -> None:
-    """What became of the probe at one hop, and below it what its neighbours made of it."""
+    """Add the outcome of the probe at one hop, and its further hops below."""
     here = hop["federator"]
     if hop["delivered"]:
         branch.add(f"delivered here, for {_groups(hop['delivered'])}")

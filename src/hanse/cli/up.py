@@ -1,4 +1,4 @@
-"""`hanse up`: a federation on one machine."""
+"""`hanse up`: runs a federation on one machine."""
 
 import asyncio
 import os
@@ -25,39 +25,45 @@ from hanse.settings import parse_duration_s
 
 _REFRESH_S = 1.0
 _BROKERS = 5
-_BrokerUrls = Annotated[list[str], typer.Option("--broker-url", help="A broker that runs already; repeatable.")]
+_BrokerUrls = Annotated[
+    list[str], typer.Option("--broker-url", help="URL of a broker that is already running; repeatable.")
+]
 
 
 def register(app: typer.Typer) -> None:
-    """Hang the commands on the application."""
+    """Add the command to the application."""
     app.command()(up)
 
 
 def up(
     *,
     brokers: Annotated[
-        int | None, typer.Option(min=0, max=100, help="How many brokers to start; 5, or none beside --broker-url.")
+        int | None,
+        typer.Option(min=0, max=100, help="Number of brokers to start; default 5, or none with --broker-url."),
     ] = None,
     broker_url: _BrokerUrls = [],  # noqa: B006 - typer copies it
-    base_port: Annotated[int, typer.Option(min=1, max=65_000, help="Broker k listens on this port + k.")] = 18_830,
-    directory: Annotated[Path, typer.Option("--dir", help="Where brokers and agents keep their files.")] = Path(
+    base_port: Annotated[int, typer.Option(min=1, max=65_000, help="Broker k listens on this port plus k.")] = 18_830,
+    directory: Annotated[Path, typer.Option("--dir", help="Directory for the files of brokers and federators.")] = Path(
         ".hanse"
     ),
-    state: Annotated[Path, typer.Option(help="The file that says what runs where.")] = state_file.DEFAULT_PATH,
+    state: Annotated[
+        Path, typer.Option(help="State file, which names the running processes and their addresses.")
+    ] = state_file.DEFAULT_PATH,
     overlay: Annotated[
-        str, typer.Option(help="managed, or the start: ring, line, full, star or grid:RxC.")
+        str, typer.Option(help="managed, or an initial shape: ring, line, full, star or grid:RxC.")
     ] = shapes.MANAGED,
     manager: Annotated[
-        bool, typer.Option(help="With a topology manager, which repairs the overlay; without, it stays as given.")
+        bool,
+        typer.Option(help="Run a topology manager, which repairs the overlay; without it the overlay stays as given."),
     ] = True,
     health_interval: Annotated[
-        str | None, typer.Option(help="Between two health rounds of the manager; 5s if not given.")
+        str | None, typer.Option(help="Time between two health rounds of the manager; default 5s.")
     ] = None,
-    link: Annotated[str, typer.Option(help="direct, or broker: the papers' way.")] = "direct",
+    link: Annotated[str, typer.Option(help="Kind of links: direct, or broker as in the papers.")] = "direct",
     collect: Annotated[
-        bool, typer.Option("--collect", help="Collect the federation's telemetry into a spool, for `hanse pipeline`.")
+        bool, typer.Option("--collect", help="Collect the federation's telemetry in a spool, for `hanse pipeline`.")
     ] = False,
-    restart: Annotated[bool, typer.Option(help="Start again what dies.")] = True,
+    restart: Annotated[bool, typer.Option(help="Restart processes that end.")] = True,
     log_format: LogFormat = "plain",
     log_level: LogLevel = "info",
 ) -> None:
@@ -81,7 +87,7 @@ def up(
     services = [_collector(settings, base_port)] if collect else []
     federation = _federation(settings, managed, link, services)
     console = Console()
-    console.print(f"starting {len(federation.sites)} federators and what they need below {directory} …")
+    console.print(f"starting {len(federation.sites)} federators and their brokers below {directory} …")
 
     async def show(running: Federation) -> None:
         first, last = running.sites[0], running.sites[-1]
@@ -116,7 +122,7 @@ def _spool(settings: FederationSettings) -> Path:
 
 
 def _collector(settings: FederationSettings, base_port: int) -> Service:
-    """A collector at the first broker: what all federators measure reaches it over the federation."""
+    """Define a collector at the first broker; the federation carries the telemetry of all federators to it."""
     url = f"mqtt://{LOOPBACK}:{base_port}" if settings.brokers else settings.broker_urls[0]
     words = [sys.executable, "-m", "hanse", "collect", "--url", url, "--topics", "$hanse/telemetry/#"]
     return Service("collector", None, [*words, "--spool", str(_spool(settings))])
@@ -178,7 +184,7 @@ async def _table(federation: Federation, managed: LocalManager | None) -> Table:
 
 
 async def _view(managed: LocalManager | None) -> dict[str, Any] | None:
-    """What the manager sees; None where there is none, or it is away."""
+    """Return the manager's view; None if there is no manager or it does not answer."""
     if managed is None:
         return None
     try:
@@ -191,13 +197,13 @@ def _title(managed: LocalManager | None, view: dict[str, Any] | None) -> str:
     if managed is None:
         return "without a manager"
     if view is None:
-        return "the manager is away; the federators go on without it"
+        return "the manager does not answer; the federators continue without it"
     how = "two-connected" if view["isTwoConnected"] else "connected" if view["isConnected"] else "in pieces"
     return f"epoch {view['epoch']}, {len(view['links'])} links, {how}"
 
 
 def _neighbours(mine: int, linked: list[int], view: dict[str, Any] | None) -> str:
-    """Those that are linked; beside them those that the manager means and that are not, with a question mark."""
+    """List the linked neighbours, and with a question mark those that the manager assigned and that are not linked."""
     meant: set[int] = set()
     if view is not None:
         ends = [(one["a"], one["b"]) for one in view["links"]]

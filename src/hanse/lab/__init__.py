@@ -1,1 +1,1 @@
-"""Experiments: environments, peers to compare with, and the runs that compare them."""
+"""Experiments: environments, peers for comparison, and the runs that compare them."""

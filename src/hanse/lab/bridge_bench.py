@@ -1,10 +1,10 @@
-"""Hanse beside Mosquitto's bridges, on the same machine, in the same run: the ratio is the figure.
+"""Benchmark of Hanse against Mosquitto's bridges on one machine in one run; the result is their ratio.
 
-Rules: the two alternate, and the order within a pair alternates too; the figure of a scenario is the median of the
-ratios of its pairs, with the spread beside it; a run that lost, doubled or reordered anything is no run.
+Rules: the two systems alternate, and so does their order within a pair. The result of a scenario is the median of its
+pairs' ratios, with the spread. A run that lost, duplicated or reordered a message is invalid.
 
-Beside each figure stands the processor time a message, by kind of process: where all cores are busy it decides the
-throughput, and it means something on a machine that others use too.
+The results include CPU time per message, by kind of process. It determines the throughput when all cores are busy, and
+it stays meaningful on a machine that others use too.
 """
 
 import os
@@ -26,7 +26,7 @@ from hanse.local.supervise import Federation, FederationSettings
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One comparison. `rate_per_s` None measures throughput, else latency at that rate."""
+    """One comparison: throughput if `rate_per_s` is None, otherwise latency at that rate."""
 
     name: str
     hops: int
@@ -46,19 +46,20 @@ SCENARIOS = (
     Scenario("qos0_7hops", hops=7, qos=0),
 )
 
-# More than a run has: a publisher of QoS 0 hears of no limit, and a broker with a full queue drops in silence.
+# More messages than a run has: a publisher of QoS 0 does not notice limits, and a broker with a full queue drops
+# silently.
 QUEUED_MAX = 400_000
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """A system that is measured: its brokers' addresses, and the processes that it consists of, by kind."""
+    """System under test: its brokers' addresses, and its processes by kind."""
 
     urls: list[str]
     processes: dict[str, list[SupervisedProcess]]
 
     def cpu_s(self) -> dict[str, float]:
-        """User and system time of each kind of process so far."""
+        """Return the user and system time of each kind of process so far."""
         return {kind: sum(map(_cpu_s, processes)) for kind, processes in self.processes.items()}
 
 
@@ -72,13 +73,13 @@ class Measured:
     """One run of one system."""
 
     result: load.Result
-    # Processor time by kind, in microseconds a message of the run.
+    # CPU time by kind of process, in microseconds per message.
     cpu_us: dict[str, float]
 
 
 @asynccontextmanager
 async def hanse_chain(directory: Path, brokers: int) -> AsyncIterator[Chain]:
-    """Brokers in a line, federated."""
+    """Start a line of federated brokers."""
     settings = FederationSettings(
         brokers=brokers, directory=directory, overlay="line", restarts=False, queued_max=QUEUED_MAX
     )
@@ -89,15 +90,15 @@ async def hanse_chain(directory: Path, brokers: int) -> AsyncIterator[Chain]:
 
 @asynccontextmanager
 async def bridge_chain(directory: Path, brokers: int) -> AsyncIterator[Chain]:
-    """Brokers in a line, bridged."""
+    """Start a line of bridged brokers."""
     async with BridgeChain(directory, brokers=brokers, qos=1, queued_max=QUEUED_MAX) as chain:
         yield Chain(chain.urls, {"brokers": chain.processes})
 
 
-# How a system is started: in this directory, with so many brokers in a line.
+# Starts a system in a directory, with the given number of brokers in a line.
 StartChain = Callable[[Path, int], AbstractAsyncContextManager[Chain]]
 
-# The one that is looked at, and the one that it is measured by.
+# The system under test, and the system that it is compared with.
 SYSTEMS: Mapping[str, StartChain] = {"hanse": hanse_chain, "bridges": bridge_chain}
 
 
@@ -105,7 +106,7 @@ async def _measure(scenario: Scenario, chain: Chain) -> Measured:
     before = chain.cpu_s()
     result = await _run(scenario, chain.urls)
     cpu_s = {kind: now_s - before[kind] for kind, now_s in chain.cpu_s().items()}
-    # Their start-up counts in too, so these two compare only with themselves.
+    # These two include start-up time, so compare them only with each other.
     cpu_s |= {"publisher": result.publisher_cpu_s, "subscriber": result.subscriber_cpu_s}
     return Measured(result, {kind: seconds * 1e6 / scenario.count for kind, seconds in cpu_s.items()})
 
@@ -134,7 +135,7 @@ async def _run(scenario: Scenario, urls: list[str]) -> load.Result:
 async def compare(
     scenario: Scenario, rounds: int, tell: Callable[[str], None], systems: Mapping[str, StartChain] = SYSTEMS
 ) -> dict[str, Any]:
-    """Run one scenario's pairs; the ratios are those of the first system to the second."""
+    """Run one scenario's pairs; the ratios are first system to second."""
     (ours, start_ours), (theirs, start_theirs) = systems.items()
     runs: dict[str, list[Measured]] = {ours: [], theirs: []}
     brokers = scenario.hops + 1
@@ -151,14 +152,14 @@ async def compare(
                     result = measured.result
                     if not result.is_clean:
                         raise Unavailable(
-                            f"{scenario.name}, {system}: {result.lost} lost, {result.duplicates} twice, "
-                            f"{result.reordered} out of order; such a run gives no figure."
+                            f"{scenario.name}, {system}: {result.lost} lost, {result.duplicates} duplicated, "
+                            f"{result.reordered} reordered; the run is invalid."
                         )
                     runs[system].append(measured)
                     spent = ", ".join(f"{kind} {us:.1f}" for kind, us in measured.cpu_us.items())
                     tell(
                         f"{scenario.name} {turn + 1}/{rounds} {system}: {_figure(scenario, result):,.2f} "
-                        f"({sum(measured.cpu_us.values()):.1f} us of processor time a message: {spent})"
+                        f"({sum(measured.cpu_us.values()):.1f} us of CPU time per message: {spent})"
                     )
     return _summary(scenario, runs)
 

@@ -1,7 +1,7 @@
-"""The peer: a chain of Mosquittos joined by Mosquitto's own bridges, as an operator would set it up by hand.
+"""Peer for comparison: a chain of Mosquittos joined by Mosquitto's own bridges, as an operator would configure it.
 
-Broker k forwards everything under one prefix to broker k + 1. The settings that matter for speed are those of the
-brokers of a federation: a long queue, a large window, no delay in TCP, MQTT 5.
+Broker k forwards everything under one prefix to broker k + 1. The settings that matter for speed equal those of a
+federation's brokers: a long queue, a large window, no TCP delay, MQTT 5.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ BRIDGE_READY_S = 1.0
 
 
 def bridge_lines(next_port: int, topic: str, qos: int, k: int) -> list[str]:
-    """The configuration that joins broker k to the next one."""
+    """Return the configuration lines that connect broker k to the next one."""
     return [
         f"connection to-{k + 1}",
         f"address {LOOPBACK}:{next_port}",
@@ -32,7 +32,7 @@ def bridge_lines(next_port: int, topic: str, qos: int, k: int) -> list[str]:
 
 
 class BridgeChain:
-    """`async with BridgeChain(directory, brokers=4, qos=1) as chain: chain.urls`."""
+    """Chain of bridged brokers: `async with BridgeChain(directory, brokers=4, qos=1) as chain: chain.urls`."""
 
     def __init__(
         self, directory: Path, *, brokers: int, qos: int, topic: str = "load/#", queued_max: int = 100_000
@@ -48,7 +48,7 @@ class BridgeChain:
             self.processes.append(SupervisedProcess(f"bridge {k}", command, output, ProcessSettings(restarts=False)))
 
     async def __aenter__(self) -> "BridgeChain":  # noqa: PYI034 - not meant to be derived from
-        # From the far end, so that every bridge finds its next broker at the first try.
+        # Start from the far end, so that every bridge reaches its next broker at the first attempt.
         for process, url in reversed(list(zip(self.processes, self.urls, strict=True))):
             await process.start()
             await process.wait_ready(functools.partial(broker_answers, url), READY_S)

@@ -1,4 +1,4 @@
-"""The federators of a federation on one machine: how one is started, and when all have converged."""
+"""Federators of a federation on one machine: their command line, and the test for convergence."""
 
 import asyncio
 import sys
@@ -8,14 +8,14 @@ from hanse.errors import Unavailable
 from hanse.local.http import get_json
 from hanse.local.supervise import Site
 
-# The kinds of link that a federation on one machine can have.
+# Kinds of links that a federation on one machine supports.
 LINKS = ("direct", "broker")
 
 
 def agent_command(site: Site, link: str = "direct", manager: str | None = None) -> list[str]:
-    """The command line of one site's federator; its neighbours are the manager's business, if there is one."""
+    """Return the command line of a site's federator; with a manager, it names no neighbours."""
     words = [sys.executable, "-m", "hanse.federator", "--id", str(site.k)]
-    if not site.has_login:  # else the environment tells
+    if not site.has_login:  # otherwise the environment holds the URL
         words += ["--broker", site.broker_url]
     if site.broker_socket is not None:
         words += ["--broker-socket", str(site.broker_socket)]
@@ -31,7 +31,7 @@ def agent_command(site: Site, link: str = "direct", manager: str | None = None) 
     if manager is not None:
         words += ["--manager", manager]
         if site.has_login:
-            words += ["--health-probe", "self"]  # the manager has no login there
+            words += ["--health-probe", "self"]  # the manager has no login at the broker
         return words
     for neighbour in neighbours:
         words += ["--neighbour", neighbour]
@@ -39,7 +39,7 @@ def agent_command(site: Site, link: str = "direct", manager: str | None = None) 
 
 
 async def is_converged(sites: Sequence[Site]) -> bool:
-    """Every federator is at its broker and its neighbours, and all name the same core for the management group."""
+    """Return whether every federator has its broker and neighbours, and all agree on the management group's core."""
     try:
         pages = await asyncio.gather(*(get_json(f"{site.metrics_url}/healthz") for site in sites))
     except Unavailable:

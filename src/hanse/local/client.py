@@ -1,6 +1,6 @@
-"""A small MQTT 5 client for one-off tasks on this machine: is the broker up, publish this, print what comes.
+"""Small MQTT 5 client for short tasks on this machine: test whether a broker is up, publish, or print messages.
 
-One connection, one thing at a time, over asyncio streams. What has to be fast or to last uses `hanse.mqtt`.
+It uses one connection and does one thing at a time, over asyncio streams. Fast or long-lived clients use `hanse.mqtt`.
 """
 
 import asyncio
@@ -15,7 +15,8 @@ import mqtt5
 
 from hanse.errors import LocalError, RemoteError, Unavailable
 
-# MQTT's own limit, 256 MiB, is no bound for a helper; the largest message, 16 MiB, with topic and properties is.
+# MQTT's own limit of 256 MiB is too much for a helper; this holds the largest message, 16 MiB, with topic and
+# properties.
 PACKET_BYTES_MAX = 17 * 1024 * 1024
 _CONNECT_S = 10.0
 _RECEIVE_MAX = 1_000
@@ -23,19 +24,20 @@ _EARLY_MAX = 100_000
 
 
 class Connection:
-    """A connected client. Use as `async with Connection(url) as connection`."""
+    """Connected client: `async with Connection(url) as connection`."""
 
     def __init__(self, url: str, *, client_id: str | None = None) -> None:
-        """`url` is `mqtt://[user:password@]host[:port]`, or `tcp://`, as the papers' federators write it."""
+        """Parse `mqtt://[user:password@]host[:port]`, or `tcp://`, the form in the papers."""
         parts = urlsplit(url)
         if parts.scheme not in {"mqtt", "tcp"} or not parts.hostname:
             raise LocalError(f"The broker's URL begins with {parts.scheme!r}; expected mqtt://host:port.")
         self._host, self._port = parts.hostname, parts.port or 1883
         self._user = None if parts.username is None else unquote(parts.username)
         self._password = None if parts.password is None else unquote(parts.password).encode()
-        # Not `hanse-…`: whoever is called so is one of the federation's own, whose subscriptions are no interest.
+        # Not `hanse-…`: clients with that prefix belong to the federation, and their subscriptions are not counted as
+        # interest.
         self._client_id = client_id or f"cli-{os.getpid()}-{os.urandom(4).hex()}"
-        # Bounded by the receive maximum, but for QoS 0 that is retained.
+        # The receive maximum bounds this, except for retained messages with QoS 0.
         self._early: deque[mqtt5.PublishPacket] = deque(maxlen=_EARLY_MAX)
         self._reader: asyncio.StreamReader
         self._writer: asyncio.StreamWriter
@@ -73,10 +75,10 @@ class Connection:
             self._writer.close()
             await self._writer.wait_closed()
         except OSError:
-            pass  # it is closed, which is what was wanted
+            pass  # it is closed already
 
     async def receive(self) -> mqtt5.Packet:
-        """The next packet.
+        """Return the next packet.
 
         Raises:
             Unavailable: the broker closed the connection.
@@ -105,11 +107,11 @@ class Connection:
         retain: bool = False,
         user_properties: Sequence[tuple[str, str]] = (),
     ) -> None:
-        """Publish; at QoS 1 and 2 return when the broker has acknowledged.
+        """Publish; with QoS 1 and 2 return when the broker has acknowledged.
 
         Raises:
-            LocalError: the topic is not one.
-            RemoteError: the broker refused it.
+            LocalError: the topic is invalid.
+            RemoteError: the broker refused the publication.
         """
         try:
             packet = mqtt5.PublishPacket(
@@ -122,7 +124,7 @@ class Connection:
             )
             encoded = packet.write()
         except ValueError as error:
-            raise LocalError(f"The topic {topic!r} is none to publish on: no `#`, no `+`, not empty.") from error
+            raise LocalError(f"The topic {topic!r} is invalid: it must not be empty or contain `#` or `+`.") from error
         self._writer.write(encoded)
         await self._writer.drain()
         while qos:
@@ -139,16 +141,18 @@ class Connection:
                     pass
 
     async def subscribe(self, filters: Sequence[str], *, qos: int = 0) -> None:
-        """Subscribe, and return when it counts.
+        """Subscribe, and return when the broker has confirmed it.
 
         Raises:
-            LocalError: one of them is not a filter.
-            RemoteError: the broker refused one of them.
+            LocalError: a filter is invalid.
+            RemoteError: the broker refused a filter.
         """
         try:
             wanted = [mqtt5.TopicFilter(text, max_qos=mqtt5.QoS(qos)) for text in filters]
         except ValueError as error:
-            raise LocalError(f"One of the filters {list(filters)!r} is none: `#` and `+` stand alone.") from error
+            raise LocalError(
+                f"One of the filters {list(filters)!r} is invalid; `#` and `+` must fill a level."
+            ) from error
         self._writer.write(mqtt5.SubscribePacket(1, wanted).write())
         while not isinstance(answer := await self.receive(), mqtt5.SubAckPacket):
             match answer:
@@ -164,7 +168,7 @@ class Connection:
                 raise RemoteError(f"The broker refused the subscription to {text!r}: {granted.name}.")
 
     async def messages(self) -> AsyncIterator[mqtt5.PublishPacket]:
-        """What arrives, each message acknowledged when the next one is asked for."""
+        """Yield messages as they arrive; each is acknowledged when the next one is requested."""
         while True:
             match self._early.popleft() if self._early else await self.receive():
                 case mqtt5.PublishPacket() as packet:
@@ -182,7 +186,7 @@ class Connection:
 
 
 async def broker_answers(url: str) -> bool:
-    """Whether a broker accepts an MQTT connection there now."""
+    """Return whether a broker accepts an MQTT connection at `url` now."""
     try:
         async with Connection(url):
             return True

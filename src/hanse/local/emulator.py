@@ -1,13 +1,15 @@
-"""The link emulator: a TCP proxy between two federators whose link can be made slow, narrow, or dead, at run time.
+"""Link emulator: a TCP proxy between two federators that can delay, limit or interrupt a link at run time.
 
 Rules:
-1. It carries bytes, so what it does to them is what TCP lets happen: they come later, or not yet; never in another
-   order, never twice, never altered.
-2. A cut is silent, as when a cable is pulled: nobody gets a reset, bytes wait in buffers, and after `restore` they
-   come, if both ends still wait. `reset` is the other kind: connections break at once, and new ones are refused.
-3. `forward` is from who dials the emulator to the target, `backward` the other way; a cut may be of one of them.
-4. Memory is bounded: `BUFFER_BYTES_MAX` a direction and connection; beyond it the sender is not read. Fewer, where a
-   narrow link is emulated: what stands in a buffer there is late by its size over the bandwidth.
+1. The emulator carries a byte stream, so it can only delay bytes or hold them back. It never reorders, duplicates or
+   alters them.
+2. A cut is silent, as if a cable were pulled: nobody gets a reset, bytes wait in buffers, and they continue after
+   `restore` if both ends still wait. `reset` breaks connections at once and refuses new ones.
+3. `forward` is the direction from the client of the emulator to the target, `backward` the reverse. A cut may affect
+   one direction only.
+4. Memory is bounded to `BUFFER_BYTES_MAX` per direction and connection; beyond it the emulator stops reading from the
+   sender. Use a smaller buffer for a narrow link, because buffered bytes are delayed by their size divided by the
+   bandwidth.
 """
 
 import asyncio
@@ -22,16 +24,17 @@ from typing import Self
 from hanse.errors import LocalError
 from hanse.local.ports import LOOPBACK
 
-# What a link holds under way. Smaller caps throughput at this many bytes a round trip; 4 MiB is 40 MB/s at 100 ms.
+# Bytes in flight on a link. A smaller value limits throughput to this many bytes per round trip; 4 MiB is 40 MB/s at
+# 100 ms.
 BUFFER_BYTES_MAX = 4 * 1024 * 1024
-# Bytes that share one due time; small enough that a narrow link is smooth, large enough that a fast one is cheap.
+# Bytes that share one due time: few enough to keep a narrow link smooth, enough to keep a fast link cheap.
 _CHUNK_BYTES_MAX = 64 * 1024
 _CHUNK_S = 0.02
 CONNECTIONS_MAX = 1_000
 
 
 class Direction(enum.Enum):
-    """Of a link, as seen from who dialled the emulator."""
+    """Direction of a link, as seen by the client of the emulator."""
 
     FORWARD = "forward"
     BACKWARD = "backward"
@@ -39,12 +42,12 @@ class Direction(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What one direction of a link is like.
+    """Conditions of one direction of a link.
 
     Attributes:
-        delay_s: added to every byte's way.
-        jitter_s: up to so much more, drawn for each chunk; order is kept, so a late chunk delays those behind it.
-        bytes_per_s: the bandwidth; None is no limit.
+        delay_s: added to every byte's transit time.
+        jitter_s: maximum additional delay, drawn for each chunk; order is kept, so a late chunk delays later ones.
+        bytes_per_s: the bandwidth; None means no limit.
         is_cut: nothing passes.
     """
 
@@ -56,13 +59,13 @@ class Conditions:
     def __post_init__(self) -> None:
         if self.delay_s < 0 or self.jitter_s < 0 or (self.bytes_per_s is not None and self.bytes_per_s <= 0):
             raise LocalError(
-                f"A link with delay {self.delay_s} s, jitter {self.jitter_s} s and {self.bytes_per_s} bytes/s was "
-                "asked for; delay and jitter are at least 0, the bandwidth is above 0."
+                f"A link cannot have delay {self.delay_s} s, jitter {self.jitter_s} s and {self.bytes_per_s} bytes/s: "
+                "delay and jitter must be at least 0, the bandwidth above 0."
             )
 
 
 class Line:
-    """One direction of all connections of an emulator: its conditions, and what passed."""
+    """One direction of all connections of an emulator: its conditions, and the bytes passed."""
 
     def __init__(self) -> None:
         self.conditions = Conditions()
@@ -71,7 +74,7 @@ class Line:
         self.is_open.set()
 
     def set(self, conditions: Conditions) -> None:
-        """New conditions from now on; bytes under way keep the time that they were given."""
+        """Set new conditions; bytes in flight keep their due times."""
         self.conditions = conditions
         if conditions.is_cut:
             self.is_open.clear()
@@ -80,7 +83,7 @@ class Line:
 
 
 class Schedule:
-    """When each chunk of one connection's direction is due. Pure: time and chance come in."""
+    """Due times of the chunks in one direction of a connection. Pure: time and randomness are arguments."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
@@ -88,7 +91,7 @@ class Schedule:
         self._last_due_s = 0.0
 
     def due_s(self, now_s: float, size: int, conditions: Conditions) -> float:
-        """The time at which a chunk that came now leaves at the other end."""
+        """Return the time at which a chunk that arrives now leaves the far end."""
         began_s = max(now_s, self._free_at_s)
         self._free_at_s = began_s + (size / conditions.bytes_per_s if conditions.bytes_per_s else 0.0)
         jitter_s = self._chance.uniform(0, conditions.jitter_s) if conditions.jitter_s else 0.0
@@ -118,7 +121,7 @@ class _Pipe:
         self._room = asyncio.Event()
 
     async def run(self) -> None:
-        """Carry until the source ends, and then say so to the other side."""
+        """Carry bytes until the source ends, then pass the end of the stream on."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._take())
             tasks.create_task(self._give())
@@ -150,7 +153,7 @@ class _Pipe:
             due_s, chunk = self._queue[0]
             if (wait_s := due_s - loop.time()) > 0:
                 await asyncio.sleep(wait_s)
-            # Rule 2: a cut holds what is under way, too.
+            # Rule 2: a cut also holds bytes in flight.
             await self._line.is_open.wait()
             self._queue.popleft()
             self._queue_bytes -= len(chunk)
@@ -165,13 +168,13 @@ class _Pipe:
 
 
 class LinkEmulator:
-    """Listens on the loopback and passes on to a target, under conditions."""
+    """Proxy that listens on the loopback and forwards to a target under given conditions."""
 
     def __init__(self, target_host: str, target_port: int, *, seed: int = 0) -> None:
-        """The same seed draws the same jitter."""
+        """Create an emulator for a target; equal seeds give equal jitter."""
         self._buffer_bytes_max = BUFFER_BYTES_MAX
         self._target = (target_host, target_port)
-        self._chance = random.Random(seed)  # noqa: S311 - an emulation has to be repeatable, not secret
+        self._chance = random.Random(seed)  # noqa: S311 - an emulation must be repeatable, not secret
         self._lines = {Direction.FORWARD: Line(), Direction.BACKWARD: Line()}
         self._server: asyncio.Server | None = None
         self._connections: dict[asyncio.Task[None], list[asyncio.StreamWriter]] = {}
@@ -180,26 +183,26 @@ class LinkEmulator:
 
     @property
     def port(self) -> int:
-        """Where to dial instead of the target."""
+        """Port to use instead of the target's."""
         if self._server is None:
-            raise LocalError("The link emulator does not listen yet; start it first.")
+            raise LocalError("The link emulator is not listening yet; start it first.")
         return int(self._server.sockets[0].getsockname()[1])
 
     @property
     def connections(self) -> int:
-        """How many connections pass through it now."""
+        """Number of connections that pass through it now."""
         return len(self._connections)
 
     def conditions(self, direction: Direction) -> Conditions:
-        """What a direction is like now."""
+        """Return the current conditions of a direction."""
         return self._lines[direction].conditions
 
     def bytes_passed(self, direction: Direction) -> int:
-        """How many bytes left at the far end."""
+        """Return the number of bytes that left the far end."""
         return self._lines[direction].bytes_passed
 
     async def start(self, port: int = 0) -> None:
-        """Listen; 0 lets the kernel choose.
+        """Listen on `port`; with 0 the kernel chooses one.
 
         Raises:
             LocalError: the port is taken.
@@ -212,7 +215,7 @@ class LinkEmulator:
             ) from error
 
     async def stop(self) -> None:
-        """Close everything."""
+        """Close all connections and stop listening."""
         server, self._server = self._server, None
         if server is not None:
             server.close()
@@ -235,7 +238,7 @@ class LinkEmulator:
         jitter_s: float | None = None,
         bytes_per_s: float | None = None,
     ) -> None:
-        """Change what is named, of one direction or of both. A bandwidth of 0 takes its limit away."""
+        """Change the given conditions of one direction or of both; a bandwidth of 0 removes the limit."""
         for one in _of(direction):
             now = self._lines[one].conditions
             self._lines[one].set(
@@ -248,16 +251,16 @@ class LinkEmulator:
             )
 
     def set_buffer(self, bytes_max: int) -> None:
-        """Hold at most so much under way, in connections that are made from now on; the kernel's buffer follows."""
+        """Limit the bytes in flight of future connections; the kernel's buffer gets the same size."""
         if self._server is None or bytes_max < 1:
-            raise LocalError(f"A buffer of {bytes_max} bytes was asked for; start the emulator, and ask for 1 or more.")
+            raise LocalError(f"Cannot set a buffer of {bytes_max} bytes; start the emulator, and give 1 or more.")
         self._buffer_bytes_max = bytes_max
         for listening in self._server.sockets:
-            # What is accepted inherits it; a size once set is the kernel's to adapt no more.
+            # Accepted connections inherit the size, and the kernel no longer adapts a size that was set.
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, bytes_max)
 
     def cut(self, direction: Direction | None = None) -> None:
-        """Let nothing pass, in silence, in one direction or in both."""
+        """Silently block one direction or both."""
         for one in _of(direction):
             self._lines[one].set(replace(self._lines[one].conditions, is_cut=True))
 
@@ -300,12 +303,12 @@ class LinkEmulator:
                 tasks.create_task(forward.run())
                 tasks.create_task(backward.run())
         except (OSError, asyncio.CancelledError, ExceptionGroup):
-            # One end is gone: so is the link, for the other. A cancellation is our own `reset` or `stop`.
+            # One end closed, so the emulator closes the other end too. A cancellation comes from `reset` or `stop`.
             for one in self._connections[task]:
                 one.transport.abort()
         finally:
             writers = self._connections.pop(task)
-            # All are closed before any is waited for: the waiting may be cancelled.
+            # Close all writers before waiting for any, because the waiting may be cancelled.
             for one in writers:
                 one.close()
             for one in writers:

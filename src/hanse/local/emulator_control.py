@@ -1,10 +1,10 @@
-"""The link emulator's control: one line in, one line out, so that a shell script can drive it with `nc`.
+"""Control of the link emulator: one line in, one line out, so that a shell script can use it with `nc`.
 
     delay 20ms [forward|backward]        jitter 5ms [forward|backward]
-    bandwidth 1000000 [forward|backward] (bytes a second; 0 is no limit)
+    bandwidth 1000000 [forward|backward] (bytes per second; 0 means no limit)
     cut [forward|backward]    restore    reset    show
 
-Every answer is `ok {...}` with what the link is like now, or `error` and a sentence.
+Every reply is `ok {...}` with the current state of the link, or `error` and a sentence.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s)")
 
 
 async def obey(emulator: LinkEmulator, line: str) -> str:
-    """Do what one line says, and answer."""
+    """Execute one line and return the reply."""
     try:
         await _do(emulator, line.split())
     except HanseError as error:
@@ -29,7 +29,7 @@ async def obey(emulator: LinkEmulator, line: str) -> str:
 
 
 async def serve(emulator: LinkEmulator, port: int = 0) -> asyncio.Server:
-    """Listen for control on the loopback."""
+    """Listen for control connections on the loopback."""
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -38,7 +38,7 @@ async def serve(emulator: LinkEmulator, port: int = 0) -> asyncio.Server:
                 writer.write(answer.encode() + b"\n")
                 await writer.drain()
         except (OSError, ValueError):
-            pass  # the other side is gone, or its line is longer than any of ours
+            pass  # the client is gone, or its line is too long
         finally:
             writer.close()
 
@@ -64,7 +64,7 @@ async def _do(emulator: LinkEmulator, words: list[str]) -> None:
             emulator.shape(_direction(where), jitter_s=_seconds(value))
         case ["bandwidth", value, *where]:
             if not value.isdecimal():
-                raise LocalError(f"Bandwidth {value!r} was given; expected bytes a second as a whole number.")
+                raise LocalError(f"Bandwidth is {value!r}; expected bytes per second as a whole number.")
             emulator.shape(_direction(where), bytes_per_s=float(value))
         case _:
             raise LocalError("Expected one of: show, restore, reset, cut, delay, jitter, bandwidth.")
@@ -78,13 +78,13 @@ def _direction(words: list[str]) -> Direction | None:
             return Direction.FORWARD
         case ["backward"]:
             return Direction.BACKWARD
-    raise LocalError(f"Direction {' '.join(words)!r} was given; expected forward, backward, or nothing for both.")
+    raise LocalError(f"Direction {' '.join(words)!r} is not known; expected forward, backward, or nothing for both.")
 
 
 def _seconds(text: str) -> float:
     match = _DURATION.fullmatch(text)
     if match is None:
-        raise LocalError(f"Duration {text!r} was given; expected a number with its unit, as in 20ms or 1.5s.")
+        raise LocalError(f"Duration is {text!r}; expected a number with a unit, such as 20ms or 1.5s.")
     return float(match[1]) / (1000 if match[2] == "ms" else 1)
 
 

@@ -1,11 +1,12 @@
-"""Brokers of any make on this machine, for as long as a `with` block lasts: what RabbitMQ and NATS have in common.
+"""Brokers other than Mosquitto on this machine for a `with` block: the common part of RabbitMQ and NATS.
 
 Rules:
-1. Everything is private: a directory of its own, removed at the end if we made it; free ports on the loopback.
-2. Ready means that MQTT is answered, within a deadline.
-3. `stop` is SIGTERM, then after a grace SIGKILL, to the whole process group; `kill` is SIGKILL, as a crash. Both leave
-   ports and directory for `start` to take again.
-4. If we are killed ourselves, the kernel ends them (as in `processes`).
+1. Everything is private: a directory of its own, removed at the end if this class created it; free ports on the
+   loopback.
+2. Ready means that the broker answers MQTT, within a deadline.
+3. `stop` sends SIGTERM and, after a grace period, SIGKILL to the whole process group. `kill` sends SIGKILL, like a
+   crash. After both, `start` can use the ports and the directory again.
+4. If this process is killed, the kernel ends the brokers (as in `processes`).
 """
 
 import contextlib
@@ -34,10 +35,10 @@ _OTHER_PLACES = ("/usr/sbin", "/usr/local/sbin", "/usr/bin", "/usr/local/bin", "
 
 
 def find(program: str, package: str) -> str:
-    """Where a program is.
+    """Return the path of a program.
 
     Raises:
-        LocalError: nowhere; the message says how to get it.
+        LocalError: it was not found; the message says how to install it.
     """
     found = shutil.which(program, path=os.pathsep.join([os.environ.get("PATH", ""), *_OTHER_PLACES]))
     if found is None:
@@ -52,9 +53,9 @@ class ForeignBroker:
     """One broker; `with` starts and ends it.
 
     Attributes:
-        port: of MQTT.
-        list_url: where its subscriptions are listed.
-        ready_s: how long it may take to come up.
+        port: the MQTT port.
+        list_url: the URL that lists its subscriptions.
+        ready_s: longest time to become ready.
     """
 
     name = "broker"
@@ -69,42 +70,42 @@ class ForeignBroker:
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def commands(self) -> list[tuple[Sequence[str], Mapping[str, str]]]:
-        """What to start, in order, the broker last; each with what its environment has besides ours."""
+        """Return the commands to start, in order, the broker last; each with its additions to the environment."""
         raise NotImplementedError
 
     def is_ready(self) -> bool:
-        """Whether it answers as it should."""
+        """Return whether the broker is ready."""
         return answers(self.port)
 
     @property
     def url(self) -> str:
-        """The address as Hanse's settings take it."""
+        """Address in the form of Hanse's settings."""
         return f"mqtt://{LOOPBACK}:{self.port}"
 
     @property
     def log_path(self) -> Path:
-        """All that it printed, over restarts."""
+        """File with all of its output, over restarts."""
         return self.directory / f"{self.name}.log"
 
     @property
     def pids(self) -> list[int]:
-        """Of the processes that were started."""
+        """Ids of the processes that were started."""
         return [process.pid for process in self._processes]
 
     def start(self) -> None:
-        """Start it, and return when it answers.
+        """Start the broker, and return when it answers.
 
         Raises:
             LocalError: a program is missing.
-            Unavailable: it did not come up.
+            Unavailable: it did not start.
         """
         if self._processes:
-            raise LocalError(f"{self.name} runs already; stop it first.")
+            raise LocalError(f"{self.name} is already running; stop it first.")
         parent_pid = os.getpid()
         for words, environment in self.commands():
             with self.log_path.open("ab") as log:
                 self._processes.append(
-                    subprocess.Popen(  # noqa: S603 - our own words
+                    subprocess.Popen(  # noqa: S603 - our own arguments
                         words,
                         stdin=subprocess.DEVNULL,
                         stdout=log,
@@ -122,7 +123,7 @@ class ForeignBroker:
                 said = self.log_path.read_bytes()[-_TAIL_BYTES:].decode(errors="replace")
                 self.kill()
                 why = "was not ready in time" if ended is None else f"ended with code {ended}"
-                raise Unavailable(f"{self.name} {why}. It said last:\n{said}")
+                raise Unavailable(f"{self.name} {why}. Its last output:\n{said}")
             time.sleep(0.02)
 
     def stop(self) -> None:
@@ -134,7 +135,7 @@ class ForeignBroker:
         self._end(signal.SIGKILL)
 
     def _end(self, how: signal.Signals) -> None:
-        # The broker first, which may need the others to end well.
+        # The broker first, because it may need the others for an orderly shutdown.
         for process in reversed(self._processes):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, how)
@@ -165,7 +166,7 @@ class ForeignBroker:
 
 
 def answers(port: int) -> bool:
-    """Whether a 3.1.1 broker lets a client in there."""
+    """Return whether an MQTT 3.1.1 broker accepts a client on the port."""
     hello = v311.connect(f"is-it-up-{os.getpid()}", clean_session=True, keep_alive_s=10)
     try:
         with socket.create_connection((LOOPBACK, port), timeout=5.0) as wire:

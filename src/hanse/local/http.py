@@ -1,4 +1,4 @@
-"""Asking an agent on this machine: a GET for one of its pages, or a POST with a question; JSON back."""
+"""HTTP requests to an agent on this machine: GET for a page, POST for a question, JSON in reply."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ _BODY_BYTES_MAX = 64 * 1024 * 1024
 
 
 async def get(url: str) -> str:
-    """The body of a page, whatever its status; Unavailable where nobody answers."""
+    """Return the body of a page, whatever its status; raise Unavailable if nothing answers."""
     return await _ask(url, "GET", b"", _TIMEOUT_S)
 
 
@@ -31,22 +31,22 @@ async def _ask(url: str, method: str, body: bytes, timeout_s: float) -> str:
         raise Unavailable(f"{url} does not answer: {error}.") from error
     _, found, body = answer.partition(b"\r\n\r\n")
     if not found:
-        raise Unavailable(f"{url} gave no HTTP answer.")
+        raise Unavailable(f"{url} did not answer with HTTP.")
     return body.decode(errors="replace")
 
 
-async def get_json(url: str) -> Any:  # noqa: ANN401 - whatever the page holds
-    """The page as JSON."""
+async def get_json(url: str) -> Any:  # noqa: ANN401 - any JSON value
+    """Return the page as JSON."""
     return _parsed(url, await get(url))
 
 
-async def post_json(url: str, question: object, timeout_s: float) -> Any:  # noqa: ANN401 - whatever the answer holds
-    """The answer to a question, both as JSON."""
+async def post_json(url: str, question: object, timeout_s: float) -> Any:  # noqa: ANN401 - any JSON value
+    """Return the answer to a question, both as JSON."""
     return _parsed(url, await _ask(url, "POST", json.dumps(question).encode(), timeout_s))
 
 
-def _parsed(url: str, text: str) -> Any:  # noqa: ANN401 - whatever it holds
+def _parsed(url: str, text: str) -> Any:  # noqa: ANN401 - any JSON value
     try:
         return json.loads(text)
     except ValueError as error:
-        raise Unavailable(f"{url} gave no JSON: {error}.") from error
+        raise Unavailable(f"{url} did not return JSON: {error}.") from error

@@ -1,11 +1,12 @@
-"""The topology manager of a federation on one machine: its command, the overlay it starts from, and its view.
+"""Topology manager of a federation on one machine: its command, the initial overlay, and its view.
 
 Rules:
 
-1. A federation that `hanse up` starts is a new one: the manager's store and what agents kept of an earlier manager are
-   removed first. What belongs to the brokers and to interest stays.
-2. A given overlay is told to the manager before the agents join, in the way in which federators report to a manager
-   that lost its store. It is the start; from then on the manager repairs what is lost, and what was never whole.
+1. A federation that `hanse up` starts is a new one. The manager's store is removed first, and so is the agents' memory
+   of an earlier manager. The state of the brokers and of interest stays.
+2. A given overlay is reported to the manager before the agents join, in the same form in which federators report to a
+   manager that lost its store. It is only the start: from then on the manager repairs lost links and completes the
+   overlay.
 """
 
 import asyncio
@@ -32,7 +33,7 @@ class LocalManager:
     """One manager beside the sites.
 
     Args:
-        health_interval: as `hanse manager` takes it; None for its default.
+        health_interval: as for `hanse manager`; None for its default.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class LocalManager:
         self._client = ManagerClient([self.url])
 
     def service(self) -> Service:
-        """What the supervisor runs."""
+        """Return the service for the supervisor to run."""
         listen = self.url.removeprefix("http://")
         words = [sys.executable, "-m", "hanse", "manager", "--listen", listen, "--advertised-url", self.url]
         words += ["--store", str(self._directory / "topology.db")]
@@ -59,7 +60,7 @@ class LocalManager:
         return Service("manager", self.url, words)
 
     def clear(self, sites: Sequence[Site]) -> None:
-        """Rule 1."""
+        """Remove the state of earlier runs (rule 1)."""
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
             for path in self._directory.glob("topology.db*"):
@@ -68,11 +69,11 @@ class LocalManager:
                 (site.directory / "federator" / membership_cache.FILE_NAME).unlink(missing_ok=True)
         except OSError as error:
             raise LocalError(
-                f"{self._directory} could not be made new ({error.strerror}); choose another --dir."
+                f"{self._directory} could not be cleared ({error.strerror}); choose another --dir."
             ) from error
 
     async def prepare(self, sites: Sequence[Site]) -> None:
-        """Between the manager's start and the agents': wait for it, and tell it the overlay (rule 2)."""
+        """Wait for the manager and report the overlay (rule 2), before the agents start."""
         await self._wait_ready()
         if self._shape == overlay.MANAGED:
             return
@@ -80,17 +81,17 @@ class LocalManager:
         around = overlay.neighbours(links, len(sites))
         for site in sites:
             neighbours = [_named(sites[other]) for other in around[site.k]]
-            # Its broker runs and its agent does not yet: until that joins, the broker's answer is enough.
+            # Its broker is running and its agent is not: until the agent joins, the broker's answer is enough.
             body = {**_named(site), "probe": "broker", "epoch": 0, "neighbors": neighbours}
             del body["id"]
             path = f"/api/v1/federators/{site.k}/report"
             try:
                 await self._client.ask("POST", path, body, shown=None, timeout_s=_ASK_S)
             except RemoteError as error:
-                raise Unavailable(f"The manager did not take the overlay {self._shape}: {error}") from error
+                raise Unavailable(f"The manager refused the overlay {self._shape}: {error}") from error
 
     async def is_converged(self, sites: Sequence[Site]) -> bool:
-        """The manager counts all as up and connected; each agent has all its links, and all name the same core."""
+        """Return whether all are up and connected, have their assigned links and agree on the core."""
         try:
             view, *pages = await asyncio.gather(
                 self.topology(), *(get_json(f"{site.metrics_url}/healthz") for site in sites)
@@ -108,7 +109,7 @@ class LocalManager:
         )
 
     async def topology(self) -> dict[str, Any]:
-        """The manager's view."""
+        """Return the manager's view."""
         return await self._client.ask("GET", "/api/v1/topology", shown=None, timeout_s=_ASK_S)
 
     async def _wait_ready(self) -> None:
@@ -132,7 +133,7 @@ def _named(site: Site) -> dict[str, Any]:
 
 
 def _is_settled(page: dict[str, Any], view: dict[str, Any]) -> bool:
-    """Whether an agent is at its broker and has the links that the manager means it to have."""
+    """Return whether an agent is connected to its broker and has the links that the manager assigned to it."""
     mine = page["id"]
     meant = sorted(one["b"] if one["a"] == mine else one["a"] for one in view["links"] if mine in (one["a"], one["b"]))
     return page["broker"] == "connected" and sorted(page["neighbours"]) == meant

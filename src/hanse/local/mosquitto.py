@@ -1,7 +1,7 @@
-"""Mosquitto as we start it: its configuration, each line with its reason, and the search for its program.
+"""Configuration of a local Mosquitto, with the reason for each line, and the search for its program.
 
-Where we start the broker, we set it well: sessions survive a restart, queues are bounded and large enough that a
-federator's pause loses nothing, and the log topics tell of subscriptions. It listens on the loopback only.
+These settings make a local broker reliable: sessions survive a restart, queues are bounded but large enough to bridge a
+federator's pause without loss, and the log topics report subscriptions. The broker listens on the loopback only.
 """
 
 import os
@@ -14,7 +14,7 @@ from hanse.interest.vendor import MOSQUITTO_LOG_TYPES
 from hanse.local.ports import LOOPBACK
 from hanse.mqtt.limits import SOCKET_PATH_BYTES_MAX
 
-# Debian keeps it out of an ordinary user's PATH, Homebrew elsewhere again.
+# Debian keeps it out of an ordinary user's PATH; Homebrew uses yet another directory.
 _OTHER_PLACES = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin", "/usr/bin", "/usr/local/bin")
 HOW_TO_GET_IT = (
     "The program mosquitto was not found in PATH or the usual places; install it (Debian and Ubuntu: "
@@ -24,19 +24,19 @@ HOW_TO_GET_IT = (
 
 @dataclass(frozen=True, slots=True)
 class BrokerSettings:
-    """What differs between one local broker and the next.
+    """Settings of one local broker.
 
     Attributes:
         port: on the loopback.
         directory: holds its configuration, log and database.
         autosave_s: how much a killed broker may forget of its sessions, queues and retained messages. Mosquitto's
             own default is 1,800; every save writes the whole database and stops the broker for that long.
-        inflight_max: QoS 1 and 2 messages under way to one client. Mosquitto's 20 limits a federator to a few
-            thousand messages a second; 0 (no limit) breaks MQTT 5 bridges in 2.0.11.
-        queued_max: messages waiting for one client beyond that. Mosquitto's 1,000 drops in silence within
-            milliseconds at our rates; no limit would let one absent client eat the memory.
-        lane_port: where it takes its federator over WebSocket besides; None: nowhere.
-        extra: lines to add at the end, as they are.
+        inflight_max: QoS 1 and 2 messages in flight to one client. Mosquitto's 20 limits a federator to a few
+            thousand messages per second; 0 (no limit) breaks MQTT 5 bridges in 2.0.11.
+        queued_max: further messages that wait for one client. Mosquitto's 1,000 drops messages silently within
+            milliseconds at our rates; no limit would let one absent client use up the memory.
+        lane_port: port for its federator's WebSocket connection; None for no such listener.
+        extra: further lines, appended unchanged.
     """
 
     port: int
@@ -51,16 +51,16 @@ class BrokerSettings:
 
 
 def find_program() -> str:
-    """Where mosquitto is.
+    """Return the path of mosquitto.
 
     Raises:
-        LocalError: nowhere; the message says how to get it.
+        LocalError: it was not found; the message says how to install it.
     """
     named = os.environ.get("HANSE_MOSQUITTO")
     if named:
         found = shutil.which(named)
         if found is None:
-            raise LocalError(f"HANSE_MOSQUITTO names {named!r}, which is no program; correct it or unset it.")
+            raise LocalError(f"HANSE_MOSQUITTO names {named!r}, which is not a program; correct it or unset it.")
         return found
     places = os.pathsep.join([os.environ.get("PATH", ""), *_OTHER_PLACES])
     found = shutil.which("mosquitto", path=places)
@@ -70,7 +70,7 @@ def find_program() -> str:
 
 
 def has_websockets(program: str) -> bool:
-    """Whether a mosquitto was built with them: one that was not refuses to start with such a listener."""
+    """Return whether this mosquitto supports WebSocket; one that does not refuses to start with such a listener."""
     try:
         return b"libwebsockets" in Path(program).read_bytes()
     except OSError:
@@ -78,26 +78,27 @@ def has_websockets(program: str) -> bool:
 
 
 def socket_path(directory: Path) -> Path | None:
-    """Where a broker listens for its federator besides; None where the directory's name leaves a socket no room."""
+    """Return the path of the broker's Unix socket for its federator; None if the directory's name is too long."""
     path = directory / "mosquitto.sock"
     return path if len(os.fsencode(path)) <= SOCKET_PATH_BYTES_MAX else None
 
 
 def configuration(settings: BrokerSettings) -> str:
-    """The text of `mosquitto.conf`."""
+    """Return the text of `mosquitto.conf`."""
     path = socket_path(settings.directory)
     lines = [
         f"listener {settings.port} {LOOPBACK}",
-        # A write to it costs Mosquitto 4 us less than one to the loopback, of the 14 that a message costs it.
+        # A write to this socket costs Mosquitto 4 us less than one to the loopback, of the 14 us that a message costs
+        # it.
         *([f"listener 0 {path}"] if path else []),
         *(_websocket_listener(settings.lane_port) if settings.lane_port else []),
         "allow_anonymous true",
-        # Without it a small message may wait 40 ms for the acknowledgement of the one before.
+        # Without this, a small message may wait 40 ms for the acknowledgement of the previous one.
         "set_tcp_nodelay true",
         f"max_inflight_messages {settings.inflight_max}",
         f"max_queued_messages {settings.queued_max}",
         f"max_queued_bytes {settings.queued_bytes_max}",
-        # A client that is away with a persistent session misses QoS 0, as MQTT has it.
+        # An absent client with a persistent session misses QoS 0, as MQTT defines.
         "queue_qos0_messages false",
         f"persistence {'true' if settings.persistence else 'false'}",
         f"persistence_location {settings.directory}/",
@@ -108,7 +109,7 @@ def configuration(settings: BrokerSettings) -> str:
         f"log_dest file {settings.directory / 'mosquitto.log'}",
         *(f"log_type {kind}" for kind in MOSQUITTO_LOG_TYPES),
         "sys_interval 1",
-        # Started by root it would change to a user who cannot write to the directory.
+        # Mosquitto started by root would change to a user who cannot write to the directory.
         *(["user root"] if os.geteuid() == 0 else []),
         *settings.extra,
     ]
@@ -125,7 +126,7 @@ def _websocket_listener(port: int) -> list[str]:
 
 
 def write_configuration(settings: BrokerSettings) -> Path:
-    """Put the configuration into the broker's directory, and say where.
+    """Write the configuration to the broker's directory; return its path.
 
     Raises:
         LocalError: the directory cannot hold it.
@@ -145,5 +146,5 @@ def write_configuration(settings: BrokerSettings) -> Path:
 
 
 def command(settings: BrokerSettings) -> list[str]:
-    """The command line that starts this broker; writes its configuration."""
+    """Return the command line that starts this broker, after writing its configuration."""
     return [find_program(), "-c", str(write_configuration(settings))]

@@ -1,4 +1,4 @@
-"""NATS as we start it: MQTT, the JetStream that MQTT needs, and the monitoring pages, all on the loopback."""
+"""Local NATS: MQTT, the JetStream that MQTT needs, and the monitoring pages, all on the loopback."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ class Nats(ForeignBroker):
     """One NATS server; clients need no login.
 
     Args:
-        mqtt_lines: more lines for the block `mqtt`.
+        mqtt_lines: further lines for the block `mqtt`.
     """
 
     name = "nats"
@@ -27,7 +27,7 @@ class Nats(ForeignBroker):
         self._mqtt_lines = mqtt_lines
 
     def configuration(self) -> str:
-        """The text of `nats.conf`."""
+        """Return the text of `nats.conf`."""
         mqtt = "\n".join(f"  {line}" for line in (f'host: "{LOOPBACK}"', f"port: {self.port}", *self._mqtt_lines))
         return (
             f"server_name: hanse-{self.port}\n"
@@ -38,7 +38,7 @@ class Nats(ForeignBroker):
         )
 
     def commands(self) -> list[tuple[Sequence[str], Mapping[str, str]]]:
-        """The broker."""
+        """Return the command of the broker."""
         path = self.directory / "nats.conf"
         path.write_text(self.configuration(), encoding="utf-8")
         return [([find("nats-server", PACKAGE), "-c", str(path)], {})]

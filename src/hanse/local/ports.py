@@ -1,7 +1,7 @@
 """Free ports on the loopback.
 
-A port that is free now may be taken a moment later by anyone. So they are drawn at random from those that the kernel
-does not give to outgoing connections: only another listener could come in between, and who starts one must cope.
+Any process may take a port that is free now a moment later. The ports are therefore drawn at random from those that the
+kernel does not assign to outgoing connections. Only another listener can still take one; its owner must handle that.
 """
 
 import contextlib
@@ -14,12 +14,12 @@ from hanse.errors import LocalError
 LOOPBACK = "127.0.0.1"
 FIRST_PORT = 10_240
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
-# Linux's own default, for a kernel that does not say.
+# Linux's default, for a kernel that does not report its range.
 _OUTGOING_FROM = 32_768
 
 
 def _end() -> int:
-    """The first port that the kernel may give to an outgoing connection."""
+    """Return the first port that the kernel may assign to an outgoing connection."""
     try:
         found = int(_RANGE.read_text().split()[0])
     except (OSError, ValueError, IndexError):
@@ -28,9 +28,9 @@ def _end() -> int:
 
 
 def free(count: int) -> list[int]:
-    """So many different ports that nobody listens on at this moment."""
+    """Return different ports that nothing listens on at this moment."""
     with contextlib.ExitStack() as stack:
-        # All are held at once: asking one by one could hand out one twice.
+        # All are held at once, because single requests could return a port twice.
         found: list[int] = []
         candidates = list(range(FIRST_PORT, _end()))
         random.shuffle(candidates)
@@ -43,20 +43,20 @@ def free(count: int) -> list[int]:
                 found.append(port)
         if len(found) < count:
             raise LocalError(
-                f"{count} free ports were asked for, and {len(found)} found; end what listens on this machine."
+                f"{count} free ports are needed, but only {len(found)} found; stop other listeners on this machine."
             )
         return found
 
 
 def require_free(ports: list[int]) -> None:
-    """Refuse to start over somebody else's listener.
+    """Raise if another process listens on one of the ports.
 
     Raises:
-        LocalError: a port is taken, or is no port.
+        LocalError: a port is taken, or is not a valid number.
     """
     for port in ports:
         if not 0 < port < 65_536:
-            raise LocalError(f"Port {port} was asked for; ports are 1 to 65535. Choose another --base-port.")
+            raise LocalError(f"Port {port} is out of range; ports are 1 to 65535. Choose another --base-port.")
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -64,12 +64,12 @@ def require_free(ports: list[int]) -> None:
             except OSError as error:
                 raise LocalError(
                     f"Port {port} on {LOOPBACK} is not free ({error.strerror}); "
-                    "end what listens there, or choose another --base-port."
+                    "stop the process that listens there, or choose another --base-port."
                 ) from error
 
 
 def answers(port: int) -> bool:
-    """Whether something accepts connections on the port."""
+    """Return whether something accepts connections on the port."""
     with socket.socket() as probe:
         probe.settimeout(1.0)
         return probe.connect_ex((LOOPBACK, port)) == 0

@@ -1,12 +1,13 @@
 """Supervised processes: started, waited for by condition, restarted with back-off, and never left behind.
 
 Rules:
-1. Ready means that a condition holds, within a deadline; never that some time passed.
-2. A process that ends unasked is started again, after a back-off that doubles up to a limit and begins anew once it
-   ran for a while; unless told not to.
-3. Ending is SIGTERM, then after a grace SIGKILL to the whole process group, so that children of children go too.
-4. If we are killed ourselves, the kernel ends them: PR_SET_PDEATHSIG, set between fork and exec.
-5. What a process prints goes to a file of its own, and the end of it into the error when it does not come up.
+1. Ready means that a condition holds, within a deadline; never that some time has passed.
+2. A process that ends unexpectedly is restarted, unless configured otherwise. The back-off doubles up to a limit, and
+   starts again from its first value once a process has run for a while.
+3. Ending a process sends SIGTERM and, after a grace period, SIGKILL to the whole process group, so that its descendants
+   end too.
+4. If this process is killed, the kernel ends its children: PR_SET_PDEATHSIG, set between fork and exec.
+5. A process writes its output to a file of its own. If it does not start, the error quotes the end of that file.
 """
 
 import asyncio
@@ -32,15 +33,15 @@ _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 @dataclass(frozen=True, slots=True)
 class ProcessSettings:
-    """How a process is kept.
+    """Supervision of a process.
 
     Attributes:
-        restarts: whether it is started again when it ends unasked.
-        back_off_s: before the first restart; doubles with each one.
-        back_off_s_max: the longest wait; longer leaves a broker down that could be up, shorter burns a core on one
-            that cannot.
-        settled_s: a process that ran so long begins with the first back-off again.
-        grace_s: from SIGTERM to SIGKILL. A federator says goodbye to its meshes in this time.
+        restarts: restart the process if it ends unexpectedly.
+        back_off_s: wait before the first restart; doubles with each one.
+        back_off_s_max: longest wait; a larger value leaves a broker down that could be up, a smaller one uses a core
+            for one that cannot start.
+        settled_s: a process that ran this long starts with the first back-off again.
+        grace_s: time from SIGTERM to SIGKILL, in which a federator leaves its meshes.
     """
 
     restarts: bool = True
@@ -53,11 +54,11 @@ class ProcessSettings:
 def die_with_parent(parent_pid: int) -> None:
     """Ask the kernel for SIGKILL when the parent dies; for `preexec_fn`.
 
-    To the kernel the parent is the thread that forked: start processes from the main one.
+    To the kernel the parent is the thread that forked, so start processes from the main thread.
     """
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        # The parent may have died before the call: then no signal would ever come.
+        # The parent may have died before the call; then no signal would ever come.
         if os.getppid() != parent_pid:
             os._exit(1)
 
@@ -68,8 +69,8 @@ class SupervisedProcess:
 
     Attributes:
         name: for messages and logs.
-        output: the file that takes what it prints.
-        restarts: how often it was started again.
+        output: the file for its output.
+        restarts: number of restarts so far.
     """
 
     name: str
@@ -84,17 +85,17 @@ class SupervisedProcess:
 
     @property
     def pid(self) -> int | None:
-        """The id of the present process; None while none runs."""
+        """Id of the current process; None while none runs."""
         running = self._process is not None and self._process.returncode is None
         return self._process.pid if running and self._process is not None else None
 
     @property
     def returncode(self) -> int | None:
-        """How the present (or last) process ended; None while it runs or before it was started."""
+        """Exit code of the current or last process; None while it runs or before its first start."""
         return None if self._process is None else self._process.returncode
 
     async def start(self) -> None:
-        """Start it, and keep it.
+        """Start the process and supervise it.
 
         Raises:
             LocalError: there is no such program, or its output file cannot be written.
@@ -109,7 +110,7 @@ class SupervisedProcess:
         """Wait until the condition holds.
 
         Raises:
-            Unavailable: it did not within the deadline, or the process ended and is not started again.
+            Unavailable: the deadline passed, or the process ended and is not restarted.
         """
         loop = asyncio.get_running_loop()
         until_s = loop.time() + deadline_s
@@ -121,7 +122,7 @@ class SupervisedProcess:
             await asyncio.sleep(_POLL_S)
 
     async def stop(self) -> None:
-        """End it and all of its group; returns when it is gone. Harmless when it does not run."""
+        """End the process and its group, and return when they are gone; does nothing if it does not run."""
         self._is_stopping = True
         keeper, self._keeper = self._keeper, None
         if keeper is not None:
@@ -138,11 +139,11 @@ class SupervisedProcess:
             except TimeoutError:
                 _signal_group(process.pid, signal.SIGKILL)
                 await process.wait()
-        # The leader is gone; what it started may not be.
+        # The group's leader is gone; its children may still run.
         _signal_group(process.pid, signal.SIGKILL)
 
     async def kill(self) -> None:
-        """End it as a crash would (SIGKILL). It is started again, if it is one that is."""
+        """Kill it (SIGKILL) as a crash would; supervision restarts it if configured."""
         process = self._process
         if process is not None and process.returncode is None:
             _signal_group(process.pid, signal.SIGKILL)
@@ -176,19 +177,19 @@ class SupervisedProcess:
             await self._process.wait()
             if self._is_stopping or not self.settings.restarts:
                 return
-            # Children of the crashed one hold its ports.
+            # Children of the crashed process may still hold its ports.
             _signal_group(self._process.pid, signal.SIGKILL)
             if loop.time() - began_s >= self.settings.settled_s:
                 back_off_s = self.settings.back_off_s
             ended = self._process
             _log.warning(
-                "a process ended and is started again",
+                "a process ended and is restarted",
                 extra={"program": self.name, "code": ended.returncode, "output": str(self.output)},
             )
             while self._process is ended:
                 await asyncio.sleep(back_off_s)
                 back_off_s = min(2 * back_off_s, self.settings.back_off_s_max)
-                # The program may be missing for a moment, while it is being replaced.
+                # The program may be missing briefly while it is being replaced.
                 with contextlib.suppress(LocalError):
                     await self._spawn()
             self.restarts += 1
@@ -200,7 +201,7 @@ class SupervisedProcess:
                 text = file.read().decode(errors="replace").strip()
         except OSError:
             return ""
-        return f" It said last ({self.output}):\n{text}" if text else f" It said nothing ({self.output})."
+        return f" Its last output ({self.output}):\n{text}" if text else f" It wrote no output ({self.output})."
 
 
 def _signal_group(pid: int, number: int) -> None:

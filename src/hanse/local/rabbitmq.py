@@ -1,8 +1,8 @@
-"""RabbitMQ as we start it: MQTT and the management plugin on the loopback, nothing shared with another node.
+"""Local RabbitMQ: MQTT and the management plugin on the loopback, nothing shared with another node.
 
-An Erlang node needs a name, a cookie and `epmd`, which tells nodes of each other and outlives them. So there is an
-`epmd` of its own, in the foreground, on a port of its own, which ends with the broker; the cookie is made in the
-broker's directory, which is its home; the port between nodes is on the loopback.
+An Erlang node needs a name, a cookie and `epmd`, which tells nodes about each other and outlives them. This broker gets
+its own `epmd`, in the foreground, on a port of its own, which ends with the broker. The cookie is created in the
+broker's directory, which is its home. The port between nodes is on the loopback.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ class Rabbitmq(ForeignBroker):
     """One RabbitMQ; clients need no login.
 
     Args:
-        lines: more lines for `rabbitmq.conf`.
+        lines: further lines for `rabbitmq.conf`.
     """
 
     name = "rabbitmq"
@@ -35,7 +35,7 @@ class Rabbitmq(ForeignBroker):
         self._lines = lines
 
     def configuration(self) -> str:
-        """The text of `rabbitmq.conf`."""
+        """Return the text of `rabbitmq.conf`."""
         lines = [
             "listeners.tcp = none",  # no AMQP
             f"mqtt.listeners.tcp.1 = {LOOPBACK}:{self.port}",
@@ -48,7 +48,7 @@ class Rabbitmq(ForeignBroker):
         return "\n".join(lines) + "\n"
 
     def commands(self) -> list[tuple[Sequence[str], Mapping[str, str]]]:
-        """`epmd`, and the broker."""
+        """Return the commands of `epmd` and of the broker."""
         here = self.directory
         (here / "rabbitmq.conf").write_text(self.configuration(), encoding="utf-8")
         (here / "enabled_plugins").write_text(f"[{','.join(RABBITMQ_PLUGINS)}].\n", encoding="utf-8")
@@ -70,7 +70,7 @@ class Rabbitmq(ForeignBroker):
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": (
                 "-start_epmd false -kernel inet_dist_use_interface {127,0,0,1} +S 2:2"
             ),
-            # The script then becomes the broker, instead of a parent whose end the broker would outlive.
+            # With this the script becomes the broker, instead of a parent that may end before the broker.
             "RUNNING_UNDER_SYSTEMD": "true",
         }
         script = next((str(path) for path in _SCRIPTS if path.exists()), None) or find("rabbitmq-server", PACKAGE)

@@ -1,14 +1,14 @@
-"""The state file: what runs on this machine, for `hanse down`, `hanse pub`, `hanse sub`, and scripts.
+"""State file: describes the running federation for `hanse down`, `hanse pub`, `hanse sub` and scripts.
 
-It is written when the federation has converged, at once and whole: who waits for the file to appear may use what
-it says. It is removed when the federation is taken down.
+It is written when the federation has converged, atomically, so a reader may use its contents as soon as it appears. It
+is removed when the federation is taken down.
 
     {"manager": URL or null, "dashboard": URL or null, "gateway": URL or null,
      "federators": [{"id", "broker", "link", "metrics", "broker_pid", "federator_pid"}]}
 
-`broker_pid` is null for a broker that ran before and goes on running afterwards (`hanse up --broker-url`).
-`supervisor_pid` and its start time stand beside them: `hanse down` ends the supervisor, which ends the rest, and a
-process id alone may be somebody else's by then.
+`broker_pid` is null for a broker that was already running and continues afterwards (`hanse up --broker-url`).
+`supervisor_pid` and its start time are recorded too. `hanse down` ends the supervisor, which ends the rest; a process
+id alone could belong to another process by then.
 """
 
 import json
@@ -24,7 +24,7 @@ DEFAULT_PATH = Path(".hanse/state.json")
 
 @dataclass(frozen=True, slots=True)
 class FederatorState:
-    """One broker and its federator, as they run."""
+    """One running broker and its federator."""
 
     id: int
     broker: str
@@ -36,7 +36,7 @@ class FederatorState:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """All that runs."""
+    """All running parts of the federation."""
 
     federators: tuple[FederatorState, ...]
     manager: str | None = None
@@ -46,7 +46,7 @@ class State:
     supervisor_started: str | None = None
 
     def broker_at(self, k: int) -> str:
-        """The URL of the broker number `k`, as in `--at k`.
+        """Return the URL of broker number `k`, as in `--at k`.
 
         Raises:
             LocalError: there is no such broker.
@@ -54,32 +54,30 @@ class State:
         return self._at(k).broker
 
     def metrics_at(self, k: int) -> str:
-        """The URL of the metrics of federator number `k`.
+        """Return the URL of the metrics of federator number `k`.
 
         Raises:
-            LocalError: there is no such federator, or it serves none.
+            LocalError: there is no such federator, or it serves no metrics.
         """
         metrics = self._at(k).metrics
         if metrics is None:
-            raise LocalError(
-                f"Federator {k} serves no metrics page, and so takes no questions; start it with --metrics."
-            )
+            raise LocalError(f"Federator {k} serves no metrics page, so it cannot be queried; start it with --metrics.")
         return metrics
 
     def _at(self, k: int) -> FederatorState:
         if not 0 <= k < len(self.federators):
             raise LocalError(
-                f"Broker {k} was asked for; this federation has {len(self.federators)}, "
+                f"There is no broker {k}; this federation has {len(self.federators)}, "
                 f"numbered 0 to {len(self.federators) - 1}."
             )
         return self.federators[k]
 
 
 def write(path: Path, state: State) -> None:
-    """Put the state file in place, atomically.
+    """Write the state file atomically.
 
     Raises:
-        LocalError: the disk refuses.
+        LocalError: the file cannot be written.
     """
     beside = path.with_name(f"{path.name}.{os.getpid()}.new")
     try:
@@ -93,16 +91,16 @@ def write(path: Path, state: State) -> None:
 
 
 def read(path: Path) -> State:
-    """The state of a running federation.
+    """Return the state of a running federation.
 
     Raises:
-        LocalError: there is none, or the file is not one of ours.
+        LocalError: there is no state file, or it has another format.
     """
     try:
         document = json.loads(path.read_bytes())
     except FileNotFoundError as error:
         raise LocalError(
-            f"There is no state file {path}, so no federation is known to run; "
+            f"There is no state file {path}, so no running federation is known; "
             "start one with `hanse up`, or name its file with --state."
         ) from error
     except (OSError, ValueError) as error:
@@ -114,22 +112,22 @@ def read(path: Path) -> State:
 
 
 def remove(path: Path) -> None:
-    """Say that the federation is gone."""
+    """Remove the state file, because the federation is gone."""
     path.unlink(missing_ok=True)
 
 
 def process_start(pid: int) -> str | None:
-    """When a process began, in the kernel's ticks: with its id, this names it for good. None when it is gone."""
+    """Return when a process started, in kernel ticks: with its id, this identifies it for good. None if it is gone."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
     except OSError:
         return None
-    # The name in parentheses may itself hold spaces and parentheses.
+    # The name in parentheses may itself contain spaces and parentheses.
     fields = text.rpartition(")")[2].split()
     return None if fields[0] in {"Z", "X"} else fields[19]
 
 
-def _parse(document: Any) -> State:  # noqa: ANN401 - whatever the file holds
+def _parse(document: Any) -> State:  # noqa: ANN401 - any JSON value
     rows = document["federators"]
     federators = tuple(
         FederatorState(

@@ -1,11 +1,12 @@
-"""N brokers and N agents on one machine, from start to convergence to an end that leaves nothing behind.
+"""Supervision of N brokers and N agents on one machine, from start through convergence to a clean end.
 
 Rules:
-1. Nothing is started before everything that can be checked has been: program, ports, overlay, directory.
-2. Brokers first, all ready; then services and agents; then the readiness callback says when the federation has
-   converged; only then is the state file written. A failure on the way takes everything down again.
-3. A broker or agent that is started again has a new process id: the state file follows.
-4. Agents end before brokers, so that they can take their leave. The state file goes first: nobody should use it.
+1. Nothing is started before all that can be checked has been checked: program, ports, overlay, directory.
+2. Brokers start first. When all are ready, services and agents follow. The state file is written only after the
+   convergence callback has succeeded. A failure on the way takes everything down again.
+3. A restarted broker or agent has a new process id, and the state file is updated.
+4. Agents end before brokers, so that they can leave the federation. The state file is removed first, so that nobody
+   uses it any more.
 """
 
 import asyncio
@@ -32,19 +33,19 @@ SERVICES = ("manager", "dashboard", "gateway", "collector")
 
 @dataclass(frozen=True, slots=True)
 class FederationSettings:
-    """What `hanse up` is told.
+    """Settings of `hanse up`.
 
     Attributes:
-        brokers: how many to start; broker k listens on `base_port` + k.
-        broker_urls: brokers that run already; each gets an agent, after those that are started here.
-        base_port: None takes free ports.
-        directory: brokers and agents each get one below it.
-        emulated_links: whether each link passes through a link emulator of its own (`Federation.links`), so that it
-            can be delayed and cut. It costs the supervisor time for every byte: for faults, not for benchmarks.
-        restarts: whether what dies is started again.
-        ready_s: the deadline for brokers to answer.
-        converged_s: the deadline for the federation to converge.
-        autosave_s, queued_max: of the brokers that are started; see `mosquitto.BrokerSettings`.
+        brokers: number of brokers to start; broker k listens on `base_port` + k.
+        broker_urls: brokers that are already running; each gets an agent, numbered after the started ones.
+        base_port: None for free ports.
+        directory: brokers and agents each get a directory below it.
+        emulated_links: pass each link through a link emulator of its own (`Federation.links`), so that it can be
+            delayed and cut. This costs the supervisor time for every byte: for faults, not for benchmarks.
+        restarts: restart processes that end.
+        ready_s: deadline for brokers to answer.
+        converged_s: deadline for the federation to converge.
+        autosave_s, queued_max: for the started brokers; see `mosquitto.BrokerSettings`.
     """
 
     brokers: int
@@ -63,14 +64,14 @@ class FederationSettings:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """One broker and its agent: all that an agent's command line needs.
+    """One broker and its agent, with everything that the agent's command line needs.
 
     Attributes:
         k: its number, from 0; also the federator's id.
-        neighbours: the link URLs of the neighbours that this side dials: those with a smaller number. One
-            connection serves both directions, so each link is dialled once.
-        neighbours_all: the link URLs of all neighbours.
-        neighbour_brokers: number and broker URL of all neighbours, for links by way of their brokers.
+        neighbours: link URLs of the neighbours to which this side connects: those with a smaller number. One
+            connection serves both directions, so each link is opened once.
+        neighbours_all: link URLs of all neighbours.
+        neighbour_brokers: number and broker URL of all neighbours, for links through their brokers.
     """
 
     k: int
@@ -86,43 +87,43 @@ class Site:
 
     @property
     def broker_directory(self) -> Path:
-        """What a broker of ours keeps is here."""
+        """Directory of a broker that was started here."""
         return self.directory / "broker"
 
     @property
     def broker_socket(self) -> Path | None:
-        """Where a broker of ours takes its federator besides."""
+        """Unix socket of a started broker for its federator, if any."""
         return None if self.broker_given else mosquitto.socket_path(self.broker_directory)
 
     @property
     def broker_url(self) -> str:
-        """Where its broker listens, with the login if one was given."""
+        """URL of its broker, with the login if one was given."""
         return self.broker_given or f"mqtt://{LOOPBACK}:{self.broker_port}"
 
     @property
     def broker_shown(self) -> str:
-        """The same without a login."""
+        """URL of its broker without a login."""
         return str(urls.parse(self.broker_url))
 
     @property
     def has_login(self) -> bool:
-        """Whether its broker was given with a login."""
+        """True if its broker's URL contains a login."""
         return urls.parse(self.broker_url).username is not None
 
     @property
     def link_url(self) -> str:
-        """Where its agent listens for neighbours."""
+        """URL at which its agent listens for neighbours."""
         return f"mqtt://{LOOPBACK}:{self.link_port}"
 
     @property
     def metrics_url(self) -> str:
-        """Where its agent shows itself."""
+        """URL of its agent's metrics and pages."""
         return f"http://{LOOPBACK}:{self.metrics_port}"
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A process beside the sites; the state file names a manager's, dashboard's or gateway's URL."""
+    """Process beside the sites; the state file names a manager's, dashboard's or gateway's URL."""
 
     name: str
     url: str | None
@@ -131,14 +132,14 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All sites, and of each emulated link `(a, b)` the port that `b` dials instead of `a`'s."""
+    """All sites, and for each emulated link `(a, b)` the port to which `b` connects instead of `a`'s."""
 
     sites: tuple[Site, ...]
     emulated: dict[tuple[int, int], int]
 
 
 def plan(settings: FederationSettings) -> Plan:
-    """Every site with its ports and neighbours; checks all that can be checked beforehand."""
+    """Plan every site with its ports and neighbours; check everything that can be checked beforehand."""
     given = [urls.parse(url) for url in settings.broker_urls]
     count = settings.brokers + len(given)
     links = overlay.edges(settings.overlay, count)
@@ -154,7 +155,7 @@ def plan(settings: FederationSettings) -> Plan:
     broker_urls = [f"mqtt://{LOOPBACK}:{port}" for port in broker_ports] + [str(address) for address in given]
     broker_ports += [address.port for address in given]
     if len(set(broker_urls)) != count:
-        raise LocalError("A broker is given twice; each has one federator, name each once.")
+        raise LocalError("A broker is given twice; each broker has one federator, so name it once.")
 
     emulated = dict(zip(links, ports.free(len(links)), strict=True)) if settings.emulated_links else {}
 
@@ -185,7 +186,7 @@ Converged = Callable[[Sequence[Site]], Awaitable[bool]]
 
 
 class Federation:
-    """Brokers and agents, together. Use `run` for a command, or `async with` in tests and in the lab."""
+    """Brokers and agents together. Use `run` for a command, or `async with` in tests and in the lab."""
 
     def __init__(
         self,
@@ -195,9 +196,10 @@ class Federation:
         services: Sequence[Service] = (),
         prepare: Prepare | None = None,
     ) -> None:
-        """`agent_command` gives the command line of a site's agent; `is_converged` is asked again and again.
+        """Plan a federation.
 
-        `prepare` runs when the services do and the agents do not yet.
+        `agent_command` returns the command line of a site's agent. `is_converged` is polled. `prepare` runs after the
+        services have started and before the agents start.
         """
         for service in services:
             if service.name not in SERVICES:
@@ -226,7 +228,7 @@ class Federation:
             )
             self.brokers.append(SupervisedProcess(f"broker {site.k}", broker, directory / "output.log", keep))
         for site in self.sites:
-            # A command line is seen by all of this machine; a login goes by the environment.
+            # All users of the machine can see a command line, so a login is passed in the environment.
             environment = {**os.environ, "HANSE_BROKER": site.broker_url} if site.has_login else None
             output = site.directory / "federator" / "output.log"
             self.agents.append(SupervisedProcess(f"federator {site.k}", agent_command(site), output, keep, environment))
@@ -237,10 +239,10 @@ class Federation:
         self._watcher: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Start all, wait for convergence, write the state file.
+        """Start all processes, wait for convergence, write the state file.
 
         Raises:
-            Unavailable: something did not come up within its deadline; everything is taken down again.
+            Unavailable: a process did not start within its deadline; everything is taken down again.
         """
         try:
             await self._start_all(self.brokers)
@@ -268,7 +270,7 @@ class Federation:
         self._watcher = asyncio.create_task(self._watch(), name="watch processes")
 
     async def _require_given(self) -> None:
-        """Brokers that are said to run should; one behind TLS is its agent's to try."""
+        """Raise if a given broker does not answer; only its agent can test a broker behind TLS."""
         for site in self.sites[len(self.brokers) :]:
             is_tls = urls.parse(site.broker_url).is_tls
             if not is_tls and not await broker_answers(site.broker_url):
@@ -298,7 +300,7 @@ class Federation:
     async def run(self, on_started: Callable[["Federation"], Awaitable[None]] | None = None) -> None:
         """Start, and hold until SIGINT or SIGTERM; then take everything down.
 
-        `on_started` runs beside it (a live table, say) and is cancelled at the end.
+        `on_started` runs concurrently (a live table, for example) and is cancelled at the end.
         """
         loop = asyncio.get_running_loop()
         ended = asyncio.Event()
@@ -323,7 +325,7 @@ class Federation:
                 loop.remove_signal_handler(number)
 
     def state(self) -> state.State:
-        """What runs now. A process that is just being started again has the id 0."""
+        """Return the running processes; a process that is being restarted has the id 0."""
         return state.State(
             federators=tuple(
                 state.FederatorState(
@@ -356,7 +358,7 @@ class Federation:
             if loop.time() > until_s:
                 raise Unavailable(
                     f"The federation did not converge within {self.settings.converged_s:g} s; "
-                    f"see what the agents say below {self.settings.directory}."
+                    f"see the agents' output below {self.settings.directory}."
                 )
             await asyncio.sleep(_POLL_S)
 
@@ -367,26 +369,27 @@ class Federation:
             now = self.state()
             if now == known or self.settings.state_path is None:
                 continue
-            # A disk that is full for a moment must not end the supervision: it is tried again.
+            # A disk that is full for a moment must not end the supervision, so the write is retried.
             with contextlib.suppress(LocalError):
                 state.write(self.settings.state_path, now)
                 known = now
 
 
 async def down(path: Path, deadline_s: float = 30.0) -> bool:
-    """End the federation that a state file tells of; False when it was gone already.
+    """End the federation of a state file; return False if it had ended already.
 
-    Only the supervisor is signalled: it ends what it started. The file of a federation that is gone is removed.
+    Only the supervisor is signalled, and it ends the processes that it started. The file of a federation that is gone
+    is removed.
 
     Raises:
-        LocalError: no state file, or it names no supervisor.
-        Unavailable: it did not end within the deadline.
+        LocalError: there is no state file, or it names no supervisor.
+        Unavailable: the supervisor did not end within the deadline.
     """
     found = state.read(path)
     pid, started = found.supervisor_pid, found.supervisor_started
     if pid is None or started is None:
         raise LocalError(f"{path} names no supervisor; end the federation where it was started.")
-    # The same id with another start is another process, and none of our business.
+    # The same id with another start time is another process, which must not be signalled.
     if state.process_start(pid) != started:
         state.remove(path)
         return False

@@ -1,4 +1,4 @@
-"""What runs, as a table for the terminal: one row a site, drawn anew while it runs."""
+"""Live table of the running processes for the terminal, with one row per site."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ _REFRESH_S = 0.5
 
 
 def render(federation: Federation) -> Table:
-    """The federation as it is now."""
+    """Render the current state of the federation."""
     table = Table("site", "broker", "link", "metrics", "broker process", "federator process")
     for site, agent in zip(federation.sites, federation.agents, strict=True):
         broker = _process(federation.brokers[site.k]) if site.k < len(federation.brokers) else "not ours"
