@@ -1,4 +1,4 @@
-"""What holds for the tests of all rooms."""
+"""Configuration shared by the tests of all packages."""
 
 import os
 from collections import Counter
@@ -9,33 +9,34 @@ from hypothesis import HealthCheck, settings
 from tests.budget import examples
 from xdist.scheduler import LoadFileScheduling
 
-# Here the sources run, so that a test may replace a method and coverage sees lines; the processes that tests start run
-# the extensions, where there are any, as an operator's do (`hanse.compiled`). HANSE_TEST_COMPILED=1 runs the extensions
-# here too, for fuzzing; what a target replaces to look at it is then left as it is.
+# This process runs the sources, so that a test may replace a method and coverage sees lines. Processes that tests start
+# run the extensions if they exist, like an operator's (`hanse.compiled`). HANSE_TEST_COMPILED=1 runs the extensions
+# here too, for fuzzing; methods are then not replaced.
 _is_compiled = bool(os.environ.get("HANSE_TEST_COMPILED"))
 _asked = os.environ.get("HANSE_PURE")
 if not _is_compiled:
     os.environ["HANSE_PURE"] = "1"
-import hanse  # noqa: E402 - whose import decides
+import hanse  # noqa: E402 - its import makes the choice
 
 assert hanse.is_compiled == _is_compiled, "HANSE_TEST_COMPILED is set, and the extensions are not there: make setup"
 if _asked is None:
     os.environ.pop("HANSE_PURE", None)
 
-# How long an example takes, or is drawn, is the machine's affair: others may work on it. Loaded before any test module
-# is imported, so that settings of a test's own begin with these.
+# The duration of an example depends on the machine, which others may use too, so it has no deadline. The profile is
+# loaded before any test module is imported, so that a test's own settings extend it.
 settings.register_profile(
     "hanse", max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("hanse")
 
-# Spark's JVMs live for a minute or two here: what the second compiler costs them they never get back (102 s of
-# processor time for three files of the pipeline's tests, 69 s without it). Read by `spark-submit`, so also by jobs that
-# the tests start as processes.
+# Spark's JVMs run for a minute or two here, too short for the second compiler to pay off: three files of the pipeline's
+# tests took 102 s of CPU time with it, 69 s without. `spark-submit` reads this variable, so it also applies to jobs
+# that tests start as processes.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
-# Each file runs in one process. Those that take longest begin, in this order, so that none of them is left alone at the
-# end; then those with the most tests, as pytest-xdist has it by itself (`--no-loadscope-reorder` leaves it to us).
+# Each file runs in one process. The slowest files start first, in this order, so that none of them remains alone at the
+# end. Then follow the files with the most tests, as pytest-xdist would order them itself (`--no-loadscope-reorder`
+# leaves the order to this module).
 _FIRST = (
     "pipeline/sources/test_mqtt_on_spark.py",
     "lab/chaos/test_faults.py",
@@ -47,8 +48,8 @@ _FIRST = (
     "sim/test_custody_points.py",
 )
 
-# The files that work on the test process's own Spark session run in one process, one after another: what they do takes
-# a second where the session is warm, and each further session costs 20 s of a processor.
+# Files that use the test process's own Spark session run in one process, one after another: their tests take a second
+# in a warm session, and each further session costs 20 s of CPU time.
 _ON_ONE_SESSION = (
     "tests/pipeline/analytics/",
     "tests/pipeline/jobs/",
@@ -59,14 +60,14 @@ _ON_ONE_SESSION = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Bring the files into the order in which they are begun; within a file nothing changes."""
+    """Sort the files into the order in which they start; the order within a file is unchanged."""
     sizes = Counter(item.path for item in items)
     first = {Path(__file__).parent / name: place for place, name in enumerate(_FIRST)}
     items.sort(key=lambda item: (first.get(item.path, len(first)), -sizes[item.path], str(item.path)))
 
 
 class _Scheduling(LoadFileScheduling):  # type: ignore[misc]
-    """A process for each file, and one for all that share a Spark session."""
+    """One process per file, and one for all files that share a Spark session."""
 
     def _split_scope(self, nodeid: str) -> str:
         return "spark" if nodeid.startswith(_ON_ONE_SESSION) else super()._split_scope(nodeid)
@@ -74,5 +75,5 @@ class _Scheduling(LoadFileScheduling):  # type: ignore[misc]
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadFileScheduling | None:
-    """With `--dist loadfile`, the scheduling above."""
+    """Use this scheduling with `--dist loadfile`."""
     return _Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None

@@ -1,4 +1,4 @@
-"""A real federation for tests: `hanse up` as its users run it, real Mosquittos, real federators."""
+"""A real federation for tests: `hanse up` as users run it, with real Mosquittos and federators."""
 
 import json
 import os
@@ -21,12 +21,12 @@ import hanse
 from hanse.local import ports
 
 START_S = 90.0
-# Nothing here is about how long: on a machine that does much else a SUBACK has taken more than 20 s.
+# These tests do not measure time: on a busy machine a SUBACK has taken more than 20 s.
 WAIT_S = 60.0
 
 
 def eventually(condition: Callable[[], bool], what: str, deadline_s: float = WAIT_S) -> None:
-    """Wait until a condition holds; fail with `what` when it does not in time."""
+    """Wait until a condition holds; fail with `what` at the deadline."""
     until = time.monotonic() + deadline_s
     while not condition():
         assert time.monotonic() < until, f"not within {deadline_s} s: {what}"
@@ -34,13 +34,13 @@ def eventually(condition: Callable[[], bool], what: str, deadline_s: float = WAI
 
 
 def environment(**more: str) -> dict[str, str]:
-    """For a child: the code that is being tested, not what happens to be installed, and no setting of the tester's."""
+    """Return the environment for a child: the code under test, not an installed package, and none of our settings."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HANSE_")}
     return {**kept, "PYTHONPATH": str(Path(hanse.__file__).parent.parent), **more}
 
 
 class RunningFederation:
-    """`hanse up` until the end of the block; nothing is left behind."""
+    """`hanse up` until the end of the block; leaves nothing behind."""
 
     def __init__(self, directory: Path, brokers: int, *words: str) -> None:
         self._directory = directory
@@ -70,7 +70,7 @@ class RunningFederation:
         self.close()
 
     def close(self) -> None:
-        """Ctrl-C, and if that does not help, more."""
+        """Send Ctrl-C, and escalate if that does not suffice."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
@@ -82,27 +82,27 @@ class RunningFederation:
 
     @property
     def state(self) -> dict[str, Any]:
-        """The state file."""
+        """Return the state file."""
         found: dict[str, Any] = json.loads(self.state_path.read_bytes())
         return found
 
     def port(self, k: int) -> int:
-        """The port of broker k."""
+        """Return the port of broker k."""
         return self.base_port + k
 
     def page(self, k: int, path: str) -> dict[str, Any]:
-        """One of federator k's JSON pages."""
+        """Return one of federator k's JSON pages."""
         with urllib.request.urlopen(self.state["federators"][k]["metrics"] + path, timeout=5) as answer:
             found: dict[str, Any] = json.load(answer)
         return found
 
     def counters(self, k: int) -> dict[str, int]:
-        """What federator k has counted."""
+        """Return the counters of federator k."""
         found: dict[str, int] = self.page(k, "/healthz")["counters"]
         return found
 
     def knows(self, group: str) -> bool:
-        """Whether every federator has heard of the group and names the same core for it."""
+        """Return whether all federators know the group and agree on its core."""
         cores = set()
         for k in range(self.brokers):
             rows = [row for row in self.page(k, "/groups")["groups"] if row["group"] == group]
@@ -111,7 +111,7 @@ class RunningFederation:
 
 
 class Client:
-    """A paho client, as users have it, with what it received in a list."""
+    """A paho client, as users have it, with the received messages in a list."""
 
     def __init__(self, port: int, *, version: int = 5, name: str = "") -> None:
         protocol = MQTTProtocolVersion.MQTTv5 if version == 5 else MQTTProtocolVersion.MQTTv311
@@ -134,7 +134,7 @@ class Client:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.client.disconnect()
         self.client.loop_stop()
-        # paho keeps a pair of sockets for its thread until it is collected, in whatever order.
+        # paho keeps a socket pair for its thread until garbage collection, in any order.
         self.client._reset_sockets()
 
     def subscribe(self, wanted: str, qos: int = 2) -> None:
@@ -149,11 +149,11 @@ class Client:
     def publish(
         self, topic: str, payload: bytes, qos: int = 1, *, retain: bool = False, properties: Properties | None = None
     ) -> None:
-        """Publish, and return when it is acknowledged."""
+        """Publish, and return with the acknowledgement."""
         self.client.publish(topic, payload, qos, retain, properties).wait_for_publish(WAIT_S)
 
     def expect(self, count: int) -> list[paho.MQTTMessage]:
-        """Wait for so many messages, and that no more come."""
+        """Wait for `count` messages, and check that no more arrive."""
         eventually(lambda: len(self.messages) >= count, f"{count} messages; came: {len(self.messages)}")
         time.sleep(0.15)
         assert len(self.messages) == count, [message.payload[:40] for message in self.messages]
@@ -161,12 +161,12 @@ class Client:
 
 
 def _free_block(count: int) -> int:
-    """A base port with `count` free ports from it on."""
+    """Return a base port with `count` consecutive free ports."""
     for _ in range(50):
         base = ports.free(1)[0]
         try:
             ports.require_free([base + k for k in range(count)])
-        except Exception:  # noqa: BLE001 - taken: try the next
+        except Exception:  # noqa: BLE001 - taken: try the next one
             continue
         return base
     raise AssertionError("no free block of ports")

@@ -1,4 +1,4 @@
-"""Federators started one by one by their command line, beside brokers that the test has made as it needs them."""
+"""Federators started one by one from their command line, beside brokers that the test configures."""
 
 import contextlib
 import json
@@ -16,16 +16,16 @@ from tests.federation import environment, eventually
 from hanse.interest.vendor import MOSQUITTO_LOG_TYPES
 from hanse.local import ports
 
-# What a host broker needs so that its subscriptions become known.
+# Configuration that a host broker needs to report its subscriptions.
 LOG_LINES = ("log_dest topic", *(f"log_type {kind}" for kind in MOSQUITTO_LOG_TYPES), "connection_messages true")
 
 
 class Broker(Protocol):
-    """Of whatever make."""
+    """Broker of any kind."""
 
     @property
     def url(self) -> str:
-        """The address as settings take it."""
+        """Address in the form of Hanse's settings."""
 
 
 class Federator:
@@ -43,18 +43,18 @@ class Federator:
 
     @property
     def log(self) -> str:
-        """All that it logged, over restarts."""
+        """All of its log output, over restarts."""
         path = self.directory / f"federator-{self.id}.log"
         return path.read_text() if path.exists() else ""
 
     def start(self) -> None:
-        """Start it; it may not answer yet."""
-        assert self.process is None, "it runs already"
+        """Start it, without waiting until it answers."""
+        assert self.process is None, "it is already running"
         with (self.directory / f"federator-{self.id}.log").open("ab") as log:
             self.process = subprocess.Popen(self.words, stdout=log, stderr=log, env=environment())
 
     def end(self, how: signal.Signals = signal.SIGTERM) -> int:
-        """End it with a signal; its exit code."""
+        """End it with a signal; return its exit code."""
         if self.process is None:
             return 0
         self.process.send_signal(how)
@@ -69,36 +69,36 @@ class Federator:
         return code
 
     def page(self, path: str) -> dict[str, Any]:
-        """One of its JSON pages."""
+        """Return one of its JSON pages."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}{path}", timeout=5) as answer:
             found: dict[str, Any] = json.load(answer)
         return found
 
     def metrics(self) -> str:
-        """What Prometheus would read."""
+        """Return its Prometheus page."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=5) as answer:
             text: str = answer.read().decode()
         return text
 
     def health(self) -> dict[str, Any] | None:
-        """Its health; None while it does not answer or its broker is away."""
+        """Return its health; None if it does not answer or its broker is down."""
         try:
             return self.page("/healthz")
         except (urllib.error.URLError, OSError):
             return None
 
     def counters(self) -> dict[str, int]:
-        """What it has counted."""
+        """Return its counters."""
         found: dict[str, int] = self.page("/healthz")["counters"]
         return found
 
     def neighbours(self) -> list[int]:
-        """Whose links are up."""
+        """Return the neighbours whose links are up."""
         health = self.health()
         return [] if health is None else list(health["neighbours"])
 
     def core_of(self, group: str) -> int | None:
-        """Who anchors the group, as this federator has it."""
+        """Return the group's core, as this federator knows it."""
         for row in self.page("/groups")["groups"]:
             if row["group"] == group:
                 core: int | None = row["core"]
@@ -106,25 +106,25 @@ class Federator:
         return None
 
     def knows(self, group: str) -> bool:
-        """Whether it has heard of the group, and of a core for it."""
+        """Return whether it knows the group and a core for it."""
         return self.core_of(group) is not None
 
 
 def knows_all(federators: Sequence[Federator], group: str) -> bool:
-    """Whether all name the same core for a group."""
+    """Return whether all agree on the core of a group."""
     cores = {federator.core_of(group) for federator in federators}
     return len(cores) == 1 and None not in cores
 
 
 def is_meshed(federators: Sequence[Federator], group: str) -> bool:
-    """Whether all name the same core for a group that all want, and each has somebody in its mesh."""
+    """Return whether all members of a group agree on its core, and each has a mesh neighbour."""
     rows = [row for one in federators for row in one.page("/groups")["groups"] if row["group"] == group]
     return len(rows) == len(federators) and len({row["core"] for row in rows}) == 1 and all(r["mesh"] for r in rows)
 
 
 @contextlib.contextmanager
 def running(federators: Sequence[Federator]) -> Iterator[Sequence[Federator]]:
-    """All of them, converged, until the end of the block."""
+    """Run all federators until the end of the block; the block starts when they have converged."""
     try:
         for federator in federators:
             federator.start()
@@ -136,7 +136,7 @@ def running(federators: Sequence[Federator]) -> Iterator[Sequence[Federator]]:
 
 
 def is_converged(federators: Sequence[Federator]) -> bool:
-    """All at their brokers, and all with the same core for the management group."""
+    """Return whether all are connected to their brokers and agree on the core of the management group."""
     for federator in federators:
         assert federator.process is not None
         assert federator.process.poll() is None, federator.log
@@ -146,7 +146,7 @@ def is_converged(federators: Sequence[Federator]) -> bool:
 
 
 def ring(brokers: Sequence[Broker], directory: Path, words: Sequence[Sequence[str]] | None = None) -> list[Federator]:
-    """A federator for each broker, linked in a ring (two: a line); `words` are each one's own."""
+    """Return one federator per broker, linked in a ring (two: a line); `words` holds each one's further arguments."""
     made: list[Federator] = []
     for k, broker in enumerate(brokers):
         made.append(Federator(k, broker.url, directory, *(words[k] if words else ())))

@@ -1,7 +1,7 @@
-"""A managed federation for tests, process by process: real managers, Mosquittos and federators, each to be killed.
+"""A managed federation for tests, process by process: real managers, Mosquittos and federators, which tests can kill.
 
-Rules: everything listens on 127.0.0.1; nothing outlives the `with` block, nor the test's own process; whoever is
-killed is killed with SIGKILL, as a crash does it.
+Rules: everything listens on 127.0.0.1. Nothing outlives the `with` block or the test's own process. A kill is SIGKILL,
+like a crash.
 """
 
 import asyncio
@@ -28,12 +28,12 @@ START_S = 60.0
 
 
 class Managed:
-    """`with Managed(directory, 6, shape="ring") as federation: …`: up, linked, and of one core.
+    """A managed federation: `with Managed(directory, 6, shape="ring") as federation: …`; up, linked, with one core.
 
     Args:
-        shape: the overlay that the manager is told before the federators join; it places them itself if `managed`.
-        managers: how many, on one store.
-        health_interval: of the managers.
+        shape: overlay reported to the manager before the federators join; with `managed` it places them itself.
+        managers: number of managers, on one store.
+        health_interval: health interval of the managers.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Managed:
         self.manager_urls = [f"{scheme}://127.0.0.1:{port}" for port in manager_ports]
         self._manager_words = [
             *("--health-interval", health_interval, "--announcement-interval", announcement_interval),
-            # A killed manager's lease is over the sooner; at the default a new one waits 6 s.
+            # A killed manager's lease expires sooner; with the default a new manager waits 6 s.
             *("--lease", "2s", "--store", str(directory / "topology.db"), *manager_words),
         ]
         self._federator_words = list(federator_words)
@@ -92,7 +92,7 @@ class Managed:
         eventually(self.is_settled, "all federators are linked as the manager means it", START_S)
 
     def seed(self) -> None:
-        """Tell the manager the overlay, if it is a given one."""
+        """Report the overlay to the manager, if one is given."""
         if self.shape == overlay.MANAGED:
             return
         around = overlay.neighbours(overlay.edges(self.shape, self.count), self.count)
@@ -102,7 +102,7 @@ class Managed:
             self.ask(f"/api/v1/federators/{k}/report", body)
 
     def close(self) -> None:
-        """End everything: federators, then managers, then brokers."""
+        """End all processes: federators, then managers, then brokers."""
         order = sorted(self._processes, key=lambda name: ("federator", "manager", "broker").index(name.split()[0]))
         for name in order:
             self.kill(name)
@@ -145,23 +145,23 @@ class Managed:
                 stdout=output,
                 stderr=output,
                 env=environment(**(variables or {})),
-                preexec_fn=lambda: die_with_parent(parent),  # noqa: PLW1509 - a system call and no more
+                preexec_fn=lambda: die_with_parent(parent),  # noqa: PLW1509 - only a system call
             )
 
     def kill(self, name: str) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """Send SIGKILL, and wait until the process is gone."""
         process = self._processes.pop(name, None)
         if process is not None:
             process.kill()
             process.wait()
 
     def kill_site(self, k: int) -> None:
-        """A machine dies: broker and federator."""
+        """Kill broker and federator, as if the machine died."""
         self.kill(f"federator {k}")
         self.kill(f"broker {k}")
 
     def stop_in_order(self, name: str) -> int:
-        """SIGTERM, and its exit code."""
+        """Send SIGTERM, and return the exit code."""
         process = self._processes.pop(name)
         process.send_signal(signal.SIGTERM)
         return process.wait(20)
@@ -173,11 +173,11 @@ class Managed:
         return name in self._processes and self._processes[name].poll() is None
 
     def living(self) -> list[int]:
-        """The sites whose federator runs."""
+        """Return the sites whose federator runs."""
         return [k for k in range(self.count) if self.is_running(f"federator {k}")]
 
     def logs(self) -> str:
-        """The end of what everybody said."""
+        """Return the end of each process's output."""
         return "\n".join(
             f"--- {path.name}\n{path.read_text()[-3_000:]}" for path in sorted(self.directory.glob("*.log"))
         )
@@ -191,7 +191,7 @@ class Managed:
         return f"mqtt://127.0.0.1:{self.link_ports[k]}"
 
     def ask(self, path: str, body: dict[str, Any] | None = None, number: int = 0) -> Any:
-        """A page of a manager's."""
+        """Return a page of a manager."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(
             self.manager_urls[number] + path, data, headers={"Content-Type": "application/json"}
@@ -207,7 +207,7 @@ class Managed:
         return found
 
     def leads(self, number: int = 0) -> bool:
-        """Whether this manager's word counts."""
+        """Return whether this manager leads."""
         found = self.health(number)
         return found is not None and bool(found["isLeading"])
 
@@ -219,17 +219,17 @@ class Managed:
         return {one["id"]: one["state"] for one in self.topology(number)["federators"]}
 
     def neighbours(self, number: int = 0) -> dict[int, set[int]]:
-        """The overlay as the manager means it."""
+        """Return the overlay as the manager has assigned it."""
         return neighbours_of(self.topology(number))
 
     def page(self, k: int, path: str = "/healthz") -> dict[str, Any]:
-        """One of federator k's pages."""
+        """Return one of federator k's pages."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_ports[k]}{path}", timeout=5) as answer:
             found: dict[str, Any] = json.load(answer)
         return found
 
     def answers(self, k: int) -> bool:
-        """Whether federator k has its page up."""
+        """Return whether federator k's page answers."""
         try:
             self.page(k)
         except OSError:
@@ -237,11 +237,11 @@ class Managed:
         return True
 
     def linked(self, k: int) -> set[int]:
-        """The neighbours whose links are up at federator k."""
+        """Return the neighbours whose links are up at federator k."""
         return set(self.page(k)["neighbours"])
 
     def is_settled(self, number: int = 0) -> bool:
-        """Whether the living have exactly the links that the manager means, and one core."""
+        """Return whether the running federators have exactly the assigned links, and one core."""
         living = self.living()
         try:
             found = self.topology(number)
@@ -259,12 +259,12 @@ class Managed:
         )
 
     def is_mapped(self) -> bool:
-        """Whether the living have the manager's last map of the overlay, for when it is away."""
+        """Return whether the running federators have the manager's last map, for use while it is down."""
         epoch = self.topology()["epoch"]
         return all(self.page(k)["membership"]["map_epoch"] == epoch for k in self.living())
 
     def knows(self, group: str, among: Iterable[int] | None = None) -> bool:
-        """Whether all (or those) name the same core for the group."""
+        """Return whether all (or the given) federators agree on the core of the group."""
         cores = set()
         for k in self.living() if among is None else among:
             rows = [row for row in self.page(k, "/groups")["groups"] if row["group"] == group]
@@ -273,7 +273,7 @@ class Managed:
 
 
 def neighbours_of(topology: dict[str, Any]) -> dict[int, set[int]]:
-    """Of each federator, those that the manager links it to."""
+    """Return the neighbours that the manager assigned to each federator."""
     around: dict[int, set[int]] = {one["id"]: set() for one in topology["federators"]}
     for link in topology["links"]:
         around[link["a"]].add(link["b"])
@@ -282,7 +282,7 @@ def neighbours_of(topology: dict[str, Any]) -> dict[int, set[int]]:
 
 
 class Stream:
-    """Numbered messages at QoS 1 from one broker to a subscriber at another, until `stop`."""
+    """Stream of numbered messages with QoS 1 from one broker to a subscriber at another, until `stop`."""
 
     def __init__(self, federation: Managed, at: int, to: int, topic: str, every_s: float = 0.02) -> None:
         self.arrived: dict[int, list[float]] = {}
@@ -317,20 +317,20 @@ class Stream:
         self.arrived.setdefault(number, []).append(time.monotonic())
 
     def stop(self) -> None:
-        """Publish no more."""
+        """Stop publishing."""
         self._stop.set()
         self._thread.join()
 
     def lost(self) -> list[int]:
-        """Sent, and not arrived."""
+        """Return the numbers that were sent and did not arrive."""
         return sorted(self.sent.keys() - self.arrived.keys())
 
     def doubled(self) -> list[int]:
-        """Arrived more than once."""
+        """Return the numbers that arrived more than once."""
         return sorted(number for number, times in self.arrived.items() if len(times) > 1)
 
     def first_sent_after(self, moment_s: float) -> float | None:
-        """When the first message arrived of those that were sent after a moment."""
+        """Return when the first message sent after a given time arrived."""
         times = [
             self.arrived[number][0]
             for number, sent_s in list(self.sent.items())
@@ -339,7 +339,7 @@ class Stream:
         return min(times, default=None)
 
     def await_message(self, sent_after_s: float, deadline_s: float) -> float:
-        """Wait for a message that was sent after a moment; when it arrived."""
+        """Wait for a message sent after a given time; return when it arrived."""
         eventually(lambda: self.first_sent_after(sent_after_s) is not None, "a message arrives again", deadline_s)
         found = self.first_sent_after(sent_after_s)
         assert found is not None
@@ -347,6 +347,6 @@ class Stream:
 
 
 def when(condition: Callable[[], bool], what: str, deadline_s: float) -> float:
-    """The moment at which a condition came to hold."""
+    """Wait until a condition holds; return the time."""
     eventually(condition, what, deadline_s)
     return time.monotonic()

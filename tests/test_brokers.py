@@ -25,7 +25,7 @@ def test_a_broker_keeps_its_port_over_a_kill_and_leaves_nothing_behind() -> None
 
 
 @pytest.mark.processes
-def test_a_wrong_configuration_is_said_with_the_log() -> None:
+def test_a_wrong_configuration_is_reported_with_the_log() -> None:
     broker = Mosquitto("no_such_option 1")
     with pytest.raises(Unavailable, match="no_such_option"), broker:
         pass

@@ -1,4 +1,4 @@
-"""Which form of the hot path a process runs."""
+"""The form of the hot path that a process runs."""
 
 import json
 import os
@@ -17,7 +17,7 @@ PACKAGE = Path(hanse.__file__).parent
 
 
 def run(*arguments: str, pure: bool = False) -> str:
-    """What a process of its own prints."""
+    """Return the output of a separate process."""
     environment = {**os.environ, **({"HANSE_PURE": "1"} if pure else {})}
     done = subprocess.run(
         [sys.executable, *arguments], env=environment, capture_output=True, text=True, check=True, timeout=120
@@ -27,7 +27,7 @@ def run(*arguments: str, pure: bool = False) -> str:
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    """Sources to be edited."""
+    """Copy sources for editing."""
     for source in compiled.modules(PACKAGE):
         place = tmp_path / source.relative_to(PACKAGE)
         place.parent.mkdir(exist_ok=True)
@@ -36,14 +36,12 @@ def package(tmp_path: Path) -> Path:
 
 
 def runs_sources(package: Path) -> bool:
-    """Whether what this process imports from there is looked for among the sources alone."""
+    """Return whether this process searches only the sources for imports from there."""
     finder = sys.path_importer_cache.pop(str(package / "protocol"), None)
     return isinstance(finder, FileFinder) and finder.find_spec("machine") is not None
 
 
-def test_without_extensions_the_sources_run_and_nothing_is_said(
-    package: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_extensions_the_sources_run_silently(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert not compiled.choose(package)
     assert capsys.readouterr().err == ""
 
@@ -54,14 +52,14 @@ def test_extensions_of_these_sources_run(package: Path) -> None:
     assert not runs_sources(package)
 
 
-def test_extensions_that_nobody_finished_do_not_run(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unfinished_extensions_do_not_run(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (package / "errors.cpython-311-x86_64-linux-gnu.so").touch()
     assert not compiled.choose(package)
     assert runs_sources(package)
     assert "tools/compile" in capsys.readouterr().err
 
 
-def test_after_an_edit_the_sources_run_and_it_is_said(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_after_an_edit_the_sources_run_with_a_notice(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
     compiled.write_stamp(package, compiled.digest(package))
     edited = package / "protocol" / "machine.py"
     edited.write_text(edited.read_text(encoding="utf-8") + "\n", encoding="utf-8")
@@ -70,7 +68,7 @@ def test_after_an_edit_the_sources_run_and_it_is_said(package: Path, capsys: pyt
     assert "tools/compile" in capsys.readouterr().err
 
 
-def test_who_asks_for_the_sources_gets_them(
+def test_the_sources_run_on_request(
     package: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     compiled.write_stamp(package, compiled.digest(package))
@@ -80,7 +78,7 @@ def test_who_asks_for_the_sources_gets_them(
     assert capsys.readouterr().err == ""
 
 
-def test_here_the_sources_run_and_in_a_process_of_its_own_what_is_current() -> None:
+def test_this_process_runs_the_sources_and_a_child_the_current_form() -> None:
     ask = "import hanse, hanse.protocol.machine as m; print(hanse.is_compiled, m.__file__.endswith('.py'))"
     assert not hanse.is_compiled
     is_current = compiled.is_current(PACKAGE)
@@ -88,7 +86,7 @@ def test_here_the_sources_run_and_in_a_process_of_its_own_what_is_current() -> N
     assert run("-c", ask, pure=True).split() == ["False", "True"]
 
 
-def test_both_forms_live_the_same_life() -> None:
+def test_both_forms_give_the_same_run() -> None:
     life = ("-m", "hanse", "sim", "run", "--brokers", "30", "--groups", "20", "--seed", "5", "--json")
     pure, other = (json.loads(run(*life, pure=pure)) for pure in (True, False))
     assert pure["trace_hash"] == other["trace_hash"]

@@ -38,7 +38,7 @@ def test_the_compose_file_has_the_services_and_variables_of_listing_3() -> None:
     assert "1883:1883" in services["broker"]["ports"]
 
 
-def test_the_names_in_its_urls_are_names_of_its_services() -> None:
+def test_hosts_in_the_compose_urls_are_its_services() -> None:
     services = compose()["services"]
     names = set(services)
     for service in services.values():
@@ -46,7 +46,7 @@ def test_the_names_in_its_urls_are_names_of_its_services() -> None:
     assert {"mongodb", "topology-manager", "mqtt-fed"} <= names
 
 
-def test_every_variable_of_the_manager_is_one_that_it_reads() -> None:
+def test_the_manager_reads_all_its_variables() -> None:
     known = {"HANSE_CONFIG"}
     for one in settings_of(ManagerSettings):
         known |= {one.variable, *one.spec.aliases}
@@ -57,7 +57,7 @@ def test_every_variable_of_the_manager_is_one_that_it_reads() -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.skipif(shutil.which("docker-compose") is None, reason="no docker-compose here (Debian: docker-compose)")
+@pytest.mark.skipif(shutil.which("docker-compose") is None, reason="docker-compose is missing (Debian: docker-compose)")
 def test_docker_compose_accepts_the_file() -> None:
     command = ["docker-compose", "-f", str(DEPLOY / "compose.yaml"), "config", "--quiet"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -72,7 +72,7 @@ def _unit(path: Path) -> configparser.ConfigParser:
 
 
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
-def test_the_units_run_without_rights_and_start_a_command_of_ours(path: Path) -> None:
+def test_the_units_run_without_privileges_and_start_a_hanse_command(path: Path) -> None:
     unit = _unit(path)
     assert unit["Service"]["ExecStart"].split()[:2] == ["/opt/hanse/bin/hanse", path.stem.removeprefix("hanse-")]
     assert unit["Service"]["NoNewPrivileges"] == "yes"
@@ -81,17 +81,19 @@ def test_the_units_run_without_rights_and_start_a_command_of_ours(path: Path) ->
 
 
 @pytest.mark.processes
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze here (Debian: systemd)")
+@pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed (Debian: systemd)"
+)
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
 def test_systemd_accepts_the_units(path: Path) -> None:
     command = ["systemd-analyze", "verify", "--man=no", str(path)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    # Whether /opt/hanse is installed here is not the unit's fault.
+    # /opt/hanse need not be installed on this machine.
     faults = [line for line in result.stderr.splitlines() if path.name in line and "is not executable" not in line]
     assert not faults
 
 
-def test_the_image_runs_as_nobody_special() -> None:
+def test_the_image_runs_as_an_unprivileged_user() -> None:
     lines = (DEPLOY / "Dockerfile").read_text(encoding="utf-8").splitlines()
     assert "USER hanse" in lines
     assert 'ENTRYPOINT ["hanse"]' in lines

@@ -1,4 +1,4 @@
-"""Addresses of HTTP services, read and refused."""
+"""Valid and refused addresses of HTTP services."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def test_an_address_is_read_with_its_port_and_path(url: str, expected: HttpAddre
     assert str(expected) == text
 
 
-def test_a_query_is_read_where_it_is_asked_for_and_never_shown() -> None:
+def test_a_query_is_read_if_accepted_and_never_shown() -> None:
     address = read("http://m:1/list?key=secret", takes_query=True)
     assert address == HttpAddress("m", 1, False, "/list", "key=secret")
     assert "secret" not in str(address)
@@ -46,7 +46,7 @@ def test_a_query_is_read_where_it_is_asked_for_and_never_shown() -> None:
         ("http://m/#secret", "has more than a host, a port and a path"),
     ],
 )
-def test_what_is_none_is_refused_with_what_to_write(url: str, words: str) -> None:
+def test_an_invalid_address_is_refused_with_the_expected_form(url: str, words: str) -> None:
     with pytest.raises(LocalError) as caught:
         read(url)
     assert str(caught.value).startswith("the address ")
@@ -55,7 +55,7 @@ def test_what_is_none_is_refused_with_what_to_write(url: str, words: str) -> Non
     assert "user" not in str(caught.value)
 
 
-def test_a_login_is_refused_also_where_a_query_is_not() -> None:
+def test_a_login_is_refused_even_if_a_query_is_accepted() -> None:
     with pytest.raises(LocalError) as caught:
         read("http://user:secret@m/?x", takes_query=True)
     assert "secret" not in str(caught.value)

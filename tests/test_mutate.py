@@ -1,4 +1,4 @@
-"""`tools/mutate` makes the changes that it says it makes, and notices both a test that fails and one that does not."""
+"""`tools/mutate` makes the changes that it lists, and detects both failing and passing tests."""
 
 import importlib.machinery
 import importlib.util
@@ -34,7 +34,7 @@ def mutate() -> Iterator[ModuleType]:
     del sys.modules["hanse_mutate"]
 
 
-def test_each_change_is_made_in_one_place_and_errors_are_left_alone(mutate: ModuleType) -> None:
+def test_each_change_affects_one_place_and_no_error_texts(mutate: ModuleType) -> None:
     changed = {
         (mutant.kind, line)
         for mutant in mutate.mutants_of("share.py", SOURCE)
@@ -55,7 +55,7 @@ def test_each_change_is_made_in_one_place_and_errors_are_left_alone(mutate: Modu
     }
 
 
-def test_mutants_of_the_tree_have_names_of_their_own_and_differ_from_their_source(mutate: ModuleType) -> None:
+def test_mutants_have_distinct_names_and_differ_from_their_source(mutate: ModuleType) -> None:
     mutants = mutate.all_mutants()
 
     assert len(mutants) > 3_000
@@ -73,7 +73,7 @@ def test_a_mutant_that_breaks_a_tested_rule_is_killed(mutate: ModuleType) -> Non
 
 
 @pytest.mark.slow
-def test_a_mutant_of_something_untested_survives(mutate: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mutant_of_untested_code_survives(mutate: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mutate, "TARGETS", (("protocol/identity.py", ("tests/protocol/test_grouping.py",)),))
     untested = [one for one in mutate.all_mutants() if one.kind == "no-value"][:1]
 

@@ -47,7 +47,7 @@ def write(tmp_path: Path, text: str) -> Path:
     return file
 
 
-def test_without_any_source_the_defaults_hold() -> None:
+def test_without_any_source_the_defaults_apply() -> None:
     assert read() == Harbour()
 
 
@@ -148,7 +148,7 @@ def test_a_bad_value_names_its_source_the_value_and_what_is_allowed(
         ("[harbour]\nname = 2\n", ["text"]),
         ("[harbour]\nberths = true\n", ["a whole number"]),
         ("[harbour]\nshare = true\n", ["a number"]),
-        ("[harbour]\ngoods = [1]\n", ["a list of texts"]),
+        ("[harbour]\ngoods = [1]\n", ["a list of strings"]),
         ("[harbour]\nis_open = 1\n", ["true or false"]),
     ],
 )
@@ -159,12 +159,12 @@ def test_a_bad_file_is_refused_with_its_name(tmp_path: Path, text: str, words: l
     assert all(word in str(caught.value) for word in [*words, str(file)]), caught.value
 
 
-def test_a_file_that_is_missing_is_refused(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LocalError, match="cannot be read"):
         read(file=tmp_path / "nothing.toml")
 
 
-def test_a_secret_is_not_shown_when_it_is_refused(tmp_path: Path) -> None:
+def test_a_refused_secret_is_not_shown(tmp_path: Path) -> None:
     with pytest.raises(LocalError) as caught:
         read(file=write(tmp_path, "[harbour]\npassword = 1234567\n"))
     assert "1234567" not in str(caught.value)
@@ -187,11 +187,11 @@ def test_two_commands_may_share_a_table(tmp_path: Path) -> None:
         read_settings(Pilot, section="harbour", file=file)
 
 
-def test_what_a_newer_manager_hands_out_beyond_the_known_is_skipped() -> None:
+def test_unknown_settings_from_a_newer_manager_are_skipped() -> None:
     assert read(handed_out={"berths": 7, "news": 1}).berths == 7
 
 
-def test_names_follow_from_the_field() -> None:
+def test_names_derive_from_the_field() -> None:
     by_field = {one.field: one for one in settings_of(Harbour)}
     assert by_field["interval_s"].name == "interval"
     assert by_field["is_open"].flag == "--is-open"
@@ -199,7 +199,7 @@ def test_names_follow_from_the_field() -> None:
 
 
 @given(st.integers(min_value=0, max_value=10**9))
-def test_a_duration_survives_writing_and_reading(milliseconds: int) -> None:
+def test_a_duration_is_read_back_as_written(milliseconds: int) -> None:
     duration_s = milliseconds / 1000
     assert parse_duration_s(format_duration(duration_s)) == pytest.approx(duration_s)
 
@@ -213,7 +213,7 @@ def test_any_text_is_a_duration_or_refused(text: str) -> None:
     assert value >= 0
 
 
-def test_flags_are_made_from_the_class() -> None:
+def test_flags_are_derived_from_the_class() -> None:
     app = typer.Typer()
     seen: list[object] = []
 
@@ -233,7 +233,7 @@ def test_flags_are_made_from_the_class() -> None:
     assert "--config" in help_text
 
 
-def test_a_bad_flag_is_refused_in_the_same_words() -> None:
+def test_a_bad_flag_gives_the_same_error() -> None:
     app = typer.Typer()
 
     @app.command()

@@ -1,7 +1,7 @@
 """The `hanse` command, also as `python -m hanse`.
 
-`hanse federator` runs for months on edge boxes and goes straight to its own entry: the command line's library alone
-would cost it a third of its memory. Help and everything else are `hanse.cli`'s.
+`hanse federator` runs for months on edge boxes and is started directly, because the command line's library alone would
+take a third of its memory. `hanse.cli` handles help and all other commands.
 """
 
 import sys
@@ -10,9 +10,9 @@ _HELP = {"--help", "--install-completion", "--show-completion"}
 
 
 def main() -> None:
-    """The console script."""
+    """Run the console script."""
     if sys.argv[1:2] == ["federator"] and _HELP.isdisjoint(sys.argv):
-        from hanse.federator.__main__ import main as run  # noqa: PLC0415 - only what the agent needs
+        from hanse.federator.__main__ import main as run  # noqa: PLC0415 - imports only what the agent needs
 
         del sys.argv[1]
         run()

@@ -1,11 +1,12 @@
-"""Which form of the hot path runs: the sources, or what mypyc made of them (`tools/compile`).
+"""Choice of the form in which the hot path runs: its sources, or the mypyc extensions from `tools/compile`.
 
 Rules:
 
-- The sources decide. Extensions stand beside them and are taken only while their stamp names these very sources; after
-  an edit the sources run, and a line on standard error says so.
-- `HANSE_PURE=1` runs the sources whatever there is: for tests that replace a method, and for who looks for a bug.
-- Both forms do the same. The tests run the sources in their own process and the extensions in those that they start.
+- The sources decide. Extensions are used only if their stamp matches the sources beside them. After an edit the sources
+  run, and a line on standard error says so.
+- `HANSE_PURE=1` always runs the sources: for tests that replace a method, and for debugging.
+- Both forms behave the same. The tests run the sources in their own process, and the extensions in the processes that
+  they start.
 """
 
 import hashlib
@@ -16,7 +17,7 @@ from pathlib import Path
 
 STAMP = ".compiled"
 
-# Whatever a publication passes, and what is derived from that. The rest would gain nothing.
+# Modules on the path of every publication, and their subclasses. Compiling the rest would gain nothing.
 _MQTT = (
     "connection",
     "counters",
@@ -53,7 +54,7 @@ _FEDERATOR = (
     "slots",
     "turns",
 )
-# What every step of a simulation passes: a seed takes 2.3 s of a processor, 3.4 s with the protocol alone compiled.
+# Modules used in every step of a simulation: a seed takes 2.3 s of CPU time, or 3.4 s if only the protocol is compiled.
 _SIM = (
     "checkers",
     "convergence",
@@ -70,7 +71,7 @@ _SIM = (
 
 
 def modules(package: Path) -> list[Path]:
-    """The sources that are compiled: the whole protocol, and of what drives it what is hot."""
+    """Return the sources that are compiled: the whole protocol, and the hot modules of its drivers."""
     protocol = sorted((package / "protocol").glob("*.py"))
     shells = {"mqtt": _MQTT, "federator": _FEDERATOR, "sim": _SIM}
     hot = [package / room / f"{name}.py" for room, names in shells.items() for name in names]
@@ -78,7 +79,7 @@ def modules(package: Path) -> list[Path]:
 
 
 def digest(package: Path) -> str:
-    """What names the sources of the extensions, and the interpreter that they are for."""
+    """Return a digest of the extensions' sources and of the interpreter for which they are compiled."""
     found = hashlib.sha256(sys.version.encode())
     for path in modules(package):
         found.update(path.read_bytes())
@@ -86,12 +87,12 @@ def digest(package: Path) -> str:
 
 
 def write_stamp(package: Path, named: str) -> None:
-    """The extensions that stand there are of the sources with this digest."""
+    """Record that the existing extensions were compiled from the sources with this digest."""
     (package / STAMP).write_text(named, encoding="utf-8")
 
 
 def is_current(package: Path) -> bool:
-    """Whether there are extensions of these sources."""
+    """Return whether extensions of these sources exist."""
     try:
         return (package / STAMP).read_text(encoding="utf-8") == digest(package)
     except OSError:
@@ -99,15 +100,15 @@ def is_current(package: Path) -> bool:
 
 
 def choose(package: Path) -> bool:
-    """Let this process import the right form; whether that is the compiled one."""
+    """Make this process import the right form; return True for the compiled one."""
     if not any(package.glob("*.so")) and not (package / STAMP).exists():
         return False
     if not os.environ.get("HANSE_PURE"):
         if is_current(package):
             return True
         print(
-            f"hanse: the extensions in {package} are not of the sources beside them, which run instead; "
-            "`tools/compile` makes new ones.",
+            f"hanse: the extensions in {package} do not match the sources beside them, which run instead; "
+            "`tools/compile` builds new ones.",
             file=sys.stderr,
         )
     for directory in {path.parent for path in modules(package)}:

@@ -1,20 +1,20 @@
-"""The three kinds of error, told apart by who has to act.
+"""The three kinds of error, distinguished by who must act.
 
-A message says what was seen, what was expected and what to do; never a secret, never a payload.
+A message says what was seen, what was expected and what to do. It never contains a secret or a payload.
 """
 
 
 class HanseError(Exception):
-    """Anything that Hanse raises on purpose."""
+    """Base class of all errors that Hanse raises intentionally."""
 
 
 class LocalError(HanseError):
-    """The caller or the operator broke a rule: raise, stop, say what to do."""
+    """Violation of a rule by the caller or the operator: raise, stop, say what to do."""
 
 
 class RemoteError(HanseError):
-    """A peer or a client broke a rule: count, drop, go on."""
+    """Violation of a rule by a peer or a client: count it, drop it, continue."""
 
 
 class Unavailable(HanseError):  # noqa: N818 - the name is the state, as in "503 Service Unavailable"
-    """It may work later: back off and try again."""
+    """Temporary condition: back off and retry."""

@@ -1,4 +1,4 @@
-"""Addresses of HTTP services as operators write them: http://HOST:PORT and https://HOST:PORT, with a path at most."""
+"""Addresses of HTTP services as operators write them: http://HOST:PORT or https://HOST:PORT, with at most a path."""
 
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -11,7 +11,7 @@ _PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, slots=True)
 class HttpAddress:
-    """Where a service is. Its text is what may be shown: it has no query, which may hold a key."""
+    """Address of a service. Its text is safe to show: it omits the query, which may contain a key."""
 
     host: str
     port: int
@@ -25,16 +25,16 @@ class HttpAddress:
 
 
 def parse(url: str, whose: str, expected: str, *, takes_query: bool = False) -> HttpAddress:
-    """An address from its text.
+    """Parse an address.
 
     Args:
         url: the text.
-        whose: how an error names it, as in "the manager's address".
-        expected: what an error asks for, as in "write http://HOST:PORT".
-        takes_query: whether it may have a query.
+        whose: the name of the address in errors, such as "the manager's address".
+        expected: the instruction in errors, such as "write http://HOST:PORT".
+        takes_query: accept a query.
 
     Raises:
-        LocalError: it is none, or holds a login; what may be a password is not shown.
+        LocalError: the address is invalid or contains a login; a possible password is not shown.
     """
     shown = f"{whose} {url.rsplit('@', 1)[-1][:_SHOWN_CHARACTERS_MAX]!r}"
     try:

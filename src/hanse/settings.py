@@ -1,18 +1,19 @@
-"""Settings: one name each, read from flags, the environment, a TOML file, and what somebody else hands out.
+"""Settings with one name each, read from flags, the environment, a TOML file, and values that the manager hands out.
 
-A command's settings are a frozen dataclass whose fields are made with `setting` or `duration`. The field's name is
-the setting's only name, written three ways: `x_y` in TOML (under the command's table), `HANSE_X_Y` in the
-environment, `--x-y` as a flag. A duration's field ends in `_s`, its setting does not: `probe_timeout_s` is read
-from `probe_timeout = "500ms"`.
+A command's settings are a frozen dataclass whose fields are created with `setting` or `duration`. The field's name is
+the setting's only name, written in three ways: `x_y` in TOML (under the command's table), `HANSE_X_Y` in the
+environment, `--x-y` as a flag. A duration's field ends in `_s`, its setting does not: `probe_timeout_s` is read from
+`probe_timeout = "500ms"`.
 
 Rules:
 
-1. A flag wins over the environment, that over the file, that over what was handed out, that over the default.
-2. `HANSE_X_Y` wins over an alias (the papers' names, such as `TOP_MAX_REDUNDANCY`). An empty variable is not set.
-3. Whatever is wrong is a `LocalError` that names the source, the value and what is allowed. Values of secret
-   settings are never shown.
-4. Nothing is ignored in silence: an unknown name in the file or in the environment is refused, with the nearest
-   known name beside it. (In what is handed out it is skipped: an older agent must live with a newer manager.)
+1. The precedence is: flag, environment, file, handed-out value, default.
+2. `HANSE_X_Y` takes precedence over an alias (the papers' names, such as `TOP_MAX_REDUNDANCY`). An empty variable
+   counts as not set.
+3. Any mistake raises a `LocalError` that names the source, the value and the allowed values. Values of secret settings
+   are never shown.
+4. Nothing is ignored silently: an unknown name in the file or in the environment is refused, with the nearest known
+   name. Unknown handed-out names are skipped, because an older agent must work with a newer manager.
 """
 
 import dataclasses
@@ -42,7 +43,7 @@ _METADATA = "hanse"
 
 
 def parse_duration_s(text: str) -> float:
-    """Seconds in `500ms`, `2s`, `1m` or `1h`; a ValueError says what is allowed."""
+    """Convert `500ms`, `2s`, `1m` or `1h` to seconds; a ValueError says what is allowed."""
     match = _DURATION.fullmatch(text.strip())
     if match is None:
         raise ValueError("a number and a unit: 500ms, 2s, 1m or 1h")
@@ -50,13 +51,13 @@ def parse_duration_s(text: str) -> float:
 
 
 def format_duration(duration_s: float) -> str:
-    """The text that `parse_duration_s` reads back: whole seconds as `2s`, finer ones in `ms`."""
+    """Return the text that `parse_duration_s` reads back: whole seconds as `2s`, fractions in `ms`."""
     return f"{duration_s:.0f}s" if duration_s == int(duration_s) else f"{duration_s * 1000:.10g}ms"
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What a setting allows, beside its type."""
+    """Constraints of a setting besides its type."""
 
     help: str
     is_duration: bool = False
@@ -70,7 +71,7 @@ class Spec:
 
 def setting(
     default: T,
-    help: str,  # noqa: A002 - the word that typer and argparse use for it
+    help: str,  # noqa: A002 - the name that typer and argparse use for it
     *,
     aliases: Collection[str] = (),
     minimum: float | None = None,
@@ -79,7 +80,7 @@ def setting(
     is_secret: bool = False,
     check: Callable[[Any], str | None] | None = None,
 ) -> T:
-    """A field of a settings class. `check` returns what is allowed when it refuses the value, else None."""
+    """Define a field of a settings class; `check` returns the allowed values if it refuses the value, else None."""
     spec = Spec(help, False, tuple(aliases), minimum, maximum, tuple(choices), is_secret, check)
     return dataclasses.field(default=default, metadata={_METADATA: spec})
 
@@ -92,7 +93,7 @@ def duration(
     minimum_s: float = 0.0,
     maximum_s: float | None = None,
 ) -> float:
-    """A field in seconds, written as `500ms`, `2s`, `1m` or `1h` by people. Its name ends in `_s`."""
+    """Define a field in seconds, which people write as `500ms`, `2s`, `1m` or `1h`; its name ends in `_s`."""
     spec = Spec(help, True, tuple(aliases), minimum_s, maximum_s)
     return dataclasses.field(default=default_s, metadata={_METADATA: spec})
 
@@ -110,7 +111,7 @@ class Setting:
 
     @property
     def variable(self) -> str:
-        """Its environment variable."""
+        """Name of its environment variable."""
         return PREFIX + self.name.upper()
 
     @property
@@ -120,7 +121,7 @@ class Setting:
 
 
 def settings_of(cls: type) -> tuple[Setting, ...]:
-    """The settings of a class, in the order of its fields."""
+    """Return the settings of a class, in the order of its fields."""
     hints = typing.get_type_hints(cls)
     return tuple(
         _describe(field, hints[field.name]) for field in dataclasses.fields(cls) if _METADATA in field.metadata
@@ -151,19 +152,19 @@ def read_settings(
     handed_out: Mapping[str, object] | None = None,
     others: type | None = None,
 ) -> T:
-    """The settings of `cls` from all sources.
+    """Read the settings of `cls` from all sources.
 
     Args:
-        cls: A dataclass whose fields are made with `setting` and `duration`.
-        section: The TOML table to read, by convention the command's word.
+        cls: A dataclass whose fields are created with `setting` and `duration`.
+        section: The TOML table to read, by convention the name of the command.
         flags: Name to value; None means that the flag was not given.
         environment: Usually `os.environ`.
-        file: A TOML file; `HANSE_CONFIG` names one when this is None.
-        handed_out: Name to value as the manager gives them.
-        others: Another settings class that shares the table; its names are no typing errors here.
+        file: A TOML file; if this is None, `HANSE_CONFIG` may name one.
+        handed_out: Name to value, as handed out by the manager.
+        others: Another settings class that shares the table; its names are accepted in the file.
 
     Raises:
-        LocalError: With the source, the value and what is allowed.
+        LocalError: A value or a name is wrong; the message names the source, the value and the allowed values.
     """
     known = {one.name: one for one in settings_of(cls)}
     environment = environment or {}
@@ -194,7 +195,7 @@ def _find(
     file: Path | None,
     section: str,
 ) -> tuple[str, object] | None:
-    """Rule 1: the first source that has it, as (how to name the source, raw value)."""
+    """Return the first source that has the setting, as (name of the source, raw value), by rule 1."""
     if flags.get(one.name) is not None:
         return one.flag, flags[one.name]
     for variable in (one.variable, *one.spec.aliases):
@@ -211,12 +212,12 @@ def _read_table(file: Path, section: str) -> Mapping[str, object]:
     try:
         document = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise LocalError(f"{file}: cannot be read ({error.strerror}); name a readable TOML file.") from error
-    except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, a number without end, brackets without end
+        raise LocalError(f"{file}: cannot be read ({error.strerror}); give a readable TOML file.") from error
+    except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, an endless number, unclosed brackets
         raise LocalError(f"{file}: not TOML ({error}).") from error
     loose = sorted(name for name, value in document.items() if not isinstance(value, dict))
     if loose:
-        raise LocalError(f"{file}: {loose[0]!r} stands outside a table; settings belong under [{section}].")
+        raise LocalError(f"{file}: {loose[0]!r} is outside a table; settings belong under [{section}].")
     table: Mapping[str, object] = document.get(section, {})
     return table
 
@@ -226,7 +227,7 @@ def _refuse_unknown_variables(known: Iterable[Setting], environment: Mapping[str
     for variable in sorted(environment):
         if variable.startswith(PREFIX) and variable not in mine:
             near = difflib.get_close_matches(variable, mine, 1, 0.85)
-            # A variable of another command is no error; one letter away from ours it is a typing error.
+            # Variables of other commands are allowed, but one that nearly equals one of ours is a typing error.
             if near:
                 raise LocalError(f"{variable}: no such setting. Did you mean {near[0]}?")
 
@@ -260,7 +261,7 @@ def _parse(one: Setting, raw: object) -> object:
     if one.kind is tuple:
         return _parse_list(raw)
     if not isinstance(raw, str | Path):
-        raise ValueError("text")  # noqa: TRY004 - one kind of refusal, turned into a LocalError above
+        raise ValueError("text")  # noqa: TRY004 - one kind of refusal, converted to a LocalError above
     if one.kind is Path:
         return Path(raw)
     return str(raw)
@@ -299,7 +300,7 @@ def _parse_list(raw: object) -> tuple[str, ...]:
         return tuple(part.strip() for part in raw.split(",") if part.strip())
     if isinstance(raw, list | tuple) and all(isinstance(part, str) for part in raw):
         return tuple(raw)
-    raise ValueError("a list of texts, or one text with commas")
+    raise ValueError("a list of strings, or one string with commas")
 
 
 def _check(spec: Spec, value: object) -> None:

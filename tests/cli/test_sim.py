@@ -40,7 +40,7 @@ def test_seeds_prints_its_counts() -> None:
     assert body["seeds"][0]["trace_hash"]
     text = call("seeds", "--count", "1", "--first", "5", "--brokers", "4", "--processes", "1")
     assert "seed 5: " in text
-    assert "1 of 1 seeds kept every guarantee" in text
+    assert "1 of 1 seeds kept every promise" in text
 
 
 def test_failed_seeds_are_printed_with_the_command_to_reproduce_them() -> None:

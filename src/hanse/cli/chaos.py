@@ -96,7 +96,7 @@ def chaos(
         typer.echo(json.dumps({"held": held, "rounds": [result.to_json() for result in runner.results]}, indent=2))
     else:
         broken = sum(not result.held for result in runner.results)
-        typer.echo(f"{len(runner.results)} rounds, {broken} of them broke a guarantee.")
+        typer.echo(f"{len(runner.results)} rounds, {broken} of them broke a promise.")
     if runner.kept is not None and not held:
         typer.echo(f"The files of the federation are kept below {runner.kept}.", err=True)
     if not held:

@@ -93,7 +93,7 @@ def seeds_command(
     processes: Annotated[int, typer.Option(help="Number of processes; 0 means one per CPU.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
-    """Run complete simulated runs, with faults on and then off, and check every guarantee at every step."""
+    """Run complete simulated runs, with faults on and then off, and check every promise at every step."""
     profile = SeedProfile(
         brokers=brokers, degree=degree, overlay=overlay, has_faults=faults, is_wire=wire, redundancy=redundancy
     )
@@ -109,7 +109,7 @@ def seeds_command(
         body = {"failed": failed, **totals(results), "seeds": [dataclasses.asdict(result) for result in results]}
         typer.echo(json.dumps(body))
     else:
-        typer.echo(f"{count - len(failed)} of {count} seeds kept every guarantee: {totals(results)}")
+        typer.echo(f"{count - len(failed)} of {count} seeds kept every promise: {totals(results)}")
     if failed:
         raise typer.Exit(1)
 
