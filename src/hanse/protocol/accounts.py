@@ -1,18 +1,18 @@
-"""The accounts of one federator: what became of the publications of each origin and epoch, group by group.
+"""The accounts of one federator: the outcome of publications, per origin, epoch and group.
 
-A measure is one of `MEASURES`. A publication is counted when it comes (`published` by the host's clients, `received`
-from a neighbour), and again for all that becomes of it: `forwarded` to each neighbour, `queued`, `parked`, `unwanted`
-(nobody here or beyond wants it any more), `duplicate`, `delivered`, `merged` (it was delivered before, for another of
-its groups), `dropped:<reason>`. `balance` puts the accounts of all federators together.
+A measure is one of `MEASURES`. A publication is counted when it arrives (`published` by the host broker's clients, or
+`received` from a neighbour), and again for each of its outcomes: `forwarded` to a neighbour, `queued`, `parked`,
+`unwanted` (nobody here or beyond wants it any more), `duplicate`, `delivered`, `merged` (delivered before for another
+of its groups), `dropped:<reason>`. `balance` combines the accounts of all federators.
 
 The rules:
 
-- The data path pays at most one lookup a run, nothing a message: what happens to a run follows from its *way* (where
-  it came from, where its plan sends it), so a use of the way is all that is counted. What was forwarded to whom is
-  worked out when somebody asks. What takes another course than its plan (a copy, a drop) is counted by `count`.
-- Accounts outlive plans: the same way is the same account after every change of the meshes.
-- The table is bounded. Beyond `ACCOUNTS_MAX` new accounts are kept together under `OTHER_GROUPS`; beyond twice that
-  they are only counted in `folded`, and the balance says that it is incomplete.
+- The data path pays at most one lookup per run and nothing per message. The outcome of a run follows from its `Way`
+  (where it came from and where its plan sends it), so only the uses of each `Way` are counted. Which neighbour got what
+  is computed when somebody asks. Outcomes that differ from the plan (a duplicate, a drop) are counted by `count`.
+- Accounts outlive plans: an equal `Way` is the same account after every change of the meshes.
+- The table is bounded. Beyond `ACCOUNTS_MAX`, new accounts are combined under `OTHER_GROUPS`. Beyond twice that, they
+  are only counted in `folded`, and the balance reports that it is incomplete.
 """
 
 from collections.abc import Iterable
@@ -20,11 +20,11 @@ from typing import NamedTuple
 
 from hanse.protocol.messages import HOST, Run
 
-# About 300 bytes each. Precedent: the same number of flows was kept for telemetry.
+# About 300 bytes each. Telemetry kept the same number of flows before.
 ACCOUNTS_MAX = 100_000
 OTHER_GROUPS = ("(other)",)
 
-# A source beside the host's clients and the neighbours: a piece of a run that was counted when it came.
+# A source besides the host broker's clients and the neighbours: a piece of a run that was counted on arrival.
 PIECE = -9
 
 DROPPED = "dropped:"
@@ -51,18 +51,18 @@ MEASURES = {
     f"{DROPPED}link": "the link was down or full",
 }
 
-# What telemetry has a word for (`telemetry.contracts.FLOW_MEASURES`), beside drops.
+# Measures that telemetry reports by the same name (`telemetry.contracts.FLOW_MEASURES`), besides drops.
 TOLD = frozenset({"published", "forwarded", "delivered", "duplicate"})
 
 Groups = tuple[str, ...]
-# Whose publications: origin and epoch.
+# Origin and epoch of publications.
 Stream = tuple[int, int]
-# Publications, bytes of their packets, and when the first was counted.
+# Number of publications, bytes of their packets, and when the first one was counted.
 Use = list[float]
 
 
 class Way(NamedTuple):
-    """What happens to a run, as its plan has it."""
+    """The source of a run and its destinations, as its plan has them."""
 
     source: int
     groups: Groups
@@ -72,7 +72,7 @@ class Way(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One account: `neighbour` is -1 where none is meant, `since` when counting began, in the clock of `now`."""
+    """One account. `neighbour` is -1 if the measure has none; `since` is when counting began, on the clock of `now`."""
 
     measure: str
     origin: int
@@ -88,10 +88,10 @@ _Key = tuple[str, int, int, Groups, int]
 
 
 class Accounts:
-    """The table.
+    """Table of accounts.
 
     Attributes:
-        now: the time of the last batch; who reads `Row.since` knows the clock.
+        now: Time of the last batch, on the clock that `Row.since` uses.
     """
 
     def __init__(self) -> None:
@@ -103,11 +103,11 @@ class Accounts:
 
     @property
     def folded(self) -> int:
-        """Publications that found no account of their own, nor one under `OTHER_GROUPS`."""
+        """Publications that were counted neither in an account of their own nor under `OTHER_GROUPS`."""
         return int(self._folded[0])
 
     def uses(self, way: Way) -> dict[Stream, Use]:
-        """The uses of a way by stream; `begin` makes one that is missing."""
+        """Return the uses of a way, per stream. Use `begin` for a stream that is missing."""
         uses = self._ways.get(way)
         if uses is None:
             if not self._has_room():
@@ -117,7 +117,7 @@ class Accounts:
         return uses
 
     def begin(self, uses: dict[Stream, Use], way: Way, stream: Stream) -> Use:
-        """The account for a stream that is not yet among the uses of its way, to be added to."""
+        """Return a new account, to be added to, for a stream that is missing among the uses of its way."""
         if self._size < ACCOUNTS_MAX:
             self._size += 1
             use = uses[stream] = [0, 0, self.now]
@@ -136,7 +136,7 @@ class Accounts:
         return use
 
     def use(self, way: Way, run: Run) -> None:
-        """A run went its way, off the hot path."""
+        """Count a run that took its planned way. Not for the hot path."""
         stream = run.origin, run.epoch
         uses = self.uses(way)
         use = uses.get(stream) or self.begin(uses, way, stream)
@@ -144,7 +144,7 @@ class Accounts:
         use[1] += len(run.body)
 
     def count(self, measure: str, run: Run, groups: Groups | None = None, *, neighbour: int = -1) -> None:
-        """Something else became of a run, or of those of its groups that are named."""
+        """Count another outcome of a run, for all of its groups or for those given."""
         self.add(
             measure,
             (run.origin, run.epoch),
@@ -155,7 +155,7 @@ class Accounts:
         )
 
     def add(self, measure: str, stream: Stream, groups: Groups, count: int, size: int, *, neighbour: int = -1) -> None:
-        """Add to an account by its name."""
+        """Add to the account with this name."""
         key = (measure, *stream, groups, neighbour)
         use = self._others.get(key)
         if use is None:
@@ -172,7 +172,7 @@ class Accounts:
         use[1] += size
 
     def rows(self) -> list[Row]:
-        """All accounts that are not empty, sorted."""
+        """Return all accounts that are not empty, sorted."""
         table: dict[_Key, Use] = {}
         for way, uses in self._ways.items():
             for stream, use in uses.items():
@@ -184,7 +184,10 @@ class Accounts:
         return [Row(*key, int(use[0]), int(use[1]), use[2]) for key, use in sorted(table.items())]
 
     def flows(self) -> dict[tuple[str, int, Groups], list[int]]:
-        """What telemetry tells, by measure, origin and groups: published, forwarded, delivered, duplicate, dropped."""
+        """Return the flows for telemetry by measure, origin and groups.
+
+        Measures: published, forwarded, delivered, duplicate, dropped.
+        """
         flows: dict[tuple[str, int, Groups], list[int]] = {}
         for row in self.rows():
             if row.measure in TOLD or row.measure.startswith(DROPPED):
@@ -198,13 +201,13 @@ class Accounts:
 
 
 def _folded(way: Way) -> Way:
-    """The same links, whatever the groups: the balance of a link stays whole."""
+    """Replace the groups and keep the neighbours, so that the balance of each link stays exact."""
     hops = tuple((neighbour, OTHER_GROUPS) for neighbour, _ in way.hops)
     return Way(way.source, OTHER_GROUPS, hops, way.is_local, OTHER_GROUPS if way.blocked else ())
 
 
 def _outcomes(way: Way) -> Iterable[tuple[str, Groups, int]]:
-    """Measure, groups and neighbour of all that a use of the way means."""
+    """Yield measure, groups and neighbour for each outcome that one use of the way stands for."""
     if way.source == HOST:
         yield "published", way.groups, -1
     elif way.source >= 0:

@@ -1,15 +1,16 @@
-"""The accounts of all federators put together: for each origin and group, did all that was published arrive?
+"""The accounts of all federators combined: for each origin and group, did everything that was published arrive?
 
 For each destination with interest in the group:
 
     missing     = published - (delivered + merged + what the destination itself kept out)
     unexplained = missing - (what others dropped, could not send, hold back, or sent over a link that lost it)
 
-but never below 0: what is dropped on one of two ways has usually arrived by the other, and explains nothing then. When
-the traffic rests, `unexplained` must be 0.
+but never below 0: a publication that is dropped on one of two routes has usually arrived by the other, and its drop
+explains nothing then. When the traffic rests, `unexplained` must be 0.
 
-What makes a comparison impossible is said instead of a number: a destination whose interest, or life, began after the
-origin began to count. An origin's former life took its count with it; what others hold of it is left out.
+Where a comparison is impossible, the result gives the reason in place of a number: a destination may have restarted, or
+its interest may have begun, after the origin began to count. The counts of an origin's former run are lost with it, so
+what others hold of that run is left out.
 """
 
 from collections import Counter, defaultdict
@@ -19,7 +20,7 @@ from dataclasses import dataclass, field
 from hanse.protocol.accounts import DROPPED, OTHER_GROUPS, Row
 from hanse.protocol.topics import TELEMETRY_PREFIX
 
-# Drops that concern the destination's own broker; all others can keep a publication from anybody further on.
+# Drops that concern the destination's own broker. Any other drop can keep a publication from federators further on.
 LOCAL_DROPS = frozenset({f"{DROPPED}{reason}" for reason in ("import", "echo", "host")})
 INTERNAL_PREFIX = "$hanse/"
 
@@ -29,14 +30,14 @@ Name = tuple[int, int, str]
 
 @dataclass(frozen=True, slots=True)
 class Books:
-    """What one federator tells of its accounts. Times are by one clock for all.
+    """The accounts that one federator reports. All times are on one clock.
 
     Attributes:
-        started: when it began to count.
-        interest: the groups that its clients want, and since when.
-        rows: its accounts.
-        waiting: what it holds back now, as rows of the measure `waiting`.
-        left_off: accounts that were left off, or publications that found none: the balance is then incomplete.
+        started: When the federator began to count.
+        interest: The groups that its clients want, and since when.
+        rows: Its accounts.
+        waiting: The publications that it holds back now, as rows of the measure `waiting`.
+        left_off: Accounts that were left off, or publications that found none. The balance is complete only if 0.
     """
 
     identity: int
@@ -49,37 +50,40 @@ class Books:
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """What became of an origin's publications in one group at one broker with interest in it."""
+    """Outcome of an origin's publications in one group, at one broker with interest in the group."""
 
     federator: int
     delivered: int
     merged: int
     duplicates: int
     dropped: dict[str, int]
-    # Negative where more was delivered than published: repeats at QoS 1.
+    # Negative if more was delivered than published, because of repeats at QoS 1.
     missing: int
-    # None where it cannot be told, and why.
+    # None if it cannot be told; `why` then gives the reason.
     unexplained: int | None
     why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """One origin's publications in one group, in one epoch of it."""
+    """One origin's publications in one group and one epoch."""
 
     origin: int
     epoch: int
     group: str
     published: int
     waiting: int
-    # By reason, wherever it happened on the way.
+    # By reason, at any federator or link on the route.
     lost_on_the_way: dict[str, int]
     destinations: tuple[Destination, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class LinkAccount:
-    """One link in one direction; `lost` is what was sent and not received, None where it cannot be told, and why."""
+    """One link in one direction.
+
+    `lost` is what was sent and not received, or None with a reason if it cannot be told.
+    """
 
     source: int
     target: int
@@ -91,7 +95,7 @@ class LinkAccount:
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """The whole."""
+    """Balance of a whole federation."""
 
     accounts: tuple[Account, ...]
     links: tuple[LinkAccount, ...]
@@ -104,7 +108,7 @@ class Balance:
 
 
 class _Sums:
-    """All rows of all books, added up in the ways that the balance needs."""
+    """Sums over all rows of all books, as the balance needs them."""
 
     def __init__(self, books: Iterable[Books]) -> None:
         self.published: Counter[Name] = Counter()
@@ -113,7 +117,7 @@ class _Sums:
         self.here: defaultdict[tuple[int, Name], Counter[str]] = defaultdict(Counter)
         self.waiting: Counter[Name] = Counter()
         self.lost: defaultdict[Name, Counter[str]] = defaultdict(Counter)
-        # (source, target, name): sent less received. And by link: sent, received, and since when either was counted.
+        # (source, target, name): sent minus received. And per link: sent, received, and since when either was counted.
         self.under_way: Counter[tuple[int, int, Name]] = Counter()
         self.sent: Counter[tuple[int, int]] = Counter()
         self.received: Counter[tuple[int, int]] = Counter()
@@ -146,7 +150,7 @@ class _Sums:
             link, count = (row.neighbour, identity), -row.publications
             self.received[link] += row.publications
         else:
-            # What the link refused, and what waits for it, was counted as forwarded before.
+            # What the link refused and what waits for the link was counted as forwarded before.
             link, count = (identity, row.neighbour), row.publications * (1 if row.measure == "forwarded" else -1)
             self.sent[link] += count
         self.counted_since[link] = min(row.since, self.counted_since.get(link, row.since))
@@ -155,7 +159,7 @@ class _Sums:
 
 
 def balance(books: Sequence[Books]) -> Balance:
-    """The balance of a federation, from the books of all that answered."""
+    """Return the balance of a federation from the books of all federators that answered."""
     sums = _Sums(books)
     accounts = [_account(sums, books, name) for name in sorted(sums.published) if not is_internal(name[2])]
     started = {book.identity: book.started for book in books}
@@ -164,7 +168,7 @@ def balance(books: Sequence[Books]) -> Balance:
 
 
 def is_internal(group: str) -> bool:
-    """Whether a group is the federators' own, with no broker as its destination; or no group at all."""
+    """Return whether a group is internal, with no broker as its destination, or no group at all."""
     return group in OTHER_GROUPS or (group.startswith(INTERNAL_PREFIX) and not group.startswith(TELEMETRY_PREFIX))
 
 

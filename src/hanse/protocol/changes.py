@@ -1,10 +1,10 @@
-"""What one step has changed, and what is due later: the two things that all parts of a federator write to.
+"""The changes that one step has made and the alarms that are due later, to which all parts of a federator write.
 
 The rules:
 
-- A part that changes something notes it here and draws no conclusion for another part. `Machine` takes the notes
-  up, sorted, until none is left: what can reach the wire never depends on the order of a set.
-- Effects are in the order in which they were noted.
+- A part that changes something notes it here and draws no conclusion for another part. `Machine` takes the notes, in
+  sorted order, until none is left. So what can reach the wire never depends on the order of a set.
+- Effects are kept in the order in which they were noted.
 """
 
 import heapq
@@ -17,7 +17,7 @@ from hanse.protocol.messages import Key
 
 
 class Changes:
-    """What is dirty, what is to be done, and what was counted."""
+    """Dirty state, pending effects and counters of one step."""
 
     __slots__ = (
         "claims",
@@ -33,38 +33,38 @@ class Changes:
     )
 
     def __init__(self) -> None:
-        # Cores to which the parents are to be chosen anew.
+        # Cores whose parents must be chosen anew.
         self.routes: set[int] = set()
-        # Groups whose core is to be decided anew.
+        # Groups whose core must be decided anew.
         self.groups: set[str] = set()
-        # Memberships that are to be placed anew.
+        # Memberships that must be placed anew.
         self.keys: set[Key] = set()
-        # Cores, and claim sets of cores, of which the neighbours are to hear at once (R28).
+        # Cores, and claim sets of cores, that the neighbours must hear about at once (R28).
         self.cores: set[int] = set()
         self.claims: set[int] = set()
-        # (neighbour, group) of mesh edges that are new: what was missed may come over them (R69).
+        # (neighbour, group) of new mesh edges, over which missed publications may come (R69).
         self.edges: set[tuple[int, str]] = set()
-        # Groups given up by their core, which had no members, while another core's mesh lives (R74).
+        # Groups that their core gave up without having members, while another core's mesh lives (R74).
         self.given_up: set[str] = set()
-        # Something that the data path's plans depend on.
+        # True after a change of anything that the plans of the data path depend on.
         self.is_table_changed = False
         self.effects: list[Effect] = []
-        # What happened, by name.
+        # Events, counted by name.
         self.counters: Counter[str] = Counter()
 
     def begin_step(self) -> list[Effect]:
-        """A new list, for the effects of the next step."""
+        """Start and return a new list for the effects of the next step."""
         self.effects = []
         return self.effects
 
     @property
     def is_unsettled(self) -> bool:
-        """Whether conclusions wait to be drawn."""
+        """Return whether noted changes still await conclusions."""
         return bool(self.routes or self.groups or self.keys)
 
     @property
     def is_clean(self) -> bool:
-        """Whether the step so far has left nothing to conclude, to say or to do."""
+        """Return whether the step has so far left nothing to conclude, to send or to do."""
         return not (
             self.routes
             or self.groups
@@ -77,33 +77,33 @@ class Changes:
         )
 
     def take_routes(self) -> list[int]:
-        """The cores whose parents are to be chosen anew; they are clean with this."""
+        """Return the cores whose parents must be chosen anew, and mark them clean."""
         routes, self.routes = self.routes, set()
         return sorted(routes)
 
     def take_groups(self) -> list[str]:
-        """The groups that are to be decided anew; they are clean with this."""
+        """Return the groups that must be decided anew, and mark them clean."""
         groups, self.groups = self.groups, set()
         return sorted(groups)
 
     def take_edges(self) -> list[tuple[int, str]]:
-        """The mesh edges that are new; they are old with this."""
+        """Return the new mesh edges, and mark them as known."""
         edges, self.edges = self.edges, set()
         return sorted(edges)
 
     def take_given_up(self) -> list[str]:
-        """The groups that were given up; they are with this."""
+        """Return the groups that were given up since the last call."""
         groups, self.given_up = self.given_up, set()
         return sorted(groups)
 
     def take_keys(self) -> list[Key]:
-        """The memberships that are to be placed anew; they are clean with this."""
+        """Return the memberships that must be placed anew, and mark them clean."""
         keys, self.keys = self.keys, set()
         return sorted(keys)
 
 
 class Due(IntEnum):
-    """What an alarm is for. At one moment they ring in this order."""
+    """Purpose of an alarm. Alarms of the same moment ring in this order."""
 
     CORE_LOST = 0
     CLAIM = 1
@@ -112,7 +112,7 @@ class Due(IntEnum):
 
 
 class Alarms:
-    """When something is due: the rounds, and single things in between. An alarm that is out of date does no harm."""
+    """The rounds, and single alarms between them. An alarm that is out of date does no harm."""
 
     __slots__ = ("_heap", "_interval_s", "next_round_at")
 
@@ -122,18 +122,18 @@ class Alarms:
         self.next_round_at = now + interval_s
 
     def set(self, at: float, due: Due, core: int, group: str = "") -> None:
-        """Have something looked at, no earlier than `at`."""
+        """Schedule a look at something, no earlier than `at`."""
         heapq.heappush(self._heap, (at, due, core, group))
 
     def ring(self, now: float) -> Iterator[tuple[Due, int, str]]:
-        """What is due by now."""
+        """Yield the alarms that are due by now."""
         while self._heap and self._heap[0][0] <= now:
             yield heapq.heappop(self._heap)[1:]
 
     def begin_round(self, now: float) -> None:
-        """The round is due: when the next one is."""
+        """Schedule the next round, because this one begins now."""
         self.next_round_at += self._interval_s
-        if self.next_round_at <= now:  # we were stopped for a while: one round is enough
+        if self.next_round_at <= now:  # the process was stopped for a while: one round is enough
             self.next_round_at = now + self._interval_s
 
     @property

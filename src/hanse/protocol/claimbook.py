@@ -1,11 +1,11 @@
-"""Who claims what: every core's claim set, the claimants of each group, and how claims are fetched and told on.
+"""The claim sets of all cores, the claimants of each group, and how claims are fetched and passed on.
 
 The rules (docs/protocol.md R18 to R22):
 
-- Changes are told at once to all neighbours and passed on once; what each neighbour has is noted with it.
-- Whoever is behind asks the neighbour that named the version, one request at a time.
-- The claimants of a group, and the index that matches topics, are always in step with the claim sets.
-- What a change of claims means for elections, ways and meshes is their business: they hear of it at once, through
+- A change is told to all neighbours at once and passed on once. What each neighbour has is noted with the neighbour.
+- A federator that is behind asks the neighbour that named the newer version, one request at a time.
+- The claimants of a group and the index that matches topics always agree with the claim sets.
+- What a change of claims means for elections, routes and meshes is decided there. They are told at once, through
   `ClaimWatchers`.
 """
 
@@ -21,23 +21,23 @@ from hanse.protocol.neighbour import Neighbour
 from hanse.protocol.settings import MANAGEMENT_GROUP, Settings
 from hanse.protocol.trie import FilterIndex, MatchCache
 
-# In the place of a core: somebody claimed the group before this federator restarted, or is about to. Never live.
+# In the place of a core: some federator claimed the group before this one restarted, or will claim it soon. Never live.
 REMEMBERED = -1
-# In the place of a grouping, with a withdrawal: others want the group, and one of them claims it or will.
+# In the place of a grouping, in a withdrawal: others want the group, and one of them claims it or will.
 LEFT_TO_OTHERS = "left"
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimWatchers:
-    """Who hears of changes while they are made.
+    """Callbacks that run while claims change.
 
     Attributes:
         claimed: A core's claim of a group stands.
         ended: A core's claim of a group is gone.
-        withdrawn: A core has said, now, that it gives a group up.
-        remembered: A group counts as claimed until then, although nobody is known to claim it.
+        withdrawn: A core has just said that it gives a group up.
+        remembered: A group counts as claimed until the given time, although no claimant is known.
         emptied: A core other than this federator claims nothing any longer.
-        fetched: A claim set that was being fetched is here, or is no longer waited for.
+        fetched: A claim set that was being fetched has arrived, or is no longer waited for.
     """
 
     claimed: Callable[[int, str], None]
@@ -52,8 +52,8 @@ class ClaimBook:
     """The claims of all cores, as known to one federator.
 
     Attributes:
-        own: This federator's claims, in its epoch.
-        sets: Core to its claims; others only read it.
+        own: This federator's claims, in its present epoch.
+        sets: Core to its claims. Other modules only read it.
     """
 
     def __init__(self, identity: int, epoch: int, settings: Settings, changes: Changes) -> None:
@@ -63,45 +63,46 @@ class ClaimBook:
         self.own = ClaimSet(identity, epoch, settings.claim_log_max)
         self.sets: dict[int, ClaimSet] = {identity: self.own}
         self._fetches: dict[int, Fetch] = {}
-        # Rounds for which we go on to announce ourselves although we claim nothing any longer.
+        # Rounds for which this federator still announces itself although it claims nothing any longer.
         self._empty_rounds = 0
-        # Group to the cores that claim it, sorted; others only read it. And the same groups for matching topics.
+        # Group to the cores that claim it, sorted. Other modules only read it. The index has the same groups for
+        # matching.
         self.cores_by_group: dict[str, tuple[int, ...]] = {}
         self._index = FilterIndex()
         self._matches = MatchCache(self._index)
         # Groups that count as claimed, and until when.
         self._remembered: dict[str, float] = {}
-        # Those of them that nobody was ever known to claim.
+        # Those of them for which no claimant was ever known.
         self._hearsay: set[str] = set()
         self._tell: ClaimWatchers
 
     def watch(self, watchers: ClaimWatchers) -> None:
-        """Say who is to hear of changes; before the first one."""
+        """Set the callbacks. Call this before the first change."""
         self._tell = watchers
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def claimants(self, group: str) -> tuple[int, ...]:
-        """The cores that claim a group, smaller ids first."""
+        """Return the cores that claim a group, smaller ids first."""
         return self.cores_by_group.get(group, ())
 
     def groups(self) -> KeysView[str]:
-        """The groups that anybody claims."""
+        """Return the groups that at least one core claims."""
         return self.cores_by_group.keys()
 
     def match(self, topic: str) -> tuple[str, ...]:
-        """The claimed groups that a topic belongs to (R42)."""
+        """Return the claimed groups that a topic belongs to (R42)."""
         return self._matches.match(topic)
 
     @property
     def is_fetching(self) -> bool:
-        """Whether claims are known to be missing and have been asked for."""
+        """Whether claims are known to be missing and have been requested."""
         return bool(self._fetches)
 
     # --- our own claims -----------------------------------------------------------------------------------------------
 
     def change_own(self, group: str, rank: int | None, *, is_wanted: bool = False) -> None:
-        """Claim a group, with a rank, or withdraw from it (None) and say whether others want it (R18, R21)."""
+        """Claim a group with a rank, or withdraw the claim (None) and say whether others want the group (R18, R21)."""
         changes = self._changes
         grouping = str(self._settings.grouping) if group == MANAGEMENT_GROUP and rank is not None else ""
         if is_wanted:
@@ -119,7 +120,7 @@ class ClaimBook:
         changes.effects.append(Emit(name, group=group, core=self._identity))
 
     def declare_empty(self) -> None:
-        """We were here before, and claim nothing now: whoever remembers a claim of ours is to forget it (R22)."""
+        """Tell neighbours that remember claims of this federator's former run that it claims nothing now (R22)."""
         if not self.own.version:
             self.own.change(ClaimChange(MANAGEMENT_GROUP, None))
             self._changes.claims.add(self._identity)
@@ -127,7 +128,7 @@ class ClaimBook:
             self._empty_rounds = self._settings.expiry_factor + 2
 
     def tell_ended(self, neighbour: Neighbour) -> None:
-        """Tell a neighbour that is new which cores claim nothing any longer: no announcement will (R22)."""
+        """Tell a new neighbour which cores claim nothing any longer, because no announcement will (R22)."""
         for core in sorted(self.sets):
             claims = self.sets[core]
             if claims.version and not claims.groups and len(neighbour.claim_parts) < self._settings.items_per_frame_max:
@@ -135,34 +136,34 @@ class ClaimBook:
 
     @property
     def is_announced(self) -> bool:
-        """Whether we are a core; or were one, and not everybody may have heard that we claim nothing now (R23, R24)."""
+        """Whether this federator is a core, or was one until so recently that others may not know (R23, R24)."""
         return bool(self.own.groups) or self._empty_rounds > 0
 
     def begin_epoch(self, epoch: int) -> None:
-        """Our own claims, as they are, under a new epoch of ours (R2)."""
+        """Move our own claims, unchanged, to a new epoch (R2)."""
         self.own.reset_epoch(epoch)
         self._changes.cores.add(self._identity)
 
     # --- what was claimed before a restart ----------------------------------------------------------------------------
 
     def remember(self, group: str, until: float) -> None:
-        """Somebody else claimed the group before we restarted, or will claim it now (R64)."""
+        """Count the group as claimed by somebody unknown, before our restart or very soon (R64)."""
         if group != MANAGEMENT_GROUP and self._record(REMEMBERED, group, is_claimed=True):
             self._remembered[group] = until
             self._tell.remembered(until, group)
 
     def remember_hearsay(self, group: str, until: float) -> None:
-        """A neighbour has sent publications of a group that we have not heard of: somebody claims it (R65)."""
+        """Count an unknown group as claimed, because a neighbour has sent publications of it (R65)."""
         if not self.claimants(group):
             self._hearsay.add(group)
             self.remember(group, until)
 
     def is_hearsay(self, group: str) -> bool:
-        """Whether a group counts as claimed only because a neighbour has sent publications of it."""
+        """Return whether a group counts as claimed only because a neighbour has sent publications of it."""
         return group in self._hearsay and self.claimants(group) == (REMEMBERED,)
 
     def forget_remembered(self, now: float, group: str) -> None:
-        """Who has not claimed the group again by now has had time to, unless it was given up once more since."""
+        """Stop counting a group as claimed when its time is over, unless it was given up once more since."""
         if self._remembered.get(group, math.inf) <= now:
             self._hearsay.discard(group)
             del self._remembered[group]
@@ -171,7 +172,7 @@ class ClaimBook:
     # --- the claims of others -----------------------------------------------------------------------------------------
 
     def on_delta(self, now: float, neighbour: Neighbour, delta: ClaimDelta) -> None:
-        """A neighbour tells changes of a core's claims."""
+        """Apply the changes of a core's claims that a neighbour tells, and pass them on."""
         core, epoch, start, changes = delta
         if core == self._identity:
             return
@@ -193,7 +194,7 @@ class ClaimBook:
         self._end_fetch(core)
 
     def ask(self, now: float, core: int, neighbour: Neighbour) -> None:
-        """Fetch the claims that we lack from the neighbour that named them, one request at a time (R19)."""
+        """Request the claims that we lack from the neighbour that named them, one request at a time (R19)."""
         fetch = self._fetches.get(core)
         if fetch is not None and now - fetch.asked_at < self._settings.announcement_interval_s:
             return
@@ -202,7 +203,7 @@ class ClaimBook:
         neighbour.claim_requests.append(ClaimRequest(core, epoch, version, -1, 0))
 
     def on_request(self, neighbour: Neighbour, request: ClaimRequest) -> None:
-        """A neighbour lacks claims: the changes while they are remembered, else the whole set in parts (R19)."""
+        """Send a neighbour the claims it lacks: the changes if they are remembered, else the set in parts (R19)."""
         claims = self.sets.get(request.core)
         if claims is None or (request.epoch, request.version) >= (claims.epoch, claims.version):
             return
@@ -214,7 +215,10 @@ class ClaimBook:
         neighbour.claim_parts.append(claims.part(request.snapshot_version, request.offset, limit))
 
     def on_part(self, now: float, neighbour: Neighbour, part: ClaimPart) -> None:
-        """A part of a whole set that we asked for, or a whole set unasked; the old one holds until it is whole."""
+        """Accept a requested part of a claim set, or a whole set that came unasked.
+
+        The old set holds until the new is whole.
+        """
         fetch = self._fetches.get(part.core)
         is_asked = fetch is not None and fetch.neighbour == neighbour.identity
         is_whole = part.offset == 0 and len(part.claims) == part.total and part.core != self._identity
@@ -254,10 +258,10 @@ class ClaimBook:
         self._end_fetch(part.core)
 
     def deltas_for(self, neighbour: Neighbour, cores: Iterable[int]) -> tuple[ClaimDelta, ...]:
-        """The claim changes that the neighbour has not been told, as far as they are remembered.
+        """Return the claim changes that the neighbour has not been told, as far as they are remembered.
 
-        Where they are not, because we fetched the whole set ourselves, the whole set goes to it unasked if it fits one
-        frame (R19): in a cold start that saves two of three frames.
+        If we fetched the whole set ourselves, we do not have the changes. Then the neighbour gets the whole set unasked
+        if it fits one frame (R19), which saves two of three frames in a cold start.
         """
         deltas = []
         limit = self._settings.items_per_frame_max
@@ -291,19 +295,19 @@ class ClaimBook:
     # --- forgetting ---------------------------------------------------------------------------------------------------
 
     def forget_core(self, core: int) -> None:
-        """The core has been gone for too long: so have its claims."""
+        """Drop the claims of a core that has been gone for too long."""
         claims = self.sets.pop(core, None)
         if claims is not None:
             for group in sorted(claims.groups):
                 self._record(core, group, is_claimed=False)
 
     def forget_neighbour(self, identity: int) -> None:
-        """What was asked of this neighbour will not come; the next that names a version is asked."""
+        """Drop the requests to this neighbour, so that the next neighbour that names a version is asked."""
         for core in [core for core, fetch in self._fetches.items() if fetch.neighbour == identity]:
             del self._fetches[core]
 
     def age(self, now: float) -> None:
-        """Once a round: a neighbour that does not answer is no longer waited for."""
+        """Age by one round: stop waiting for neighbours that do not answer."""
         self._empty_rounds = max(0, self._empty_rounds - 1)
         for core, fetch in list(self._fetches.items()):
             if now - fetch.asked_at >= self._settings.announcement_interval_s:
@@ -312,7 +316,7 @@ class ClaimBook:
     # --- keeping in step ----------------------------------------------------------------------------------------------
 
     def _standing(self, core: int) -> tuple[int, int]:
-        """The epoch and version that we have of a core's claims."""
+        """Return the epoch and version that we have of a core's claims."""
         claims = self.sets.get(core)
         return (claims.epoch, claims.version) if claims is not None else (0, 0)
 
@@ -328,18 +332,19 @@ class ClaimBook:
             self._tell.emptied(claims.core)
 
     def _outlive(self, now: float, core: int, group: str) -> None:
-        """A claim is gone, and nobody has said whether others want the group: one may be about to claim it (R21).
+        """End a claim, and count the group as claimed for a while if it has no other claimant (R21).
 
-        It has begun anew, or has told its whole set at once; the claim of its heir may come after it, by another way.
+        The core has begun a new epoch or has told its whole set at once, so nobody has said whether others want the
+        group. Its successor's claim may arrive later, by another route.
         """
         if self.claimants(group) == (core,):
             self.remember(group, now + self._settings.retention_s_max)
         self._record(core, group, is_claimed=False)
 
     def _record(self, core: int, group: str, *, is_claimed: bool) -> bool:
-        """Keep the group's claimants, and the index for matching, in step with the claim sets.
+        """Keep the claimants of a group and the matching index consistent with the claim sets.
 
-        False for one group too many: the caller must not keep it either.
+        Return False if the group exceeds `groups_max`. The caller must not keep it either.
         """
         cores = self.cores_by_group.get(group, ())
         if is_claimed:

@@ -1,17 +1,17 @@
-"""Which groups each core claims: one versioned set a core, told to everybody as deltas.
+"""The groups that each core claims: one versioned set per core, told to all federators as deltas.
 
 The rules (docs/protocol.md R18 to R20):
 
-- Only the core changes its set; each change is one version. A delta fits if it begins where we are.
-- Whoever is behind asks: it gets the changes it lacks while they are remembered, else the whole set in parts.
-- The old set holds until a new epoch's set is whole, so a core that restarts does not lose its groups meanwhile.
+- Only the core changes its set, and each change is one version. A delta fits if it begins where the receiver is.
+- A federator that is behind asks. It gets the changes it lacks if they are remembered, else the whole set in parts.
+- The old set holds until the set of a new epoch is whole, so a core that restarts does not lose its groups meanwhile.
 """
 
 from hanse.protocol.messages import ClaimChange, ClaimDelta, ClaimPart
 
 
 class ClaimSet:
-    """One core's claims as known here (or our own)."""
+    """The claims of one core, as known here, or our own."""
 
     __slots__ = ("_log", "_log_max", "_snapshot", "_snapshot_version", "_whole", "core", "epoch", "groups", "version")
 
@@ -20,17 +20,17 @@ class ClaimSet:
         self.epoch = epoch
         self.version = 0
         self.groups: dict[str, ClaimChange] = {}
-        # The newest changes, between one and two times `log_max` of them.
+        # The newest changes: between `log_max` and twice as many.
         self._log: list[ClaimChange] = []
         self._log_max = log_max
-        # The whole set as of one version, kept while neighbours fetch it part by part.
+        # The whole set at one version, kept while neighbours fetch it part by part.
         self._snapshot: tuple[ClaimChange, ...] = ()
         self._snapshot_version = -1
-        # The whole set as the one part that it was last told as: every neighbour is told the same.
+        # The whole set as the single part that was told last. Every neighbour is told the same.
         self._whole: ClaimPart | None = None
 
     def change(self, change: ClaimChange) -> None:
-        """The next version: one claim made, altered or withdrawn."""
+        """Make the next version: one claim made, altered or withdrawn."""
         self.version += 1
         self._log.append(change)
         if len(self._log) > 2 * self._log_max:
@@ -41,13 +41,13 @@ class ClaimSet:
             self.groups[change.group] = change
 
     def reset_epoch(self, epoch: int) -> None:
-        """Our own set begins a new epoch; what it holds stays."""
+        """Begin a new epoch of our own set and keep its contents."""
         self.epoch = epoch
         self.version += 1
         self._log.clear()
 
     def replace(self, epoch: int, version: int, claims: tuple[ClaimChange, ...]) -> set[str]:
-        """Take over a whole set; the groups that differ."""
+        """Replace the whole set and return the groups that differ."""
         groups = {claim.group: claim for claim in claims}
         before = self.groups
         differing = set(groups)
@@ -58,11 +58,11 @@ class ClaimSet:
         return differing
 
     def pass_on(self, whole: ClaimPart) -> None:
-        """The set is just what this part says: neighbours can be told it as it came."""
+        """Remember that the set equals this part, so that neighbours can be sent the part as it came."""
         self._whole = whole
 
     def delta_since(self, version: int, changes_max: int) -> ClaimDelta | None:
-        """The changes after `version`, or None where they are no longer remembered or there are none."""
+        """Return the changes after `version`, or None if there are none or they are no longer remembered."""
         behind = self.version - version
         if not 0 < behind <= len(self._log):
             return None
@@ -70,7 +70,7 @@ class ClaimSet:
         return ClaimDelta(self.core, self.epoch, version, tuple(self._log[first : first + changes_max]))
 
     def part(self, snapshot_version: int, offset: int, claims_max: int) -> ClaimPart:
-        """The part at `offset` of the snapshot that the asker began with, or the first part of a new one."""
+        """Return the part at `offset` of the snapshot that the asker began with, or the first part of a new one."""
         whole = self._whole
         if (
             snapshot_version < 0
@@ -102,12 +102,12 @@ class Fetch:
         self.neighbour = neighbour
         self.epoch = epoch
         self.asked_at = asked_at
-        # The snapshot's version, -1 until its first part has come.
+        # The snapshot's version; -1 until its first part has come.
         self.version = -1
         self.claims: list[ClaimChange] = []
 
     def accept(self, part: ClaimPart) -> bool:
-        """Add the next part; True when the set is whole."""
+        """Add the next part. Return True when the set is whole."""
         if part.offset == 0:
             self.version, self.epoch = part.version, part.epoch
             self.claims = []

@@ -1,4 +1,4 @@
-"""What a federator wants done. `Machine.step` returns a list of these, to be carried out in order."""
+"""The effects that `Machine.step` returns, to be carried out in order."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,10 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class SendRuns:
-    """Send runs, as one data frame, over the link to `neighbour`; its acknowledgement names the token, unless 0."""
+    """Send runs, as one data frame, over the link to `neighbour`.
+
+    Its acknowledgement names the token, unless that is 0.
+    """
 
     neighbour: int
     runs: tuple[Run, ...]
@@ -24,7 +27,7 @@ class SendRuns:
 
 @dataclass(frozen=True, slots=True)
 class SendSummaries:
-    """Tell `neighbour` what we have of some groups; its acknowledgement names the token."""
+    """Tell `neighbour` what we have of some groups. Its acknowledgement names the token."""
 
     neighbour: int
     summaries: tuple[Summary, ...]
@@ -33,7 +36,7 @@ class SendSummaries:
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """Publish runs at the host broker; its acknowledgement names the token."""
+    """Publish runs at the host broker. Its acknowledgement names the token."""
 
     runs: tuple[Run, ...]
     token: int
@@ -41,7 +44,7 @@ class Deliver:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledge:
-    """Tell the giver (a neighbour, or the host broker as `HOST`) that what bore these receipts has arrived."""
+    """Acknowledge the frames with these receipts to their giver: a neighbour, or the host broker as `HOST`."""
 
     giver: int
     receipts: tuple[int, ...]
@@ -49,7 +52,10 @@ class Acknowledge:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Write records to the outbox of a way, from this position on; say `Stored` when they would survive a power cut."""
+    """Write records to the outbox of a destination, from this position on. Report `Stored` when they are durable.
+
+    Durable means that they would survive a power cut.
+    """
 
     way: int
     position: int
@@ -58,7 +64,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Read records of a way's outbox from `start` on, at most up to `end`; say `Fetched` how far it went."""
+    """Read records of a destination's outbox from `start` to at most `end`. Report how far it went with `Fetched`."""
 
     way: int
     start: int
@@ -67,7 +73,7 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class Discard:
-    """Records of a way's outbox are needed no longer."""
+    """Delete records of a destination's outbox that are no longer needed."""
 
     way: int
     positions: tuple[int, ...]
@@ -75,14 +81,14 @@ class Discard:
 
 @dataclass(frozen=True, slots=True)
 class SubscribeHost:
-    """Subscribe to a group at the host broker: someone elsewhere wants it."""
+    """Subscribe to a group at the host broker, because another federator wants it."""
 
     group: str
 
 
 @dataclass(frozen=True, slots=True)
 class UnsubscribeHost:
-    """Nobody elsewhere wants the group any longer."""
+    """Unsubscribe from a group at the host broker, because no other federator wants it any longer."""
 
     group: str
 
@@ -96,7 +102,7 @@ class StoreEpoch:
 
 @dataclass(frozen=True, slots=True)
 class CloseLink:
-    """End the link to `neighbour`: it broke a rule that makes it useless or dangerous."""
+    """Close the link to `neighbour`, which broke a rule that makes the link useless or dangerous."""
 
     neighbour: int
     reason: str
@@ -104,7 +110,7 @@ class CloseLink:
 
 @dataclass(frozen=True, slots=True)
 class Emit:
-    """Something worth telling people: goes to telemetry and logs. `name` is one of `effects.EMITTED`."""
+    """Report an event to telemetry and logs. `name` is one of `effects.EMITTED`."""
 
     name: str
     group: str = ""
@@ -113,7 +119,7 @@ class Emit:
     detail: str = ""
 
 
-# Every name that `Emit` can carry, and what it means.
+# Every name that `Emit` can carry, with its meaning.
 EMITTED = {
     "core_elected": "this federator claims the group",
     "core_withdrawn": "this federator no longer claims the group",

@@ -1,10 +1,11 @@
-"""Who anchors each group, as far as one federator can see, and what that makes of it: claim, wait, withdraw, hand over.
+"""The election of each group's core, as one federator sees it, and what follows: claim, wait, withdraw or hand over.
 
 The rules (docs/protocol.md R8 to R17):
 
-- The live claimant with the best key is the core. The loser withdraws when the winner's mesh has connected it.
-- Interest that nobody serves is claimed, at once where nobody ever did, else after a delay that grows with the id.
-- A core without interest of its own looks for an heir, and stays until another claim lives.
+- The live claimant with the best key is the core. The loser withdraws when it is connected to the winner's mesh.
+- A group with interest and no core is claimed: at once if nobody ever claimed it, else after a delay that grows with
+  the id.
+- A core without interest of its own looks for an heir, and keeps its claim until another claim lives.
 - Nothing is claimed before the neighbours have told their claims.
 """
 
@@ -21,7 +22,7 @@ from hanse.protocol.ways import Ways
 
 
 class Election:
-    """The elections of all groups, at one federator."""
+    """The elections of all groups at one federator."""
 
     def __init__(
         self,
@@ -46,21 +47,21 @@ class Election:
         self._mesh = mesh
         self._ranks: dict[str, int] = {}
         self._appointments: set[str] = set()
-        # Groups claimed at a core's request to take over from it: that core, and until when it is to withdraw.
+        # Groups claimed at a core's request to take over from it: that core, and until when it should withdraw.
         self._inherited: dict[str, tuple[int, float]] = {}
         self._hand_over_turn = -1
-        # Groups for which a member was asked since the last round: two heirs would only have to find each other.
+        # Groups for which a member was asked since the last round. Two heirs would only have to find each other.
         self._asked: set[str] = set()
-        # Groups that wait to be claimed: when, and those that wait for synchronised claims.
+        # Groups that wait to be claimed, and when; and those that wait until claims are synchronised.
         self._claim_due: dict[str, float] = {}
         self._unclaimed: set[str] = set()
-        # Groups of our own that had members when they were last looked at.
+        # Groups of our own that had members at the last look.
         self._joined_by_others: set[str] = set()
 
     def core_of(self, group: str) -> int | None:
-        """The core that this federator accepts for a group (R8)."""
+        """Return the core that this federator accepts for a group (R8)."""
         claimants = self._claims.cores_by_group.get(group, ())
-        if len(claimants) == 1:  # nearly always, and asked a million times in a large simulation
+        if len(claimants) == 1:  # nearly always, and called a million times in a large simulation
             return claimants[0] if claimants[0] in self._ways.live else None
         best: tuple[ElectionKey, int] | None = None
         for core in claimants:
@@ -74,17 +75,18 @@ class Election:
         return None if best is None else best[1]
 
     def cores(self) -> dict[str, int | None]:
-        """The same for every claimed group at once."""
+        """Return the accepted core of every claimed group."""
         live = self._ways.live
         return {
             group: claimants[0] if len(claimants) == 1 and claimants[0] in live else self.core_of(group)
             for group, claimants in self._claims.cores_by_group.items()
         }
 
-    # --- what the manager says ----------------------------------------------------------------------------------------
+    # --- orders of the manager
+    # -----------------------------------------------------------------------------------------
 
     def on_ranked(self, group: str, rank: int) -> None:
-        """The rank of our claim for a group, from now on (R8)."""
+        """Set the rank of our claim for a group (R8)."""
         self._ranks[group] = rank
         own = self._claims.own.groups
         if group in own and own[group].rank != rank:
@@ -92,14 +94,15 @@ class Election:
         self._changes.groups.add(group)
 
     def on_appointed(self, group: str, *, is_appointed: bool) -> None:
-        """Whether we are to anchor a group even without interest (R16)."""
+        """Set whether we claim a group even without interest, because the manager has appointed us (R16)."""
         (self._appointments.add if is_appointed else self._appointments.discard)(group)
         self._changes.groups.add(group)
 
-    # --- deciding -----------------------------------------------------------------------------------------------------
+    # --- deciding
+    # ------------------------------------------------------------------------------------------------------
 
     def decide(self, now: float, group: str) -> None:
-        """Who anchors the group, as far as we can see, and what that makes of us (R8 to R17)."""
+        """Elect the group's core from what we know, and claim or withdraw accordingly (R8 to R17)."""
         own = self._claims.own.groups
         core = self.core_of(group)
         was_ours = group in own
@@ -122,7 +125,7 @@ class Election:
             self._compare_grouping(core)
 
     def _others(self, group: str) -> list[int]:
-        """The live claimants beside us."""
+        """Return the live claimants other than us."""
         return [
             other for other in self._claims.claimants(group) if other != self._identity and self._ways.is_live(other)
         ]
@@ -134,7 +137,8 @@ class Election:
                 self._withdraw(group)
         elif not self._wants(group):
             if group not in self._inherited and (others or not has_members):
-                self._withdraw(group)  # R13, R15; an heir has been counted on: it stays, and looks for one in turn
+                # R13, R15; others rely on an heir, so it keeps the claim and looks for an heir in turn
+                self._withdraw(group)
                 if others and not has_members:
                     self._changes.given_up.add(group)
         elif core != self._identity and core is not None:
@@ -149,7 +153,7 @@ class Election:
     def _decide_to_claim(self, now: float, group: str) -> None:
         due = self._claim_due.get(group)
         if group == MANAGEMENT_GROUP and not self._is_smallest_around():
-            return  # R17; asked again every round
+            return  # R17; decided again in every round
         if due is not None and now < due:
             return
         if due is None and (self._claims.claimants(group) or group == MANAGEMENT_GROUP):
@@ -167,7 +171,7 @@ class Election:
         self._claims.change_own(group, self._ranks.get(group, RANK_DEFAULT))
 
     def _withdraw(self, group: str) -> None:
-        # Who was the last to leave may have been cut off by a restart on the way, and will be back.
+        # The last member to leave may have been cut off by a restart on the route, and will be back.
         has_had_members = self._mesh.has_members(group) or group in self._joined_by_others
         self._claims.change_own(group, None, is_wanted=has_had_members or len(self._claims.claimants(group)) > 1)
 
@@ -179,14 +183,14 @@ class Election:
         return all(sign * self._identity < sign * n.identity for n in self._neighbours.values() if n.is_usable)
 
     def _is_synchronised(self, now: float) -> bool:
-        """Every neighbour that is up has told us its claims, or has had an interval to do so."""
+        """Return whether each neighbour that is up has told its claims, or has had an interval to do so."""
         if self._claims.is_fetching:
             return False
         waiting = (n for n in self._neighbours.values() if n.is_up and not n.has_spoken)
         return all(now - n.up_at > self._settings.announcement_interval_s for n in waiting)
 
     def _compare_grouping(self, core: int | None) -> None:
-        """The management group's core advertises the grouping; another one is worth a word (R39)."""
+        """Report a grouping of ours that differs from the one that the management group's core advertises (R39)."""
         if core is None:
             return
         advertised = self._claims.sets[core].groups[MANAGEMENT_GROUP].grouping
@@ -196,12 +200,12 @@ class Election:
     # --- waiting ------------------------------------------------------------------------------------------------------
 
     def on_withdrawn(self, now: float, group: str) -> None:
-        """A core gave a group up: if we want it, we wait before we claim it (R11)."""
+        """Wait before claiming a group that its core gave up, if we want it (R11)."""
         if self._wants(group) and group not in self._claim_due:
             self._wait_to_claim(now, group)
 
     def on_synchronised(self) -> None:
-        """Claims that were missing are here: what waits for them is to be decided anew (R10)."""
+        """Decide again about the groups that waited for missing claims, which are here now (R10)."""
         self._changes.groups.update(self._unclaimed)
 
     def _wait_to_claim(self, now: float, group: str) -> None:
@@ -210,7 +214,7 @@ class Election:
         self._alarms.set(self._claim_due[group], Due.CLAIM, 0, group)
 
     def age(self, now: float) -> None:
-        """Once a round: ask again for heirs, stop waiting for a core to withdraw, look again at what waits."""
+        """Age by one round: ask again for heirs, stop waiting for cores to withdraw, and retry groups that wait."""
         for group in self._claims.own.groups:
             if not self._wants(group) and group not in self._asked:
                 self.hand_over(group)
@@ -226,13 +230,13 @@ class Election:
     # --- handing over -------------------------------------------------------------------------------------------------
 
     def hand_over(self, group: str) -> None:
-        """We have no interest in the group: if we are its core, we look for an heir (R14, R16)."""
+        """Look for an heir of a group that we claim and have no interest in (R14, R16)."""
         if group in self._claims.own.groups and group not in self._appointments:
             self._pass_hand_over(self._identity, group, -1)
             self._asked.add(group)
 
     def on_hand_over(self, now: float, neighbour: Neighbour, hand_over: HandOver) -> None:
-        """A core without interest looks for an heir among its members (R14, R15)."""
+        """Take over a group from a core without interest, or pass its request to a member (R14, R15)."""
         core, group = hand_over
         if core == self._identity or core not in self._claims.claimants(group):
             self._changes.counters["ignored_hand_over"] += 1
@@ -249,7 +253,7 @@ class Election:
             child for child in self._mesh.children(core, group) if child != source and self._neighbours[child].is_up
         ]
         if children:
-            # Another child each time: the first may lead to nobody who wants the group.
+            # Another child each time: the first may lead to no federator that wants the group.
             self._hand_over_turn += 1
             neighbour = self._neighbours[children[self._hand_over_turn % len(children)]]
             neighbour.hand_overs.append(HandOver(core, group))

@@ -1,4 +1,4 @@
-"""What can happen to a federator. `Machine.step(now, event)` takes one of these."""
+"""The events of a federator. `Machine.step(now, event)` takes one of these."""
 
 from dataclasses import dataclass
 
@@ -9,14 +9,14 @@ from hanse.protocol.settings import RANK_MAX
 
 @dataclass(frozen=True, slots=True)
 class LinkUp:
-    """A link to a neighbour stands: frames can go both ways."""
+    """A link to a neighbour is up: frames can cross it in both directions."""
 
     neighbour: int
 
 
 @dataclass(frozen=True, slots=True)
 class LinkDown:
-    """A link is lost. `is_removed`: the overlay no longer has it, so nothing is kept for the neighbour."""
+    """A link is lost. `is_removed`: the link is no longer in the overlay, so nothing is kept for the neighbour."""
 
     neighbour: int
     is_removed: bool = False
@@ -24,7 +24,7 @@ class LinkDown:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A control frame came over the link to `neighbour`."""
+    """A control frame arrived over the link to `neighbour`."""
 
     neighbour: int
     frame: ControlFrame
@@ -58,7 +58,7 @@ class Ranked:
 
 @dataclass(frozen=True, slots=True)
 class Appointed:
-    """The manager wants this federator to anchor a group even without local interest, or no longer."""
+    """The manager wants this federator to claim a group even without local interest, or no longer wants it."""
 
     group: str
     is_appointed: bool = True
@@ -71,12 +71,12 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """The federator is about to stop: say so to everybody."""
+    """The federator is about to stop and must tell its neighbours."""
 
 
 @dataclass(frozen=True, slots=True)
 class Summarised:
-    """A neighbour says what it has of some groups, and wants an acknowledgement of this receipt."""
+    """A neighbour tells what it has of some groups, and waits for the acknowledgement of this receipt."""
 
     neighbour: int
     summaries: tuple[Summary, ...]
@@ -85,7 +85,7 @@ class Summarised:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """All records of a way's outbox up to `end` would survive a power cut."""
+    """All records of a destination's outbox up to `end` would survive a power cut."""
 
     way: int
     end: int
@@ -93,7 +93,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """Records of a way's outbox, with their positions: all that there are from where was asked up to `end`."""
+    """Records of a destination's outbox with their positions: all that exist from the requested start up to `end`."""
 
     way: int
     records: tuple[tuple[int, tuple[Run, ...]], ...]
