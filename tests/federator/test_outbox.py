@@ -657,9 +657,12 @@ def test_a_commit_in_a_thread_and_the_loop_do_not_disturb_each_other(in_memory: 
             failures.append(error)
 
     thread = threading.Thread(target=committing)
-    thread.start()
     live: dict[int, dict[int, bytes]] = {1: {}, 2: {}}
+    # With the usual 5 ms the loop below would be over after three commits: each of its writes gives the lock away.
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
     try:
+        thread.start()
         for _ in range(3_000):
             way = rng.choice((1, 2))
             payloads = [rng.randbytes(rng.randrange(60)) for _ in range(rng.randrange(1, 20))]
@@ -674,6 +677,7 @@ def test_a_commit_in_a_thread_and_the_loop_do_not_disturb_each_other(in_memory: 
             for position in gone:
                 del live[way][position]
     finally:
+        sys.setswitchinterval(interval_s)
         is_over.set()
         thread.join()
     assert not failures
