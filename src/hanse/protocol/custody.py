@@ -1,17 +1,19 @@
-"""Custody: who has been given which publications of QoS 1 and 2, and who may be told that they have arrived.
+"""Custody: the accounts of which QoS 1 and 2 publications were given to whom, and of what may be acknowledged.
 
-A *giver* (the host broker, a neighbour, the outbox) hands in a batch; that is an `Entry`. The batch goes on over one or
-more *ways* (a neighbour, the host broker); each of them is a `Duty` of the entry. A giver hears that its batch has
-arrived when every duty of the entry is done, or is on disk. This module keeps the books; `forwarding` decides which way
-a publication goes.
+A *giver* (the host broker, a neighbour, the outbox) hands in a batch, which becomes an `Entry`. The batch goes on to
+one or more destinations (neighbours, the host broker). Each destination is a `Duty` of the entry, and `Way` is the
+state of one destination. The giver gets its acknowledgement when every duty of the entry is done or is on disk. This
+module keeps the books. `forwarding` decides which route a publication takes.
 
 The rules (docs/protocol.md R55 to R78):
 
-- A way carries so many bytes at once; the rest waits behind, in order, and no way waits for another.
+- A destination has a limited number of bytes under way. Further runs wait behind them in order, and no destination
+  waits for another.
 - What waits longer than `outbox_after_s`, or is with a neighbour for longer than `stuck_after_s`, is written to the
-  outbox; then its giver is told, and what waits on disk is no longer in memory.
-- A way that is lost gives back what it was sent. What was on disk stays there, in order, until the way is open again.
-- Nothing here decides by itself to drop: what is given up is counted where it is given up.
+  outbox. Then its giver is acknowledged, and what waits on disk is no longer in memory.
+- A lost destination gives back what it was sent. What was on disk stays there, in order, until the destination is open
+  again.
+- This module never decides to drop anything. What is given up is counted where it is given up.
 """
 
 import math
@@ -24,18 +26,19 @@ from hanse.protocol.messages import BLOCKED, HOST, Run, Summary
 from hanse.protocol.orphans import Orphans
 from hanse.protocol.settings import Settings
 
-# Givers that are no neighbour and not the host broker: nobody waits for an answer, or a record on disk does.
+# Givers that are neither a neighbour nor the host broker: nobody waits for the answer, or a record on disk does.
 NOBODY = -3
 DISK = -4
 
-# How often waiting duties are looked at.
+# How often waiting duties are checked.
 CHECK_EVERY_S = 0.1
-# What a publication counts for, at least, in the window of a way: 8,192 of them are under way at most. With 100,000 a
-# federator that had just come back had seconds of them before the next control frame, and was taken for lost again.
+# What a publication counts for, at least, in the window of a destination, so that 8,192 of them are under way at most.
+# With 100,000, a federator that had just come back got seconds of them before the next control frame, and was taken for
+# lost again.
 PUBLICATION_BYTES_MIN = 2 << 10
-# How much is fetched from disk for a way before what was fetched has left.
+# How many bytes are fetched from disk for a destination before the fetched ones have left.
 FETCH_BYTES = 1 << 20
-# What may wait in memory for a way that is only busy, and for how many times `stuck_after_s`.
+# How much may wait in memory for a destination that is merely busy, and for how many times `stuck_after_s`.
 BACKLOG_BYTES = 64 << 20
 BUSY_FACTOR = 5
 
@@ -45,28 +48,28 @@ _Wait = tuple[int, tuple[str, ...]]
 
 
 class Entry:
-    """One batch, and who waits to hear of it."""
+    """One batch, and the giver that waits for its acknowledgement."""
 
     __slots__ = ("followers", "giver", "keys", "owed", "receipt", "record")
 
     def __init__(self, giver: int, receipt: int = 0, record: tuple[int, int] | None = None) -> None:
         self.giver = giver
-        # What the giver wants back: its receipt, or the (way, position) of a record on disk.
+        # What the giver needs back: its receipt, or the (destination, position) of a record on disk.
         self.receipt = receipt
         self.record = record
-        # Duties that are not done; one for the time in which the batch is still being handed out.
+        # Duties that are not done, and one more while the batch is still being handed out.
         self.owed = 1
         self.keys: list[Key] = []
         # Batches that hold the same publications again, from the same giver (R56).
         self.followers: list[Entry] = []
 
 
-# What of a former process's record for the host broker has not been delivered since (R57).
+# Returns the part of a former process's record for the host broker that has not been delivered since (R57).
 Sift = Callable[[Sequence[Run]], Sequence[Run]]
 
 
 class Duty:
-    """Runs of one batch that one way has to take."""
+    """Runs of one batch that one destination must acknowledge."""
 
     __slots__ = (
         "asked_at",
@@ -87,21 +90,21 @@ class Duty:
         self.runs = runs
         self.since = since
         self.sent_at = since
-        # The neighbour that the runs came from: they do not go back there.
+        # The neighbour that the runs came from. They do not go back there.
         self.source = source
         self.size = sum([len(run[7]) for run in runs])
-        # What it takes of the window: a small publication takes a neighbour as long as one of this size.
+        # Its share of the window. A small publication takes a neighbour as long as one of this size.
         self.weight = max(self.size, PUBLICATION_BYTES_MIN * sum([run[3] for run in runs]))
         self.token = 0
-        # In the outbox of the way; -1 where it is not there.
+        # Position in the outbox of the destination; -1 if the duty is not there.
         self.position = -1
-        # Word of what we have, in the place of runs, and when the neighbour was last told.
+        # Summaries in the place of runs, and when the neighbour was last sent them.
         self.summaries: tuple[Summary, ...] = ()
         self.asked_at = since
 
 
 class Way:
-    """What one neighbour, or the host broker, has been sent and what waits for it."""
+    """State of one destination: what was sent to a neighbour or to the host broker, and what waits for it."""
 
     __slots__ = (
         "answered_at",
@@ -126,19 +129,19 @@ class Way:
         self.disk: deque[list[int]] = deque()
         self.backlog: deque[Duty] = deque()
         self.is_fetching = False
-        # Answers to come that a loss of the way has overtaken.
+        # Answers still to come to fetches from before the destination was lost.
         self.stale_fetches = 0
         self.resent_at = 0.0
-        # When it last acknowledged anything.
+        # When the destination last acknowledged anything.
         self.answered_at = float("-inf")
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is under way or waits."""
+        """Whether nothing is under way and nothing waits."""
         return not (self.sent or self.front or self.disk or self.backlog)
 
     def keep_on_disk(self, position: int) -> None:
-        """A record that waits, behind all others that do."""
+        """Add a record that waits on disk, behind all others."""
         if self.disk and self.disk[-1][1] == position:
             self.disk[-1][1] = position + 1
         else:
@@ -146,10 +149,10 @@ class Way:
 
 
 class Custody:
-    """The books of one federator.
+    """The custody accounts of one federator.
 
     Attributes:
-        effects: What is to be done, in order; whoever calls takes them with `take_effects`.
+        effects: Effects to be carried out, in order. Callers fetch them with `take_effects`.
     """
 
     def __init__(self, settings: Settings, counters: Counter[str], accounts: Accounts) -> None:
@@ -157,22 +160,22 @@ class Custody:
         self._accounts = accounts
         self._counters = counters
         self._ways: dict[int, Way] = {HOST: Way(HOST), BLOCKED: Way(BLOCKED)}
-        # The ways that can take something now, or after what waits before it; others only read it.
+        # The destinations that can be sent to, now or after what waits before. Other modules only read it.
         self.open_ways: set[int] = {HOST}
-        # The position that the next record of a way will have; it outlives the way.
+        # The position of the next record of each destination. It outlives the `Way`.
         self._ends: dict[int, int] = {}
         self._next_token = 1
         self._in_progress: dict[Key, Entry] = {}
-        # Where it came from, and its groups, to what has no way now: in memory, and as positions of what is on disk.
+        # Source and groups of the runs that have no route now: in memory, and as positions of what is on disk.
         self._blocked: dict[_Wait, list[Duty]] = {}
         self._blocked_on_disk: dict[_Wait, list[list[int]]] = {}
-        # Ranges of positions that are being fetched, and where their records came from.
+        # Ranges of positions that are being fetched, and the source of their records.
         self._fetched_from: list[tuple[int, int, int]] = []
         self._unsorted_on_disk: deque[list[int]] = deque()
         self.orphans = Orphans()
         self.check_at = float("inf")
         self.effects: list[Effect] = []
-        # The records for the host broker before this position are a former process's.
+        # The records for the host broker before this position were left by a former process.
         self._former_host_end = 0
 
     # --- reading ------------------------------------------------------------------------------------------------------
@@ -185,7 +188,7 @@ class Custody:
         return sum(run.length for duty in duties for run in duty.runs)
 
     def held(self) -> list[Run]:
-        """What waits in memory, for its turn or for a way."""
+        """Return the runs that wait in memory, for their turn or for a route."""
         duties = [duty for way in self._ways.values() for duty in (*way.front, *way.backlog)]
         duties += [duty for blocked in self._blocked.values() for duty in blocked]
         return [run for duty in duties for run in duty.runs]
@@ -199,18 +202,18 @@ class Custody:
 
     @property
     def has_blocked(self) -> bool:
-        """Whether anything waits for a way."""
+        """Whether anything waits for a route."""
         return bool(self._blocked or self._blocked_on_disk or self._unsorted_on_disk)
 
     def backlog_of(self, identity: int) -> int:
-        """Batches and records that wait for a way, or are under way on it."""
+        """Return how many batches and records wait for a destination or are under way to it."""
         way = self._ways.get(identity)
         if way is None:
             return 0
         return len(way.sent) + len(way.front) + len(way.backlog) + sum(end - start for start, end in way.disk)
 
     def pending(self, identity: int) -> dict[str, dict[tuple[int, int], list[tuple[int, int]]]]:
-        """What is under way to a neighbour, or waits for it in memory: ranges of ids by group, origin and epoch."""
+        """Return what is under way to a neighbour or waits in memory: ranges of ids by group, origin and epoch."""
         found: dict[str, dict[tuple[int, int], list[tuple[int, int]]]] = {}
         way = self._ways.get(identity)
         for duty in () if way is None else (*way.sent.values(), *way.front, *way.backlog):
@@ -221,18 +224,18 @@ class Custody:
         return found
 
     def take_effects(self) -> list[Effect]:
-        """What is to be done since the last call."""
+        """Return the effects since the last call."""
         effects, self.effects = self.effects, []
         return effects
 
     # --- entries ------------------------------------------------------------------------------------------------------
 
     def open(self, giver: int, receipt: int) -> Entry:
-        """A batch begins; call `close` when it has been handed out."""
+        """Begin a batch. Call `close` when the batch has been handed out."""
         return Entry(giver if receipt else NOBODY, receipt)
 
     def note(self, entry: Entry, epoch: int, run: Run) -> None:
-        """The entry holds this run of its giver's: a copy from the same giver waits with it (R56)."""
+        """Note that the entry holds this run, so that a duplicate from the same giver waits with the entry (R56)."""
         if entry.giver >= 0:
             for group in run[6]:
                 key = (entry.giver, epoch, run[0], run[1], run[2], group)
@@ -240,9 +243,10 @@ class Custody:
                 self._in_progress[key] = entry
 
     def follow(self, entry: Entry, epoch: int, run: Run) -> None:
-        """The run has been here: if its giver is the one that gave it before, it is answered with the first (R56).
+        """Let a duplicate wait for the first one from the same giver, so that both are acknowledged together (R56).
 
-        Only where it came for the same group: each group has its own tree, and waiting across them closes circles.
+        This holds only if both came for the same group. Each group has its own tree, and waiting across trees could
+        close a circle.
         """
         for group in run[6]:
             first = self._in_progress.get((entry.giver, epoch, run[0], run[1], run[2], group))
@@ -251,7 +255,7 @@ class Custody:
                 entry.owed += 1
 
     def close(self, entry: Entry) -> None:
-        """The batch has been handed out."""
+        """End the handing out of a batch."""
         self._settle(entry)
 
     def _settle(self, entry: Entry) -> None:
@@ -272,7 +276,7 @@ class Custody:
     # --- handing on ---------------------------------------------------------------------------------------------------
 
     def send(self, now: float, entry: Entry, identity: int, runs: Sequence[Run], source: int) -> int:
-        """Have a way take runs: the token that its acknowledgement will name, or 0 where they wait for their turn."""
+        """Send runs to a destination. Return the token of the acknowledgement, or 0 if the runs wait for their turn."""
         way = self._ways.get(identity)
         if way is None:
             way = self._ways[identity] = Way(identity)
@@ -295,9 +299,9 @@ class Custody:
         return token
 
     def summarise(self, now: float, identity: int, summaries: tuple[Summary, ...]) -> None:
-        """Tell a neighbour what we have of some groups; it is told again until it answers (R72)."""
+        """Send a neighbour summaries of some groups, again and again until it acknowledges them (R72)."""
         if identity not in self.open_ways:
-            return  # a new link asks anew
+            return  # a new link sends new summaries
         way = self._ways[identity]
         duty = Duty(Entry(NOBODY), (), now, NOBODY)
         duty.summaries = summaries
@@ -306,14 +310,14 @@ class Custody:
         self.effects.append(SendSummaries(identity, summaries, token))
 
     def block(self, now: float, entry: Entry, run: Run, source: int) -> None:
-        """A run has no way now: it waits, and its giver with it (R63)."""
+        """Let a run without a route wait, and its giver with it (R63)."""
         entry.owed += 1
         self._counters["blocked"] += run[3]
         self._blocked.setdefault((source, run[6]), []).append(Duty(entry, (run,), now, source))
         self.check_at = min(self.check_at, now + CHECK_EVERY_S)
 
     def acknowledge(self, now: float, identity: int, tokens: Iterable[int]) -> None:
-        """A way has taken what bears these tokens: done."""
+        """Finish the duties whose tokens a destination has acknowledged."""
         way = self._ways.get(identity)
         if way is None:
             return
@@ -328,11 +332,11 @@ class Custody:
 
     def _finish(self, way: Way, duty: Duty) -> None:
         if duty.position >= 0 and duty.entry.record is None:
-            self.effects.append(Discard(way.identity, (duty.position,)))  # done before the disk had it
+            self.effects.append(Discard(way.identity, (duty.position,)))  # done before it was on disk
         self._settle(duty.entry)
 
     def _pump(self, now: float, way: Way) -> None:
-        """Send what waits, in order, as far as the window lets."""
+        """Send what waits, in order, as far as the window allows."""
         window = self._settings.window_bytes
         while way.identity in self.open_ways and way.sent_weight < window:
             if way.front:
@@ -363,7 +367,7 @@ class Custody:
     # --- ways that open and close -------------------------------------------------------------------------------------
 
     def open_way(self, now: float, identity: int) -> None:
-        """A neighbour can take what is for it."""
+        """Let a neighbour be sent what is for it."""
         way = self._ways.setdefault(identity, Way(identity))
         if identity not in self.open_ways:
             self.open_ways.add(identity)
@@ -371,9 +375,9 @@ class Custody:
             self._pump(now, way)
 
     def close_way(self, identity: int, *, is_for_good: bool = False) -> list[Duty]:
-        """A neighbour is gone: what it was sent, and what waits for it in memory, in order, for others to take.
+        """Close the destination of a lost neighbour. Return what was under way or waited in memory, in order.
 
-        What is on disk for it stays there; unless it is gone for good, and the record was under way.
+        What is on disk for the neighbour stays there, except a record under way to a neighbour that is gone for good.
         """
         way = self._ways.get(identity)
         if way is None:
@@ -403,24 +407,27 @@ class Custody:
         return lost
 
     def stuck(self, identity: int) -> list[Duty]:
-        """What a neighbour was sent, has not acknowledged, and is on disk since; not what was sent from there (R62)."""
+        """Return what was sent to a neighbour, was not acknowledged, and was written to disk since then (R62).
+
+        Records that were sent from the disk do not count.
+        """
         way = self._ways.get(identity)
         sent = () if way is None else way.sent.values()
         return [duty for duty in sent if duty.entry.record == (identity, duty.position) and duty.source != NOBODY]
 
     def hold(self, identity: int, duty: Duty, runs: Sequence[Run]) -> None:
-        """Keep runs of a duty that `close_way` gave back for the neighbour, until it is back (R75, R76)."""
+        """Keep runs of a duty that `close_way` gave back, for the neighbour, until it is back (R75, R76)."""
         duty.entry.owed += 1
         self._ways[identity].backlog.append(Duty(duty.entry, runs, duty.since, duty.source))
 
     def release(self, identity: int, duty: Duty) -> None:
-        """A duty that `close_way` or `take_blocked` gave back has been handed on otherwise."""
+        """End a duty that `close_way` or `take_blocked` gave back and that was handed on otherwise."""
         if duty.position >= 0 and duty.entry.record is None:
             self.effects.append(Discard(identity, (duty.position,)))
         self._settle(duty.entry)
 
     def forget_way(self, now: float, identity: int) -> int:
-        """A neighbour is gone for good: what is on disk for it goes by other ways; how many records."""
+        """Orphan the records of a neighbour that is gone for good, to be rerouted. Return how many there are."""
         way = self._ways.pop(identity, None)
         self.open_ways.discard(identity)
         if way is None:
@@ -428,21 +435,22 @@ class Custody:
         self.check_at = min(self.check_at, now + CHECK_EVERY_S)
         return self.orphans.add(identity, way.disk)
 
-    # --- what has no way ----------------------------------------------------------------------------------------------
+    # --- runs without a route
+    # ------------------------------------------------------------------------------------------
 
     def blocked_keys(self) -> list[tuple[int, tuple[str, ...]]]:
-        """Where it came from, and its groups, of all that waits."""
+        """Return source and groups of everything that waits for a route."""
         return sorted({*self._blocked, *self._blocked_on_disk})
 
     def take_blocked(self, source: int, groups: tuple[str, ...]) -> list[Duty]:
-        """What waits of this in memory; hand each on and `release` it. What is on disk is fetched."""
+        """Return what waits in memory for this, and fetch what is on disk. Hand each on and `release` it."""
         for start, end in self._blocked_on_disk.pop((source, groups), ()):
             self._fetched_from.append((start, end, source))
             self.effects.append(Fetch(BLOCKED, start, end))
         return self._blocked.pop((source, groups), [])
 
     def take_sources(self, positions: Iterable[int], end: int) -> list[int]:
-        """Where records that were fetched, up to `end`, came from, as far as this process knows."""
+        """Return the sources of fetched records, up to position `end`, as far as this process knows them."""
         fetched_from = self._fetched_from
         found = [
             next((source for first, last, source in fetched_from if first <= position < last), NOBODY)
@@ -452,19 +460,19 @@ class Custody:
         return found
 
     def fetch_unsorted(self) -> None:
-        """Fetch what an earlier process left for want of a way."""
+        """Fetch what an earlier process left on disk because it had no route."""
         while self._unsorted_on_disk:
             start, end = self._unsorted_on_disk.popleft()
             self.effects.append(Fetch(BLOCKED, start, end))
 
     def keep_blocked(self, source: int, groups: tuple[str, ...], position: int) -> None:
-        """A record waits on disk for a way."""
+        """Note that a record waits on disk for a route."""
         _add_position(self._blocked_on_disk.setdefault((source, groups), []), position)
 
     # --- the disk -----------------------------------------------------------------------------------------------------
 
     def restore(self, ranges: dict[int, tuple[int, int]]) -> None:
-        """What an earlier process left in the outbox: way to the first and the end of its positions."""
+        """Take over the outbox of an earlier process: destination to the first position and the end of its records."""
         self._former_host_end = ranges.get(HOST, (0, 0))[1]
         for identity, (first, end) in ranges.items():
             way = self._ways.setdefault(identity, Way(identity))
@@ -477,7 +485,7 @@ class Custody:
                     self._pump(0.0, way)
 
     def check(self, now: float) -> None:
-        """Write what has waited for too long to the outbox; send again what was not answered."""
+        """Write what has waited for too long to the outbox, and send again what was not acknowledged."""
         settings = self._settings
         is_busy = False
         for way in list(self._ways.values()):
@@ -500,10 +508,11 @@ class Custody:
         self.check_at = now + CHECK_EVERY_S if is_busy or self._blocked else float("inf")
 
     def _overdue(self, now: float, way: Way) -> tuple[list[Duty], list[Duty]]:
-        """What of a way is to go to disk: of what is under way, and of what waits (R77).
+        """Return what must go to disk of a destination: of what is under way, and of what waits (R77).
 
-        A way that answers is only busy: what waits behind its window does so in memory, for a while and within a
-        limit. Written to disk at once, 10 KiB publications cost a saturated link three times the processor time.
+        A destination that acknowledges is merely busy. What waits behind its window stays in memory for a while, within
+        a limit. When it was written to disk at once, 10 KiB publications cost a saturated link three times the
+        processor time.
         """
         settings = self._settings
         stuck: list[Duty] = []
@@ -528,7 +537,7 @@ class Custody:
         records: list[tuple[Run, ...]] = []
         for duty in duties:
             if duty.entry.record is not None:
-                continue  # it is on disk already, perhaps as the record of another way
+                continue  # it is on disk already, perhaps as the record of another destination
             duty.position = self._ends.get(way.identity, 0) + len(records)
             records.append(tuple(duty.runs))
         if records:
@@ -553,13 +562,13 @@ class Custody:
                 self._launch(way, duty, duty.token)
 
     def _aged(self, summaries: tuple[Summary, ...], late_s: float) -> tuple[Summary, ...]:
-        """The same wishes, said later: they go as far back as they did."""
+        """Increase the ages of summaries that are sent again later, so that they reach as far back as before."""
         age_ms_max = math.ceil(self._settings.retention_s_max * 1000)
         late_ms = math.ceil(late_s * 1000)
         return tuple([one._replace(age_ms=min(one.age_ms + late_ms, age_ms_max)) for one in summaries])
 
     def stored(self, identity: int, end: int) -> None:
-        """What was to be stored for a way, up to a position, is on disk: its givers may hear so."""
+        """Acknowledge what was stored for a destination up to a position, because it is on disk now."""
         if identity == BLOCKED:
             self._blocked_stored(end)
             return
@@ -602,7 +611,7 @@ class Custody:
     def fetched(
         self, now: float, identity: int, records: Sequence[tuple[int, Sequence[Run]]], end: int, sift: Sift
     ) -> None:
-        """Records of a neighbour or the host, from the front of what waits on disk up to `end`."""
+        """Take records of a neighbour or the host broker that were read from the front of the disk, up to `end`."""
         way = self._ways.get(identity)
         if way is None:
             return

@@ -1,14 +1,16 @@
 """The data path: from runs of publications to frames per neighbour and local deliveries, in batches.
 
-The control side owns who is a neighbour in which mesh; this side asks `plans` where things go. `invalidate` is called
-whenever the control side changed anything that a plan depends on.
+The control side decides which neighbour is in which mesh. The data path asks `plans` for routes. `invalidate` is called
+whenever the control side has changed anything that a plan depends on.
 
 The rules (docs/protocol.md R42 to R78):
 
-- No event, effect or log line per message; a transit hop passes bytes on.
-- Never back to the sender; a later copy only for groups that are new to it; delivered locally once.
-- QoS 1 and 2 are in custody (`custody`) from here until every way has taken them, and retained for a while after.
-- What has no way now waits: QoS 0 within limits, every drop counted; QoS 1 and 2 as long as it takes.
+- No event, effect or log line per message. A transit hop passes bytes on.
+- A publication never goes back to its sender. A duplicate counts only for groups that are new to it. Each publication
+  is delivered locally once.
+- QoS 1 and 2 are in `custody` from here until every destination has acknowledged them, and are retained for a while
+  after.
+- What has no route waits: QoS 0 within limits, with every drop counted; QoS 1 and 2 for as long as it takes.
 
 Plain tuples, dictionaries and local variables throughout: bench/bench_route.py measures it.
 """
@@ -32,21 +34,21 @@ from hanse.protocol.seen import NOTHING, SeenIds
 from hanse.protocol.settings import Settings
 from hanse.protocol.topics import check_name, may_cross
 
-# How much who leaves sends to each neighbour of what it keeps.
+# How much a leaving federator sends each neighbour of its retention buffer.
 LEFT_BYTES_MAX = 4 << 20
 
 _new_tuple = tuple.__new__
-# In the place of an entry, for what is of QoS 0 alone.
+# In the place of an entry, for batches of QoS 0 alone.
 _UNOWED = Entry(NOBODY)
 _NO_TOKENS: dict[int, int] = {}
 
 
 class Routed(NamedTuple):
-    """What one batch became.
+    """Result of routing one batch.
 
-    `tokens` names, for each neighbour and for the host broker (`HOST`), the token that its acknowledgement of the
-    frame, or of the deliveries, is to bring to `acknowledged`; none where only QoS 0 goes there. `effects` are to be
-    carried out after frames and deliveries.
+    `tokens` has, for each neighbour and for the host broker (`HOST`), the token to be passed to `acknowledged` when the
+    frame or the deliveries are acknowledged. There is none if only QoS 0 goes there. `effects` must be carried out
+    after frames and deliveries.
     """
 
     frames: dict[int, list[Run]]
@@ -70,7 +72,7 @@ class Forwarding:
         self._table = table
         self._counters = counters
         self._seen = SeenIds(settings.seen_s, settings.seen_ids_max)
-        # 0 where it has to be asked for anew.
+        # 0 if it must be computed anew.
         self._hop_limit = 0
         self.accounts = Accounts()
         self._plans = Planner(identity, epoch, table, self.accounts)
@@ -79,30 +81,31 @@ class Forwarding:
         self.retention = Retention(
             settings.retention_s, settings.retention_s_max, settings.retention_bytes_max, counters
         )
-        # Runs of QoS 1 and 2 of the batch at hand that have no way.
+        # Runs of QoS 1 and 2 of the present batch that have no route.
         self._blocked_runs: list[Run] = []
 
-    # --- what the control side does ---------------------------------------------------------------------------
+    # --- calls of the control side
+    # -------------------------------------------------------------------------------------
 
     def invalidate(self) -> None:
-        """The control side changed: no plan holds any longer."""
+        """Drop all plans, because the control side has changed."""
         self._plans.invalidate()
         self._hop_limit = 0
 
     def begin_epoch(self, epoch: int) -> None:
-        """Ids start anew under a new epoch (R2)."""
+        """Number publications from 0 under a new epoch (R2)."""
         self.epoch = self._plans.epoch = epoch
         self.next_id = 0
         self.invalidate()  # plans hold accounts of the old epoch
 
     def forget(self, now: float) -> None:
-        """Once a round: drop what is too old to be remembered or to wait."""
+        """Age by one round: drop what is too old to be remembered or to wait."""
         self._seen.forget(now)
         self.retention.age(now, self._table.is_contested)
         self._parking.age(now)
 
     def retry_parked(self) -> dict[int, list[Run]]:
-        """Frames for what was parked and now has a way, in the order in which it was parked (R51)."""
+        """Return frames for parked runs that have a route now, in the order in which they were parked (R51)."""
         frames: dict[int, list[Run]] = {}
         for parked in self._parking.take():
             plan = self._plans.make(parked.run.groups, parked.source)
@@ -115,15 +118,15 @@ class Forwarding:
 
     @property
     def parked_bytes(self) -> int:
-        """How much waits for a way."""
+        """Size of what waits for a route."""
         return self._parking.size
 
     def waiting(self) -> list[Run]:
-        """The runs that wait for a way, or for their turn on one."""
+        """Return the runs that wait for a route or for their turn."""
         return self._parking.runs + self.custody.held()
 
     def plan(self, groups: tuple[str, ...], source: int) -> Plan:
-        """Where publications of these groups would go from here, coming from a source: what a probe follows."""
+        """Return where publications of these groups would go from here, coming from a source. Probes follow it."""
         return self._plans.make(groups, source)
 
     # --- publications from the host broker ----------------------------------------------------------------------
@@ -137,9 +140,9 @@ class Forwarding:
     ) -> Routed:
         """Route what clients published at the host broker: match, number, and spread (R42, R43 to R46).
 
-        Publication k of the batch has the id `next_id + k` of this epoch; or, where the host broker hands in again
-        what a former process has numbered, `again` as `(epoch, number)` and on (R58). With a receipt the host broker
-        is to hear, by `Acknowledge`, when all of it has arrived (R55).
+        Publication k of the batch gets the id `next_id + k` of this epoch. If the host broker hands in again what a
+        former process has numbered, `again` is the `(epoch, number)` of the first publication (R58). If there is a
+        receipt, an `Acknowledge` names it when all publications have arrived (R55).
         """
         frames: dict[int, list[Run]] = {}
         self.accounts.now = now
@@ -173,7 +176,7 @@ class Forwarding:
         return self._hand_out(now, self.custody.open(HOST, receipt), frames, [], HOST)
 
     def publish_to(self, now: float, group: str, qos: int, packets: list[bytes]) -> Routed:
-        """Send packets to one group whatever their topics: for what one federator tells others."""
+        """Send packets to one group, whatever their topics. Federators use it to talk to each other."""
         frames: dict[int, list[Run]] = {}
         first = self.next_id
         self.next_id = first + len(packets)
@@ -214,7 +217,7 @@ class Forwarding:
         if qos:
             self.retention.add(now, run)
         if not is_wanted:
-            # Nobody has joined, as far as we know. Who did before we restarted will say so, and gets it then (R68).
+            # Nobody has joined, as far as we know. Members from before our restart will say so, and get it then (R68).
             self._counters["not_wanted"] += count
             self.accounts.count("published", run)
             return
@@ -223,7 +226,7 @@ class Forwarding:
             use[0] += count
             use[1] += len(body)
         else:
-            self.accounts.use(plan.way, run)  # of a former process
+            self.accounts.use(plan.way, run)  # numbered by a former process
         self._spread(plan, run, frames)
         if plan.blocked:
             self._wait(now, HOST, run._replace(groups=plan.blocked))
@@ -233,15 +236,15 @@ class Forwarding:
     def forward(  # noqa: C901 - one loop, each branch a rule
         self, now: float, neighbour: int, runs: Sequence[Run], receipt: int = 0, sender_epoch: int = 0
     ) -> Routed:
-        """Route what a link handed in: suppress what was here before, deliver, and pass on (R43 to R50).
+        """Route what a link handed in: suppress duplicates, deliver, and pass on (R43 to R50).
 
-        With a receipt the neighbour is to hear, by `Acknowledge`, when all of it has arrived (R55).
+        If there is a receipt, an `Acknowledge` names it when all publications have arrived (R55).
         """
         entry = self.custody.open(neighbour, receipt) if receipt else _UNOWED
         frames: dict[int, list[Run]] = {}
         deliveries: list[Run] = []
         counters = self._counters
-        # Which groups the frame names for each id; made only where some group is unknown.
+        # The groups that the frame names for each id. Made only if some group is unknown.
         named: dict[tuple[int, int, int], set[str]] | None = None
         accounts = self.accounts
         accounts.now = now
@@ -302,7 +305,7 @@ class Forwarding:
         return self._hand_out(now, entry, frames, deliveries, neighbour)
 
     def _come_home(self, now: float, entry: Entry, neighbour: int, run: Run) -> None:
-        """What comes back to its origin has been everywhere, along a mesh; outside one it went astray (R47, R48)."""
+        """Handle a run that is back at its origin: a duplicate along a mesh, astray outside one (R47, R48)."""
         astray = tuple([group for group in run.groups if run.qos and not self._table.is_member(group)])
         if astray:
             self.accounts.count("received", run, neighbour=neighbour)
@@ -312,10 +315,10 @@ class Forwarding:
             self._refuse(neighbour, run, "duplicate")
 
     def _turn(self, now: float, entry: Entry, neighbour: int, run: Run) -> None:
-        """A run came back, because its way was lost: that it passed here before does not count (R67)."""
+        """Route a returned run, as if it had not been here before (R67)."""
         window = self._seen.window(run.origin, run.epoch)
         if not run.qos:
-            self._counters["rejected_packet"] += run.length  # nobody returns what nobody keeps
+            self._counters["rejected_packet"] += run.length  # QoS 0 is never kept, so nobody returns it
             self.accounts.count(f"{DROPPED}malformed", run)
             return
         if run.hops > self._table.hop_limit():
@@ -342,7 +345,8 @@ class Forwarding:
             served, was_delivered = done
             low, high = first - run.first, first - run.first + count - 1
             piece = onward._replace(first=first, length=count, body=run.body[spans[low][0] : spans[high][1]])
-            # Nor does having been served by a mesh: it may have changed since, and who was to get it is elsewhere now.
+            # Serving it in the mesh does not count either: the mesh may have changed, and the federators that lack it
+            # are elsewhere now.
             groups = tuple([group for group in run.groups if TURNED + group not in served or not is_member(group)])
             for group in groups:
                 self._route_again(now, entry, piece._replace(groups=(group,)), neighbour, now)
@@ -368,11 +372,11 @@ class Forwarding:
         frames: dict[int, list[Run]],
         deliveries: list[Run],
     ) -> None:
-        """A group of the run is unknown here, or hearsay: each topic is matched anew (R49)."""
+        """Match each topic anew, because a group of the run is unknown here or known from hearsay (R49)."""
         named = tuple([group for group in run.groups if self._table.is_known(group)])
         for stretch, found, matched in self._stretches(run, named_by_id):
             if run.qos and not self._table.is_synchronised:
-                # Also where some groups are known: the others may become so with the claims (R63).
+                # This holds even if some groups are known: the others may become known with the claims (R63).
                 self._blocked_runs.append(stretch._replace(groups=UNMATCHED))
             elif not named and not found:
                 self._counters["dropped_unknown_group"] += stretch.length
@@ -380,15 +384,19 @@ class Forwarding:
             if named:
                 self._forward_pieces(now, neighbour, named, stretch, frames, deliveries)
             if matched:
-                # The sender served none of these, so it may need the publication itself: as from the host.
+                # The sender served none of these groups, so it may need the publication itself. Route it as if from the
+                # host broker.
                 self._forward_pieces(now, HOST, matched, stretch, frames, deliveries)
 
     def _stretches(
         self, run: Run, named_by_id: dict[tuple[int, int, int], set[str]]
     ) -> list[tuple[Run, tuple[str, ...], tuple[str, ...]]]:
-        """A run in stretches that match the same groups: with these, and with those that the frame names for none.
+        """Split a run into stretches that match the same groups.
 
-        One by one they took 80 µs each at this hop, and as much at the next, whenever far filters came or went.
+        Return each with its groups and the new ones among them.
+
+        New groups are those that the frame does not name for the publication. Handled one by one, publications took 80
+        µs each at this hop, and as much at the next, whenever filters came or went far away.
         """
         stretches: list[tuple[Run, tuple[str, ...], tuple[str, ...]]] = []
         spans = split(run.body)
@@ -413,7 +421,7 @@ class Forwarding:
         return stretches
 
     def _match(self, packet: bytes, matches: dict[str, tuple[str, ...] | None]) -> tuple[str, ...] | None:
-        """The groups that a packet's topic matches, by what was found before; None for one that has none."""
+        """Return the groups that a packet's topic matches, cached in `matches`, or None without a valid topic."""
         try:
             topic = topic_of(packet)
             if topic not in matches:
@@ -432,7 +440,7 @@ class Forwarding:
         frames: dict[int, list[Run]],
         deliveries: list[Run],
     ) -> None:
-        """Some of the run has been here before: treat each stretch by what was done with it (R47)."""
+        """Route a run of which a part was here before: treat each stretch according to its history (R47)."""
         window = self._seen.window(run.origin, run.epoch)
         assert window is not None, "forward() has just had it"
         spans = split(run.body)
@@ -466,10 +474,11 @@ class Forwarding:
             window.record(now, first, count, (served | plan.done[0], was_delivered or plan.is_local))
 
     def _is_astray(self, group: str, source: int, served: frozenset[str]) -> bool:
-        """Whether what passed here on its way to the mesh has come back, and has another way now (R48).
+        """Return whether what passed here on its way to the mesh has come back and has another route now (R48).
 
-        Whom it was sent to then lost its way, waited, and found one that leads through us: nobody else has it any
-        longer. So it goes on, but to each neighbour once, and copies that meet here on equal ways end here.
+        The neighbour that it was sent to has then lost its own route, waited, and found a new one that leads through
+        us. Nobody else has the publication any longer, so it goes on, but to each neighbour only once. Duplicates that
+        meet here on equal routes end here.
         """
         if group in served or OUTSIDER + group not in served:
             return False
@@ -479,9 +488,9 @@ class Forwarding:
         return bool(plan.blocked) and any(mark.startswith(SENT) and mark.endswith(f" {group}") for mark in served)
 
     def _pass_on(self, now: float, neighbour: int, plan: Plan, run: Run, frames: dict[int, list[Run]]) -> None:
-        """The run, one hop further, for all that the plan names."""
+        """Send the run one hop further to all neighbours of the plan."""
         origin, epoch, first, count, qos, hops, groups, body, is_returned = run
-        # As `_replace`, in 0.8 µs against 3.1 µs.
+        # The same as `_replace`, in 0.8 µs against 3.1 µs.
         onward = _new_tuple(Run, (origin, epoch, first, count, qos, hops + 1, groups, body, is_returned))
         if qos:
             self.retention.add(now, onward)
@@ -490,7 +499,7 @@ class Forwarding:
             self._wait(now, neighbour, onward._replace(groups=plan.blocked))
 
     def _spread(self, plan: Plan, run: Run, frames: dict[int, list[Run]]) -> None:
-        """Give a run of the plan's groups to each neighbour of the plan."""
+        """Give each neighbour of the plan the run, for its groups."""
         for neighbour, groups in plan.hops:
             piece = run if groups is plan.groups else run._replace(groups=groups)
             if neighbour in frames:
@@ -499,7 +508,7 @@ class Forwarding:
                 frames[neighbour] = [piece]
 
     def _wait(self, now: float, source: int, run: Run) -> None:
-        """A run has no way now: QoS 1 and 2 stay in custody, QoS 0 is parked (R51, R63)."""
+        """Let a run without a route wait: QoS 1 and 2 in custody, QoS 0 parked (R51, R63)."""
         if run.qos:
             self._blocked_runs.append(run)
         else:
@@ -510,7 +519,10 @@ class Forwarding:
     def _hand_out(
         self, now: float, entry: Entry, frames: dict[int, list[Run]], deliveries: list[Run], source: int
     ) -> Routed:
-        """Put what of a batch is of QoS 1 or 2 into custody; what has to wait its turn leaves the batch (R55, R59)."""
+        """Put the QoS 1 and 2 runs of a batch into custody.
+
+        Runs that wait for their turn leave the batch (R55, R59).
+        """
         custody = self.custody
         tokens: dict[int, int] = {}
         for neighbour, runs in list(frames.items()):
@@ -519,7 +531,7 @@ class Forwarding:
             if token:
                 tokens[neighbour] = token
             elif len(owed) == len(runs) or neighbour not in custody.open_ways:
-                # They wait; and QoS 0 is not kept for a neighbour that is away.
+                # They wait. QoS 0 is not kept for a neighbour that is away.
                 del frames[neighbour]
                 for run in runs:
                     if not run[4]:
@@ -541,7 +553,7 @@ class Forwarding:
         return Routed(frames, deliveries, tokens, custody.take_effects() if custody.effects else ())
 
     def _hand_out_loose(self, frames: dict[int, list[Run]], deliveries: list[Run]) -> Routed:
-        """QoS 0 alone: nobody keeps it, also not for a neighbour that is away."""
+        """Hand out a batch of QoS 0 alone, which nobody keeps, not even for a neighbour that is away."""
         open_ways = self.custody.open_ways
         for neighbour in frames:
             if neighbour not in open_ways:
@@ -562,16 +574,17 @@ class Forwarding:
         self.accounts.count(f"{DROPPED}link", run, neighbour=neighbour)
 
     def acknowledged(self, now: float, way: int, tokens: Sequence[int]) -> list[Effect]:
-        """A neighbour, or the host broker, has taken what bears these tokens (R55)."""
+        """Record that a neighbour or the host broker has acknowledged these tokens (R55)."""
         self.custody.acknowledge(now, way, tokens)
         return self.custody.take_effects()
 
     def lose_way(self, now: float, neighbour: int, *, is_for_good: bool = False) -> None:
-        """A neighbour is gone: the other ways take over at once; what is its own is kept for it (R61, R75).
+        """Close a lost neighbour: reroute what other routes can take, and keep for it what is its own (R61, R75).
 
-        What it was sent as the core of a group, by an outsider, does both. The other ways may lead to those who have
-        had the publication, and acknowledge it because of that, while it was under way to the core alone. So does what
-        was stuck until it was on disk: its record waits for the neighbour, which may come back to other ways.
+        A publication that an outsider sent to this neighbour as the core of its group is rerouted and kept. The other
+        routes may lead to federators that have had the publication, and acknowledge it for that reason, while it was
+        under way to the core alone. A publication that was stuck until it was on disk is rerouted, too: its record
+        waits for the neighbour, which may come back when the routes have changed.
         """
         table = self._table
         stuck = [] if is_for_good else self.custody.stuck(neighbour)
@@ -599,7 +612,7 @@ class Forwarding:
             self.custody.release(neighbour, duty)
 
     def retry_blocked(self, now: float) -> None:
-        """What waits for a way, and has one now, goes (R63)."""
+        """Send what waited for a route and has one now (R63)."""
         custody = self.custody
         if self._table.is_synchronised:
             custody.fetch_unsorted()
@@ -610,27 +623,27 @@ class Forwarding:
                     custody.release(BLOCKED, duty)
 
     def _has_way(self, groups: tuple[str, ...], source: int) -> bool:
-        """Whether publications of these groups, or at least of one of them, need not wait."""
+        """Return whether publications of at least one of these groups need not wait."""
         if groups == UNMATCHED:
             return self._table.is_synchronised
         plan = self._plans.make(groups, source)
         return plan.blocked != groups or any(self._leads_back(group, source) for group in groups)
 
     def _leads_back(self, group: str, source: int) -> bool:
-        """Whether the only way of a group leads to where its publication came from."""
+        """Return whether the only route of a group leads back to the source of its publication."""
         return source >= 0 and self._table.hops(group) == ((source,), False)
 
     def fetched(self, now: float, way: int, records: Sequence[tuple[int, Sequence[Run]]], end: int) -> None:
-        """Records of the outbox that go to a neighbour, or the host broker, now."""
+        """Send records of the outbox to a neighbour or to the host broker."""
         self.custody.fetched(now, way, records, end, partial(self._sift_delivered, now))
 
     def _sift_delivered(self, now: float, runs: Sequence[Run]) -> Sequence[Run]:
-        """What a former process has left for the host broker, and no copy from a neighbour has brought since (R57)."""
+        """Return what a former process left for the host broker and no neighbour has brought since (R57)."""
         left = []
         for run in runs:
             window = self._seen.window(run.origin, run.epoch)
             if window is None:
-                left.append(run)  # too old for a copy of it to come
+                left.append(run)  # too old for a duplicate of it to come
                 continue
             spans = split(run.body)
             for first, count, done in list(window.pieces(run.first, run.length)):
@@ -645,7 +658,7 @@ class Forwarding:
         return left
 
     def fetched_blocked(self, now: float, records: Sequence[tuple[int, Sequence[Run]]], end: int) -> None:
-        """Records of the outbox, up to a position, that had no way (R63)."""
+        """Route records of the outbox, up to a position, that had no route before (R63)."""
         sources = self.custody.take_sources([position for position, _ in records], end)
         for source, (position, runs) in zip(sources, records, strict=True):
             if all(not self._has_way(run.groups, source) for run in runs):
@@ -656,7 +669,7 @@ class Forwarding:
             self.custody.close(duty.entry)
 
     def adopt(self, now: float, identity: int, records: Sequence[tuple[int, Sequence[Run]]]) -> None:
-        """Records for a neighbour that is gone for good: other ways take them, as far as there are any (R78)."""
+        """Reroute records for a neighbour that is gone for good, as far as there are routes (R78)."""
         for at, (position, runs) in enumerate(records):
             if all(not self._has_way(run.groups, NOBODY) for run in runs):
                 self.custody.orphans.hold(now, identity, [left for left, _ in records[at:]])
@@ -683,7 +696,7 @@ class Forwarding:
                 self._deliver(now, duty.entry, known)
 
     def _route_again(self, now: float, entry: Entry, run: Run, source: int, since: float) -> None:
-        """Another way for a run, or back to where it came from, or it waits (R61, R66)."""
+        """Send a run along another route, or back to its source, or let it wait (R61, R66)."""
         plan = self._plans.make(run.groups, source)
         for neighbour, groups in plan.hops:
             is_returned = run.is_returned or self._came_from(neighbour, run)
@@ -699,7 +712,7 @@ class Forwarding:
             self.custody.block(now, entry, run._replace(groups=blocked), source)
 
     def _note_sent(self, now: float, run: Run, plan: Plan) -> None:
-        """Remember to whom a run went, outside its meshes, after all (R48)."""
+        """Remember the neighbours that a waiting run was sent to outside its meshes in the end (R48)."""
         sent = frozenset([mark for mark in plan.done[0] if mark.startswith(SENT)])
         window = self._seen.window(run.origin, run.epoch) if sent and run.origin != self.identity else None
         if window is not None:
@@ -708,7 +721,7 @@ class Forwarding:
                     window.record(now, first, count, (done[0] | sent, done[1]))
 
     def _came_from(self, neighbour: int, run: Run) -> bool:
-        """Whether a neighbour has sent us, too, what it is to take now: that it was there does not count (R61)."""
+        """Return whether a neighbour has also sent us this run, so that it must get it as returned (R61)."""
         window = self._seen.window(run.origin, run.epoch) if run.origin != self.identity else None
         if window is None:
             return False
@@ -723,7 +736,7 @@ class Forwarding:
             self.custody.effects.append(SendRuns(neighbour, (run,), token))
 
     def _deliver(self, now: float, entry: Entry, run: Run) -> None:
-        """Deliver a run that had to wait until its groups were known, as far as it has not been delivered."""
+        """Deliver a run that waited until its groups were known, as far as it has not been delivered."""
         window = self._seen.window(run.origin, run.epoch)
         if window is not None and window.record_if_new(now, run.first, run.length, (frozenset(run.groups), True)):
             self._send_to_host(now, entry, run)
@@ -733,13 +746,14 @@ class Forwarding:
         if token:
             self.custody.effects.append(Deliver((run,), token))
 
-    # --- what neighbours lack ---------------------------------------------------------------------------------------
+    # --- what neighbours lack
+    # -------------------------------------------------------------------------------------------
 
     def supply(self, now: float, neighbour: int, summaries: Sequence[Summary], receipt: int) -> None:
-        """A neighbour says what it has: send it what it lacks, in order (R70).
+        """Answer summaries: send the neighbour what it lacks, in order (R70).
 
-        What is on its way to it does not count: one that has just come back, and is behind, asks again and again, and
-        was sent its backlog four times over.
+        What is already under way to it is left out. A neighbour that has just come back and is behind asks again and
+        again, and used to be sent its backlog four times over.
         """
         entry = self.custody.open(NOBODY, 0)
         for run in self.retention.missing(now, summaries, self.custody.pending(neighbour)):
@@ -752,7 +766,7 @@ class Forwarding:
         self.custody.effects.append(Acknowledge(neighbour, (receipt,)))
 
     def leave_behind(self, now: float, neighbours: Iterable[int]) -> None:
-        """We go, and the meshes of a group's cores have not met: others are to have what only ours had (R37, R73)."""
+        """Before leaving, send all neighbours what is contested, because the meshes have not met (R37, R73)."""
         runs = self.retention.contested(self._table.is_contested, LEFT_BYTES_MAX)
         for neighbour in neighbours:
             for run in runs:
@@ -760,7 +774,7 @@ class Forwarding:
                 self._send_again(now, self.custody.open(NOBODY, 0), neighbour, onward, NOBODY)
 
     def pass_to_rival(self, now: float, group: str) -> None:
-        """We gave up a group that another core claims, too, and nobody else was in our mesh: it gets what we had."""
+        """Send what we have of a group that we gave up to the other core, as nobody else was in our mesh (R74)."""
         for run in self.retention.contested(lambda one: one == group, LEFT_BYTES_MAX):
             self._counters["passed_to_rival"] += run.length
             entry = self.custody.open(NOBODY, 0)
@@ -768,7 +782,7 @@ class Forwarding:
             self.custody.close(entry)
 
     def lacks(self, summary: Summary) -> bool:
-        """Whether a neighbour names publications of a group that have not been here for it (R72)."""
+        """Return whether a neighbour names publications of a group that have not been here for that group (R72)."""
         group = summary.group
         for origin, epoch, ranges in summary.have:
             window = self._seen.window(origin, epoch) if origin != self.identity else None
@@ -781,7 +795,7 @@ class Forwarding:
         return False
 
     def restore_delivered(self, now: float, ranges: Iterable[tuple[int, int, int, int]]) -> None:
-        """What an earlier process delivered to the host broker, as `(origin, epoch, first, count)` (R57)."""
+        """Restore what an earlier process delivered to the host broker, as `(origin, epoch, first, count)` (R57)."""
         for origin, epoch, first, count in ranges:
             window = self._seen.window(origin, epoch)
             if window is not None:
@@ -789,7 +803,7 @@ class Forwarding:
 
 
 def _part(run: Run, spans: Sequence[tuple[int, int]], low: int, high: int) -> Run:
-    """The publications of a run from one offset to another."""
+    """Return the publications of a run from one offset to another."""
     if high - low == len(spans):
         return run
     body = run.body[spans[low][0] : spans[high - 1][1]]
@@ -797,9 +811,9 @@ def _part(run: Run, spans: Sequence[tuple[int, int]], low: int, high: int) -> Ru
 
 
 def _groups_by_id(runs: Sequence[Run]) -> dict[tuple[int, int, int], set[str]]:
-    """The groups for which a frame brings each publication: one that waited for several ways may be in several runs.
+    """Return the groups that a frame names for each publication, which may be in several runs if it waited for several.
 
-    Where each is in one run alone that is not worth a table.
+    If each publication is in one run only, return an empty table, which is not worth building.
     """
     found: dict[tuple[int, int, int], set[str]] = {}
     ranges = sorted([(run.origin, run.epoch, run.first, run.first + run.length) for run in runs])

@@ -1,11 +1,11 @@
 """The policy that maps a subscription filter to the group whose mesh serves it.
 
-Rules that this module keeps:
+The rules:
 
-- A group always covers the filters that it stands for, so no policy loses a matching publication. A wider group
-  costs traffic that nobody asked for; a narrower one costs claims and memberships.
-- `#` does not match topics that begin with `$` (MQTT 5, 4.7.2), so a filter that begins with `$` never ends there.
-- A group is a plain, valid filter: the share name of a shared subscription is the host broker's business.
+- A group always covers the filters that it stands for, so no policy loses a matching publication. A wider group costs
+  traffic that nobody asked for. A narrower one costs claims and memberships.
+- `#` does not match topics that begin with `$` (MQTT 5, 4.7.2), so a filter that begins with `$` is never mapped to it.
+- A group is a plain, valid filter. The share name of a shared subscription concerns the host broker only.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from typing import Literal
 from hanse.errors import LocalError
 from hanse.protocol.topics import TOPIC_BYTES_MAX, split_share
 
-# More levels than this tell apart what no broker has few enough of to gain by it; `filter` serves those.
+# More levels would tell apart filters of which no broker has few enough to gain by it. `filter` serves those.
 PREFIX_LEVELS_MAX = 32
 
 _PREFIXES = {f"prefix:{levels}": levels for levels in range(1, PREFIX_LEVELS_MAX + 1)}
@@ -22,13 +22,13 @@ _PREFIXES = {f"prefix:{levels}": levels for levels in range(1, PREFIX_LEVELS_MAX
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """How filters become groups.
+    """Grouping policy.
 
-    `filter` makes each filter a group; `prefix` cuts filters after so many levels, so that `a/b/c` and `a/b/d/e`
-    share the group `a/b/#` at two; `single` puts all into `#`.
+    `filter` makes each filter a group. `prefix` cuts filters after so many levels, so that `a/b/c` and `a/b/d/e` share
+    the group `a/b/#` at two. `single` puts all into `#`.
 
     Attributes:
-        kind: Which policy.
+        kind: Name of the policy.
         prefix_levels: Levels that are kept, from 1 to 32 with `prefix`, else 0.
     """
 
@@ -45,7 +45,7 @@ class Grouping:
 
     @classmethod
     def parse(cls, text: str) -> "Grouping":
-        """The policy that `text` names: `filter`, `prefix:N` with N from 1 to 32, or `single`.
+        """Return the policy that `text` names: `filter`, `prefix:N` with N from 1 to 32, or `single`.
 
         Raises:
             LocalError: If it names none.
@@ -59,7 +59,10 @@ class Grouping:
         raise LocalError(_refusal(text))
 
     def group_of(self, filter_: str) -> str:
-        """The group that serves a valid filter; for a shared subscription, the filter behind it."""
+        """Return the group that serves a valid filter.
+
+        For a shared subscription, that is the group of the filter behind it.
+        """
         _, behind = split_share(filter_)
         if self.kind == "prefix":
             return self._cut(behind)

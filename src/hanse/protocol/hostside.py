@@ -1,10 +1,10 @@
-"""The host broker's side: what its clients are interested in, and what the federator is subscribed to there.
+"""The host broker's side: the interest of its clients, and the federator's subscriptions there.
 
 The rules (docs/protocol.md R39, R53, R54):
 
-- Only valid filters that may cross count, and our own private group; and only so many of them.
-- A filter counts for the group that the grouping maps it to; a group is of interest while any filter of it is.
-- The federator subscribes only to what someone elsewhere wants.
+- Only valid filters that may cross count, and our own private group. Their number is limited.
+- A filter counts for the group that the grouping maps it to. A group is of interest while any filter of it is.
+- The federator subscribes only to groups that another federator wants.
 """
 
 from hanse.errors import RemoteError
@@ -16,12 +16,12 @@ from hanse.protocol.topics import check_filter, filter_may_cross
 
 
 class HostSide:
-    """Interest, and host subscriptions, of one federator.
+    """Interest and host subscriptions of one federator.
 
     Attributes:
-        interest: Group to the number of local filters in it; others only read it. Everybody is interested in the
-            management group.
-        subscriptions: The groups that the federator is subscribed to at the host; others only read it.
+        interest: Group to the number of local filters in it. Other modules only read it. Every federator is
+            interested in the management group.
+        subscriptions: The groups that the federator is subscribed to at the host broker. Other modules only read it.
     """
 
     def __init__(self, identity: int, settings: Settings, changes: Changes) -> None:
@@ -34,7 +34,7 @@ class HostSide:
         changes.groups.add(MANAGEMENT_GROUP)
 
     def on_subscribed(self, filter_: str) -> str | None:
-        """Clients want a filter; the group that it is in, unless it was known or does not count."""
+        """Add a filter of the clients. Return its group, unless the filter was known or does not count."""
         counters = self._changes.counters
         if filter_ in self._filters:
             return None
@@ -57,7 +57,7 @@ class HostSide:
         return group
 
     def on_unsubscribed(self, filter_: str) -> str | None:
-        """Clients no longer want a filter; the group that is of interest no more with it, if any."""
+        """Remove a filter of the clients. Return its group if that is no longer of interest."""
         if filter_ not in self._filters:
             return None
         self._filters.remove(filter_)
@@ -70,7 +70,7 @@ class HostSide:
         return group
 
     def subscribe(self, group: str, *, is_wanted: bool) -> None:
-        """Be subscribed to a group at the host if someone elsewhere wants it, and only then (R53)."""
+        """Subscribe to a group at the host broker if another federator wants it, and unsubscribe if none does (R53)."""
         if is_wanted == (group in self.subscriptions):
             return
         if not is_wanted:

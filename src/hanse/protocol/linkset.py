@@ -1,21 +1,22 @@
 """A set of keys that one end of a link owns and the other end mirrors, over frames that may be lost.
 
-Two of these run each way on every link: *memberships* (child to parent) and *connections* (parent to child: which of
+Two of these run each way on every link: *memberships* (child to parent), and *connections* (parent to child: which of
 those memberships reach their core). The rules:
 
-- The owner numbers its steps. Frames carry the steps that are not yet acknowledged; an acknowledgement is a position,
-  so nothing is kept for what has arrived.
-- When either end has lost its state the owner starts a new *generation*: the whole set as steps, `complete_at` of
-  them. Until that many have been applied the mirror keeps showing the old set (R41). A mirror that forgot shows it
-  by an acknowledgement that goes back.
-- An empty set is told, too: silence would leave the mirror with what an earlier owner had in it.
+- The owner numbers its steps. Frames carry the steps that are not yet acknowledged. An acknowledgement is a position,
+  so
+  nothing is kept for steps that have arrived.
+- When either end has lost its state, the owner starts a new *generation*: the whole set as steps, `complete_at` of
+  them. Until that many have been applied, the mirror keeps showing the old set (R41). A mirror that has lost its state
+  shows it by an acknowledgement that goes back.
+- An empty set is told, too. Silence would leave the mirror with what an earlier owner had in it.
 """
 
 from hanse.protocol.messages import Key, SetAck, SetDelta, SetStep
 
 
 class OwnedSet:
-    """The owner's end: what is in the set, and the steps that the mirror has not acknowledged."""
+    """The owner's end: the keys in the set, and the steps that the mirror has not acknowledged."""
 
     __slots__ = (
         "_base",
@@ -36,13 +37,14 @@ class OwnedSet:
         self._sent = 0
         self._complete_at = 0
         self._log: list[SetStep] = []
-        # The generation is told even while it is empty; a frame has carried it; the mirror has acknowledged it.
+        # Whether the generation is told even while it is empty; whether a frame has carried it; whether the mirror has
+        # acknowledged it.
         self._is_introduced = False
         self._is_told = False
         self._is_confirmed = False
 
     def add(self, key: Key) -> bool:
-        """Put `key` in; False if it was there."""
+        """Add `key`. Return False if it was in the set."""
         if key in self.keys:
             return False
         self.keys.add(key)
@@ -50,7 +52,7 @@ class OwnedSet:
         return True
 
     def discard(self, key: Key) -> bool:
-        """Take `key` out; False if it was not there."""
+        """Remove `key`. Return False if it was not in the set."""
         if key not in self.keys:
             return False
         self.keys.remove(key)
@@ -58,7 +60,7 @@ class OwnedSet:
         return True
 
     def restart(self) -> None:
-        """Begin a new generation: the mirror has lost what it knew."""
+        """Begin a new generation, because the mirror has lost its state."""
         self.generation += 1
         self._base = self._sent = 0
         self._log = [SetStep(True, *key) for key in sorted(self.keys)]
@@ -66,13 +68,16 @@ class OwnedSet:
         self._is_introduced, self._is_told, self._is_confirmed = True, False, False
 
     def introduce(self) -> None:
-        """Tell the generation even if there is nothing in it: what the mirror holds from before has to go."""
+        """Tell the generation even if it is empty, so that the mirror drops what it holds from before."""
         self._is_introduced = True
 
     def acknowledge(self, ack: SetAck) -> None:
-        """The mirror has applied everything up to a position; other generations' words are stale."""
+        """Drop the steps that the mirror has applied, up to a position.
+
+        Ignore acknowledgements of other generations.
+        """
         if self._is_confirmed and (ack.generation, ack.position) < (self.generation, self._base):
-            self.restart()  # it had more than that: it has forgotten
+            self.restart()  # it had more than that, so it has lost its state
             return
         if ack.generation != self.generation or ack.position > self._base + len(self._log):
             return
@@ -83,12 +88,12 @@ class OwnedSet:
 
     @property
     def has_unsent(self) -> bool:
-        """Steps wait that no frame has carried yet."""
+        """Whether there are steps that no frame has carried yet."""
         return self._sent < self._base + len(self._log) or (not self._is_told and self._has_to_confirm)
 
     @property
     def has_unacknowledged(self) -> bool:
-        """Steps were sent, or wait to be, that the mirror has not confirmed."""
+        """Whether there are steps that the mirror has not acknowledged, sent or not."""
         return bool(self._log) or self._has_to_confirm
 
     @property
@@ -96,12 +101,12 @@ class OwnedSet:
         return self._is_introduced and not self._is_confirmed
 
     def rewind(self) -> None:
-        """Send again, from the first step that is not acknowledged."""
+        """Send again from the first step that is not acknowledged."""
         self._sent = self._base
         self._is_told = False
 
     def delta(self, steps_max: int) -> SetDelta | None:
-        """The next unsent steps, at most `steps_max`, or None."""
+        """Return the next unsent steps, at most `steps_max`, or None if there are none."""
         offset = self._sent - self._base
         steps = self._log[offset : offset + steps_max]
         if not steps and not self.has_unsent:
@@ -112,7 +117,7 @@ class OwnedSet:
 
 
 class MirroredSet:
-    """The mirror's end: what the owner is known to have in its set."""
+    """The mirror's end: the keys that the owner is known to have in its set."""
 
     __slots__ = ("_building", "_epoch", "_generation", "_position", "keys")
 
@@ -125,11 +130,11 @@ class MirroredSet:
 
     @property
     def ack(self) -> SetAck:
-        """How far the owner's steps have been applied."""
+        """Position up to which the owner's steps have been applied."""
         return SetAck(self._generation, self._position)
 
     def apply(self, epoch: int, delta: SetDelta) -> tuple[list[Key], list[Key]]:
-        """Apply a delta of the owner's `epoch`; the keys that came and went, in order of the wire."""
+        """Apply a delta of the owner's `epoch`. Return the added and the removed keys, in the order of the wire."""
         if (epoch, delta.generation) < (self._epoch, self._generation):
             return [], []
         if (epoch, delta.generation) > (self._epoch, self._generation):
@@ -149,12 +154,12 @@ class MirroredSet:
         return _replay(self.keys, steps)
 
     def await_owner(self) -> None:
-        """The owner has restarted: acknowledge nothing until it speaks. What it had holds until then."""
+        """Acknowledge nothing until the restarted owner tells its set. The old set holds until then."""
         self._epoch = self._generation = self._position = 0
         self._building = None
 
     def clear(self) -> list[Key]:
-        """Forget everything, also where in the owner's steps we are; the keys that went."""
+        """Forget the keys and the position in the owner's steps. Return the keys."""
         self.await_owner()
         gone = sorted(self.keys)
         self.keys = set()
@@ -162,7 +167,7 @@ class MirroredSet:
 
 
 def _replay(keys: set[Key], steps: tuple[SetStep, ...]) -> tuple[list[Key], list[Key]]:
-    """Apply steps to `keys`; what is in that was not, and what is no longer in."""
+    """Apply steps to `keys`. Return the keys that were added and those that were removed by all steps together."""
     touched = {(step.core, step.group): (step.core, step.group) in keys for step in steps}
     for step in steps:
         key = (step.core, step.group)

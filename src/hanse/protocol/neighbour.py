@@ -1,11 +1,11 @@
-"""What a federator keeps about one neighbour: the link's state, the sets it carries, and what waits to be sent."""
+"""The state of one neighbour: its link, the sets that the link carries, and what waits to be sent."""
 
 from hanse.protocol.linkset import MirroredSet, OwnedSet
 from hanse.protocol.messages import ClaimPart, ClaimRequest, HandOver, Solicit
 
 
 class Neighbour:
-    """One neighbour. It outlives its link: what was lost without a word is *absent*, not gone (R38)."""
+    """One neighbour. It outlives its link: a neighbour that was lost without a goodbye is *absent*, not gone (R38)."""
 
     __slots__ = (
         "absent_since",
@@ -36,7 +36,7 @@ class Neighbour:
     def __init__(self, identity: int, generation: int = 1) -> None:
         self.identity = identity
         self.is_up = False
-        # Heard, and hearing us, within K announcement intervals (R7).
+        # Within K announcement intervals we have heard it, and it has heard us (R7).
         self.is_usable = False
         # Its first frame since the link came up has been handled.
         self.has_spoken = False
@@ -49,7 +49,7 @@ class Neighbour:
         # The neighbour's memberships with us, and ours with it.
         self.joined = MirroredSet()
         self.joining = OwnedSet(generation)
-        # Which of ours it says reach their core, and which of its memberships we say do.
+        # Which of ours it says reach their core, and which of its memberships we say reach theirs.
         self.connected = MirroredSet()
         self.connecting = OwnedSet(generation)
         # Steps that were already unacknowledged a round ago are sent again.
@@ -68,7 +68,7 @@ class Neighbour:
         self.hand_overs: list[HandOver] = []
 
     def come_up(self, now: float) -> None:
-        """The link stands; until it has had time to speak, the neighbour counts as hearing and heard."""
+        """Mark the link as up. The neighbour counts as heard and as hearing us until it has had time to speak."""
         self.is_up = self.is_usable = self.needs_full = True
         self.has_spoken = False
         self.absent_since = None
@@ -77,23 +77,23 @@ class Neighbour:
         self.connecting.rewind()
 
     def go_down(self, now: float) -> None:
-        """The link is gone, and with it what was about to be said."""
+        """Mark the link as down, and drop what was about to be sent."""
         self.is_up = self.is_usable = self.has_spoken = self.needs_full = False
         self.absent_since = now
         self.drop_pending()
 
     def told_version(self, core: int, epoch: int) -> int:
-        """The version of a core's claims that this neighbour is known or believed to have."""
+        """Return the version of a core's claims that this neighbour is known or believed to have."""
         told_epoch, version = self.told.get(core, (0, 0))
         return version if told_epoch == epoch else 0
 
     def note_told(self, core: int, epoch: int, version: int) -> None:
-        """The neighbour named this version, or was sent it."""
+        """Note that the neighbour named this version, or was sent it."""
         if (epoch, version) > self.told.get(core, (0, 0)):
             self.told[core] = (epoch, version)
 
     def drop_pending(self) -> None:
-        """Forget what the next frame would have carried."""
+        """Drop what the next frame would have carried."""
         self.claim_requests.clear()
         self.claim_parts.clear()
         self.claim_resends.clear()
@@ -102,7 +102,7 @@ class Neighbour:
 
     @property
     def has_pending(self) -> bool:
-        """Something waits that is for this neighbour alone."""
+        """Whether something waits that is for this neighbour alone."""
         return bool(
             self.needs_full
             or self.joining.has_unsent

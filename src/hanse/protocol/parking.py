@@ -1,6 +1,6 @@
-"""QoS 0 that has no way now waits a little while, within limits; QoS 1 and 2 wait in custody.
+"""Parking: QoS 0 that has no route waits a little while, within limits. QoS 1 and 2 wait in custody.
 
-The rules (docs/protocol.md R51): what was parked first goes first; beyond `parked_bytes_max` the oldest is dropped, and
+The rules (docs/protocol.md R51): what was parked first goes first. Beyond `parked_bytes_max` the oldest is dropped, and
 so is what has waited for (K + 2)·A. Every drop is counted.
 """
 
@@ -13,7 +13,7 @@ from hanse.protocol.settings import Settings
 
 
 class Parked(NamedTuple):
-    """One run that waits, and where it came from."""
+    """One run that waits, and its source."""
 
     expires_at: float
     source: int
@@ -21,7 +21,7 @@ class Parked(NamedTuple):
 
 
 class Parking:
-    """What of QoS 0 waits for a way at one federator.
+    """The QoS 0 runs that wait for a route at one federator.
 
     Attributes:
         size: Bytes that wait.
@@ -41,25 +41,25 @@ class Parking:
         return [parked.run for parked in self._parked]
 
     def park(self, now: float, source: int, run: Run) -> None:
-        """Keep a run until there is a way, within the limits; the oldest goes first."""
+        """Keep a run until there is a route. Beyond the limit the oldest is dropped."""
         self._counters["parked"] += run.length
         self.keep(Parked(now + self._wait_s, source, run))
         while self.size > self._size_max:
             self._drop("dropped_parked_full", "parked_full")
 
     def keep(self, parked: Parked) -> None:
-        """Park again what was taken, for as long as it had left."""
+        """Park a run again after `take`, for the rest of its time."""
         self._parked.append(parked)
         self.size += len(parked.run.body)
 
     def take(self) -> deque[Parked]:
-        """All that wait, in order; none waits any longer."""
+        """Remove and return all that wait, in order."""
         waiting, self._parked = self._parked, deque()
         self.size = 0
         return waiting
 
     def age(self, now: float) -> None:
-        """Once a round: drop what has waited for too long."""
+        """Age by one round: drop what has waited for too long."""
         while self._parked and self._parked[0].expires_at <= now:
             self._drop("parked_expired", "parked_expired")
 

@@ -1,11 +1,12 @@
-"""Where publications go from here: one plan for a topic, or for the groups that a link names, kept until it changes.
+"""Plans: where the publications of a topic, or of the groups that a link names, go from here.
 
 The rules (docs/protocol.md R42 to R49, R54):
 
 - A plan is made from what the control side tells (`Table`), and holds until `invalidate` says that this has changed.
-- Never back to who sent it. Within a mesh to all its edges; an outsider sends towards the core, and where its only way
-  leads back to the sender, to those who led to the core before.
-- What a plan does with a publication is remembered with its id as marks, so that a copy is known for what it is.
+- A publication never goes back to its sender. Within a mesh it goes to all edges. An outsider sends it towards the
+  core,
+  or, if its only route leads back to the sender, to the neighbours that led to the core before.
+- What a plan does with a publication is remembered with its id as marks, so that duplicates are handled correctly.
 """
 
 from dataclasses import dataclass
@@ -18,62 +19,62 @@ from hanse.protocol.topics import may_cross
 
 PLANS_MAX = 65_536
 
-# Before a group in what was done with a publication: it passed here on its way to the mesh, not along the mesh.
+# Before a group: the publication passed here on its way to the mesh, not along the mesh.
 OUTSIDER = "\0"
-# Before a group: it came back, and was sent through the mesh once more.
+# Before a group: the publication came back and was sent through the mesh once more.
 TURNED = "\1"
-# Before a neighbour: a copy came from it of what passed here on its way to a mesh.
+# Before a neighbour: a duplicate of what passed here on its way to a mesh came from it.
 CAME = "\2"
-# Before a neighbour and a group: it was sent there on its way to the group's mesh.
+# Before a neighbour and a group: the publication was sent there on its way to the group's mesh.
 SENT = "\3"
 
 _NO_USE: Use = [0, 0]
 
 
 class Table(Protocol):
-    """What the control side tells the data path."""
+    """The view of the control side that the data path needs."""
 
     def match(self, topic: str) -> tuple[str, ...]:
-        """The groups that a topic belongs to, of all that anybody claims."""
+        """Return the groups that a topic belongs to, of all claimed groups."""
 
     def is_known(self, group: str) -> bool:
-        """Whether this federator has heard of the group at all."""
+        """Return whether this federator has heard of the group at all."""
 
     def is_hearsay(self, group: str) -> bool:
-        """Whether this federator knows the group only because neighbours send publications of it."""
+        """Return whether this federator knows the group only because neighbours send publications of it."""
 
     def is_contested(self, group: str) -> bool:
-        """Whether the group has several cores, or none, as far as this federator knows."""
+        """Return whether the group has several cores, or none, as far as this federator knows."""
 
     def is_local(self, group: str) -> bool:
-        """Whether the host broker's clients are interested in the group."""
+        """Return whether the host broker's clients are interested in the group."""
 
     def is_member(self, group: str) -> bool:
-        """Whether this federator is in the group's mesh."""
+        """Return whether this federator is in the group's mesh."""
 
     def hops(self, group: str) -> tuple[tuple[int, ...], bool]:
-        """The neighbours that a publication of the group goes to, and whether it must wait for a way."""
+        """Return the neighbours that a publication of the group goes to, and whether it must wait for a route."""
 
     def former_hops(self, group: str) -> tuple[int, ...]:
-        """The neighbours that led to a core which has just given the group up."""
+        """Return the neighbours that led to a core which has just given the group up."""
 
     def hop_limit(self) -> int:
-        """The number of hops beyond which a publication is dropped (R50)."""
+        """Return the number of hops beyond which a publication is dropped (R50)."""
 
     @property
     def is_synchronised(self) -> bool:
         """Whether a neighbour has told all the claims that it knows of."""
 
     def is_kept_for(self, neighbour: int, group: str) -> bool:
-        """Whether a neighbour that is away belonged to the group's mesh over its link to us (R75)."""
+        """Return whether a neighbour that is away belonged to the group's mesh over its link to us (R75)."""
 
     def is_claimed_by(self, neighbour: int, group: str) -> bool:
-        """Whether a neighbour is, as far as is known, a core of the group."""
+        """Return whether a neighbour is a core of the group, as far as is known."""
 
 
 @dataclass(slots=True)
 class Plan:
-    """Where the publications of some groups go from here. Not a tuple: a field of a slot is read in half the time."""
+    """Where the publications of some groups go from here. Not a tuple: a slot is read in half the time."""
 
     groups: tuple[str, ...]
     hops: tuple[tuple[int, tuple[str, ...]], ...]
@@ -81,7 +82,7 @@ class Plan:
     blocked: tuple[str, ...]
     done: Done
     has_unknown: bool
-    # The accounts: what all this means, its uses by stream, and the use by our own publications.
+    # The accounts: the outcomes that the plan stands for, its uses by stream, and the use by our own publications.
     way: Way
     uses: dict[Stream, Use]
     own: Use
@@ -93,8 +94,8 @@ class Planner:
     """The plans of one federator.
 
     Attributes:
-        epoch: The one that our own publications are numbered in.
-        by_topic: Plans for what the host broker hands in. The data path looks here before it asks `of_topic`.
+        epoch: The epoch in which our own publications are numbered.
+        by_topic: Plans for what the host broker hands in. The data path looks here before it calls `of_topic`.
         by_link: Plans for what a neighbour hands in, by neighbour and groups.
     """
 
@@ -107,12 +108,12 @@ class Planner:
         self.by_link: dict[tuple[int, tuple[str, ...]], Plan] = {}
 
     def invalidate(self) -> None:
-        """The control side changed: no plan holds any longer."""
+        """Drop all plans, because the control side has changed."""
         self.by_topic.clear()
         self.by_link.clear()
 
     def of_topic(self, topic: str) -> Plan:
-        """Where what the host broker's clients publish to a topic goes."""
+        """Return the plan for what the host broker's clients publish to a topic."""
         # A wide filter such as # brings in topics that never cross (R54).
         crosses = may_cross(topic)
         plan = self.make(self._table.match(topic) if crosses else (), HOST)
@@ -124,7 +125,7 @@ class Planner:
         return plan
 
     def of_link(self, neighbour: int, groups: tuple[str, ...]) -> Plan:
-        """Where what a neighbour sends for these groups goes."""
+        """Return the plan for what a neighbour sends for these groups."""
         key = (neighbour, groups)
         plan = self.by_link.get(key)
         if plan is None:
@@ -134,7 +135,7 @@ class Planner:
         return plan
 
     def make(self, groups: tuple[str, ...], source: int) -> Plan:
-        """Where publications of these groups go from here, coming from a source."""
+        """Make the plan for publications of these groups that come from a source."""
         table = self._table
         by_neighbour: dict[int, list[str]] = {}
         blocked = []
@@ -144,9 +145,10 @@ class Planner:
                 if neighbour != source:
                     by_neighbour.setdefault(neighbour, []).append(group)
             if neighbours == (source,) and not table.is_member(group) and not table.is_claimed_by(source, group):
-                # An outsider whose only way leads back to the sender: that one has not heard yet of the new core, whose
-                # mesh the former one's still belongs to. Where that is not so it waits too: the ways are changing.
-                # From a core itself it is no such thing: we have just left its mesh, which it has served (R46).
+                # An outsider whose only route leads back to the sender. The sender has not heard yet of the new core,
+                # and the former core's mesh is still linked to the new one's. If there is no former route, the
+                # publication waits, because the routes are changing. If the sender is a core itself, nothing is left to
+                # do: we have just left its mesh, and it has served the publication (R46).
                 former = [hop for hop in table.former_hops(group) if hop != source]
                 for neighbour in former:
                     by_neighbour.setdefault(neighbour, []).append(group)
@@ -173,5 +175,5 @@ class Planner:
 
 
 def sent_mark(neighbour: int, group: str) -> str:
-    """The mark of what was sent to a neighbour on its way to a group's mesh."""
+    """Return the mark of a publication that was sent to a neighbour on its way to a group's mesh."""
     return f"{SENT}{neighbour} {group}"
