@@ -1,0 +1,1 @@
+"""Everything a client meets before a broker does: listeners, headers, limits, and CONNECT."""
