@@ -1,25 +1,28 @@
 """The federation protocol of one federator, as a state machine without IO. docs/protocol.md is its specification.
 
 Theory of operation. A federator that has interest in a group and hears of no core for it *claims* the group. Claims
-reach everybody as versioned deltas. A core *announces* itself every interval; announcements spread with a distance,
-and the neighbours nearest to a core are the *parents* towards it. Whoever wants a group sends a *membership* to its
-parents towards the group's core, they pass it on, and the links that carry one are the group's *mesh*. The data path
-(`forwarding`) reads the mesh and nothing else.
+reach every federator as versioned deltas. A core *announces* itself every interval. Announcements spread with a
+distance, and the neighbours nearest to a core are the *parents* towards it. A federator that wants a group sends a
+*membership* to its parents towards the group's core, and they pass it on. The links that carry a membership are the
+group's *mesh*. The data path (`forwarding`) reads the mesh and nothing else.
 
-Each of these has a module: `claimbook`, `ways`, `mesh`, `election`. `hostside` is the host broker's end, `speaker` what
-is said to neighbours. Here they are wired, and here are links, frames and time. Each asks only those to its right:
+Each of these has a module: `claimbook`, `ways`, `mesh`, `election`. `hostside` is the host broker's side, and `speaker`
+sends the control frames. This module connects them, and handles links, frames and time. Each module asks only those to
+its right:
 
     election -> hostside, mesh -> ways -> claimbook          speaker -> ways -> claimbook
 
-All of them share the neighbours, and `changes`. What claims mean to the others is told through `ClaimWatchers`.
+All of them share the neighbours and `changes`. `ClaimWatchers` tells the others of changed claims.
 
-The rules that keep this honest:
+The rules:
 
-- `step` is the only way in for control: same state, time and event give the same effects. No clock, no randomness;
-  what can reach the wire is iterated in sorted order.
-- A handler notes what changed (`Changes`); `_settle` draws the conclusions until nothing is dirty; `Speaker.flush` says
-  what is new to whom it concerns, one frame a neighbour.
-- Inbound words are accepted, ignored (stale, duplicate: counted) or rejected (they break a rule: counted).
+- `step` is the only way in for control. The same state, time and event give the same effects. There is no clock and no
+  randomness, and everything that can reach the wire is iterated in sorted order.
+- A handler notes what changed (`Changes`). `_settle` draws the conclusions until nothing is dirty. `Speaker.flush`
+  tells
+  each neighbour its news in one frame.
+- Every part of an inbound frame is accepted, ignored (stale or duplicate, counted) or rejected (it breaks a rule,
+  counted).
 """
 
 import math
@@ -58,9 +61,9 @@ from hanse.protocol.settings import MANAGEMENT_GROUP, Settings
 from hanse.protocol.speaker import Speaker
 from hanse.protocol.ways import Ways
 
-# Since when groups that are gone were wanted is forgotten every so many rounds.
+# Every so many rounds, drop the interest timestamps of groups that no longer exist.
 TIDIED_ROUNDS = 10
-# A neighbour that has wanted a group for longer than we by less than this tells us nothing new (R71).
+# An interest that is earlier than known by less than this is no news (R71).
 SINCE_SLACK_S = 0.05
 
 
@@ -75,10 +78,10 @@ class Machine:
         self.is_stopped = False
 
         self._neighbours: dict[int, Neighbour] = {}
-        # Larger than any that a neighbour which we have forgotten may remember of our sets (R41).
+        # Larger than any generation of our sets that a forgotten neighbour may remember (R41).
         self._generation = 1
         self._changes = changes = Changes()
-        # What happened, by name; docs/protocol.md lists the names.
+        # Events, counted by name. docs/protocol.md lists the names.
         self.counters: Counter[str] = changes.counters
         self._alarms = alarms = Alarms(now, settings.announcement_interval_s)
         # When the next `Tick` is due.
@@ -103,36 +106,38 @@ class Machine:
         self._speaker = Speaker(identity, settings, neighbours, changes, claims, ways, now=now)
         self._forwarding = Forwarding(identity, self.epoch, settings, self, self.counters)
         self._custody = self._forwarding.custody
-        # Neighbours that are away to the groups whose mesh ran over their link: what these get is kept (R75).
+        # Neighbour that is away to the groups whose mesh ran over its link. Publications of these are kept for it
+        # (R75).
         self._absent: dict[int, set[str]] = {}
-        # Neighbours whose way was lost in this step.
+        # Neighbours whose destination was lost in this step.
         self._lost_ways: set[int] = set()
-        # Since when a group has been wanted here (our id), and behind each neighbour: nobody is asked for older (R69).
+        # Group to when it was first wanted here (under our id) and behind each neighbour. Nothing older is requested
+        # (R69).
         self._since: dict[str, dict[int, float]] = {}
-        # Neighbour and group to publications that it named and we lack: where we still do in a round, we ask (R72).
+        # Neighbour and group to publications that it named and we lack. If we still lack them in a round, we ask (R72).
         self._lacking: dict[tuple[int, str], Summary] = {}
-        # When new mesh edges were last asked for what was missed, and when those that wait for others to come are.
+        # When summaries of new mesh edges were last sent, and when those that wait to travel together will be.
         self._asked_at = -math.inf
         self._ask_at = math.inf
         self._had_link = False
         self._rounds = 0
-        # Others may remember claims of an earlier life that we do not have any longer.
+        # Other federators may remember claims of an earlier run of this one.
         self._had_life = stored_epoch > 0
         self.is_synchronised = False
-        # Until then, groups that we have not heard of may be those of cores that no neighbour has a way to (R65).
+        # Until then, unknown groups may belong to cores that no neighbour has a route to (R65).
         self._new_until = now + settings.retention_s_max
         # Such groups that came before claims were told.
         self._unheard: set[str] = set()
 
-    # --- the way in -----------------------------------------------------------------------------------------------
+    # --- entry points ---------------------------------------------------------------------------------------------
 
     def start(self, now: float) -> list[Effect]:
-        """The first call: what must be on disk before anything else happens."""
+        """Start the machine. The effects begin with what must be on disk before anything else happens."""
         effects: list[Effect] = [StoreEpoch(self.epoch)]
         return effects + self.step(now, Tick())
 
     def step(self, now: float, event: Event) -> list[Effect]:
-        """Take one event; what is to be done, in order."""
+        """Handle one event. Return the effects, in order."""
         effects = self._changes.begin_step()
         if self.is_stopped:
             return effects
@@ -174,13 +179,13 @@ class Machine:
         receipt: int = 0,
         again: tuple[int, int] | None = None,
     ) -> Routed:
-        """Route publications of the host broker's clients; `Acknowledge` names the receipt when all have arrived.
+        """Route publications of the host broker's clients. An `Acknowledge` names the receipt when all have arrived.
 
         Args:
-            now: the time.
-            publications: one batch.
-            receipt: what the host broker's side knows the batch by; 0 where nobody waits.
-            again: the (epoch, number) of the first, where a former process has numbered them (R58).
+            now: The time.
+            publications: One batch.
+            receipt: The host broker side's name for the batch; 0 if nobody waits.
+            again: The (epoch, number) of the first publication, if a former process has numbered them (R58).
         """
         routed = self._forwarding.publish(now, publications, receipt, again)
         if self._custody.check_at < self.deadline:  # noqa: PLR1730 - two lookups, and no call a message
@@ -194,7 +199,7 @@ class Machine:
         return routed
 
     def forward(self, now: float, neighbour: int, runs: Sequence[Run], receipt: int = 0) -> Routed:
-        """Route runs that a neighbour sent; from a stranger they are refused (R4)."""
+        """Route runs that a neighbour sent. Refuse those of a stranger (R4)."""
         known = self._neighbours.get(neighbour)
         if known is None or not known.is_up:
             self.counters["rejected_stranger"] += 1
@@ -210,9 +215,9 @@ class Machine:
         return routed
 
     def _hear_of_groups(self, now: float, runs: Sequence[Run]) -> list[Effect]:
-        """We are new: a neighbour may send what is of groups whose claims nobody could tell us yet (R65).
+        """Note unknown groups of a neighbour's runs, whose claims nobody could tell a new federator yet (R65).
 
-        Nobody announces a core that it has no way to, nor tells a newcomer its claims.
+        Nobody announces a core that it has no route to, or tells a newcomer that core's claims.
         """
         unheard = {group for run in runs if run.qos for group in run.groups if not self.is_known(group)}
         if not unheard:
@@ -224,7 +229,7 @@ class Machine:
         return effects
 
     def acknowledged(self, now: float, way: int, tokens: Sequence[int]) -> list[Effect]:
-        """A neighbour, or the host broker (`HOST`), has taken what bears these tokens (R55)."""
+        """Record that a neighbour or the host broker (`HOST`) has acknowledged these tokens (R55)."""
         effects = self._forwarding.acknowledged(now, way, tokens)
         self.deadline = min(self.deadline, self._custody.check_at)
         return effects
@@ -237,13 +242,13 @@ class Machine:
         outbox: Mapping[int, tuple[int, int]] | None = None,
         wanted: Iterable[str] = (),
     ) -> list[Effect]:
-        """What the process before this one left on disk; after `start`, before anything else.
+        """Take over what the process before this one left on disk. Call this after `start` and before anything else.
 
         Args:
-            now: the time.
-            delivered: ids that the host broker has taken, as `(origin, epoch, first, count)`.
-            outbox: way to the first and the end of the positions of its records.
-            wanted: what others wanted, by their groups; it holds until claims are told anew, or for 10·K·A.
+            now: The time.
+            delivered: Ids that the host broker has acknowledged, as `(origin, epoch, first, count)`.
+            outbox: Destination to the first position and the end of its records.
+            wanted: The groups that others wanted. They hold until claims are told anew, or for 10·K·A.
         """
         effects = self._changes.begin_step()
         self._forwarding.restore_delivered(now, delivered)
@@ -256,88 +261,88 @@ class Machine:
     # --- views ------------------------------------------------------------------------------------------------------
 
     def core_of(self, group: str) -> int | None:
-        """The core that this federator accepts for a group (R8)."""
+        """Return the core that this federator accepts for a group (R8)."""
         return self._election.core_of(group)
 
     def cores(self) -> dict[str, int | None]:
-        """The core that this federator accepts, for every group that anybody claims."""
+        """Return the core that this federator accepts for each claimed group."""
         return self._election.cores()
 
     def core_epoch(self, core: int) -> int | None:
-        """The epoch in which this federator knows a core."""
+        """Return the epoch in which this federator knows a core."""
         if core == self.identity:
             return self.epoch
         route = self._ways.route(core)
         return None if route is None else route.epoch
 
     def distance_to(self, core: int) -> int | None:
-        """Hops to a core, None where there is no way."""
+        """Return the distance to a core in hops, or None if there is no route."""
         if core == self.identity:
             return 0
         route = self._ways.route(core)
         return None if route is None or route.distance == UNREACHABLE else route.distance
 
     def parents_of(self, core: int) -> tuple[int, ...]:
-        """The neighbours that lead to a core."""
+        """Return the parents towards a core."""
         return self._ways.parents_of(core)
 
     def is_member(self, group: str) -> bool:
-        """Whether this federator is in a group's mesh: interested, its core, or connecting others (R32, R33)."""
+        """Return whether this federator is in a group's mesh: interested, its core, or connecting others (R32, R33)."""
         return self.is_local(group) or group in self._claims.own.groups or self._mesh.has_children(group)
 
     def has_members(self, group: str) -> bool:
-        """Whether others have joined a group with this federator as its core."""
+        """Return whether others have joined a group with this federator as its core."""
         return self._mesh.has_members(group)
 
     def mesh_neighbours(self, group: str) -> tuple[int, ...]:
-        """The neighbours over whose links the group's mesh runs."""
+        """Return the neighbours over whose links the group's mesh runs."""
         return self._mesh.edges(group)
 
     def groups(self) -> list[str]:
-        """Every group that anybody claims, or that is of interest here."""
+        """Return every group that is claimed or of interest here."""
         return sorted(self._claims.groups() | self._host.interest.keys())
 
     def host_subscriptions(self) -> frozenset[str]:
-        """What the federator should be subscribed to at its host broker."""
+        """Return the groups that the federator should be subscribed to at its host broker."""
         return frozenset(self._host.subscriptions)
 
     def neighbours(self) -> tuple[int, ...]:
-        """The neighbours whose link is up."""
+        """Return the neighbours whose link is up."""
         return tuple(sorted(n.identity for n in self._neighbours.values() if n.is_up))
 
     def lost_neighbours(self) -> tuple[int, ...]:
-        """The neighbours that are not gone for good, and whose link is down or that are no longer heard (R7, R38)."""
+        """Return the known neighbours whose link is down or that are no longer heard (R7, R38)."""
         return tuple(sorted(n.identity for n in self._neighbours.values() if not n.is_usable))
 
     def plan(self, groups: tuple[str, ...], source: int) -> Plan:
-        """Where publications of these groups would go from here, coming from a source: what a probe follows."""
+        """Return where publications of these groups would go from here, coming from a source. Probes follow it."""
         return self._forwarding.plan(groups, source)
 
     @property
     def accounts(self) -> Accounts:
-        """What became of publications, by origin, epoch and groups, since the start."""
+        """Outcomes of publications since the start, by origin, epoch and groups."""
         return self._forwarding.accounts
 
     @property
     def next_id(self) -> int:
-        """The number, in this epoch, that the next publication will have."""
+        """Number, in this epoch, of the next publication."""
         return self._forwarding.next_id
 
     @property
     def flows(self) -> dict[tuple[str, int, tuple[str, ...]], list[int]]:
-        """Publications and bytes by (measure, origin, groups), since the start: what telemetry tells."""
+        """Publications and bytes since the start by (measure, origin, groups), for telemetry."""
         return self._forwarding.accounts.flows()
 
     def waiting(self) -> list[Run]:
-        """The runs that wait for a way, or for their turn on one."""
+        """Return the runs that wait for a route or for their turn."""
         return self._forwarding.waiting()
 
     def count_delivered(self, run: Run) -> None:
-        """The host broker was handed a run: account for it under the groups that are of interest here."""
+        """Count a run that was handed to the host broker, under the groups that are of interest here."""
         self.count_here("delivered", run)
 
     def count_here(self, measure: str, run: Run) -> None:
-        """What else became of a run that was for the host broker, for the groups that are of interest here."""
+        """Count another outcome of a run for the host broker, under the groups that are of interest here."""
         interest = self._host.interest
         groups = run[6]
         if len(groups) > 1 or groups[0] not in interest:
@@ -346,48 +351,48 @@ class Machine:
 
     @property
     def parked_bytes(self) -> int:
-        """How much data of QoS 0 waits for a way."""
+        """Size of the QoS 0 publications that wait for a route."""
         return self._forwarding.parked_bytes
 
     @property
     def in_custody(self) -> int:
-        """Publications of QoS 1 and 2 in memory that some way has yet to take."""
+        """Publications of QoS 1 and 2 in memory that some destination has yet to acknowledge."""
         return self._custody.waiting
 
     @property
     def records(self) -> int:
-        """Batches in the outbox that wait."""
+        """Batches that wait in the outbox."""
         return self._custody.records
 
     @property
     def retained_bytes(self) -> int:
-        """Publications of the last seconds that are kept for neighbours that may have missed them."""
+        """Size of the retention buffer."""
         return self._forwarding.retention.bytes
 
-    # --- what the data path reads -----------------------------------------------------------------------------------
+    # --- the view of the data path ----------------------------------------------------------------------------------
 
     def match(self, topic: str) -> tuple[str, ...]:
-        """The groups that a topic belongs to (R42)."""
+        """Return the groups that a topic belongs to (R42)."""
         return self._claims.match(topic)
 
     def is_known(self, group: str) -> bool:
-        """Whether this federator has heard of a group."""
+        """Return whether this federator has heard of a group."""
         return bool(self._claims.claimants(group)) or self.is_local(group) or self._mesh.has_children(group)
 
     def is_hearsay(self, group: str) -> bool:
-        """Whether a group is known only because neighbours send publications of it."""
+        """Return whether a group is known only because neighbours send publications of it."""
         return self._claims.is_hearsay(group)
 
     def is_contested(self, group: str) -> bool:
-        """Whether a group has several claimants, or none that lives: meshes may have yet to meet (R68)."""
+        """Return whether a group has several claimants, or no live one, so that meshes may have yet to meet (R68)."""
         return self.is_known(group) and (self.core_of(group) is None or len(self._claims.claimants(group)) > 1)
 
     def is_local(self, group: str) -> bool:
-        """Whether local clients are interested in a group."""
+        """Return whether local clients are interested in a group."""
         return group in self._host.interest
 
     def hops(self, group: str) -> tuple[tuple[int, ...], bool]:
-        """The neighbours that a publication of the group goes to, and whether it has to wait for a way (R43, R51)."""
+        """Return the neighbours that a publication of the group goes to, and whether it must wait (R43, R51)."""
         edges = self.mesh_neighbours(group)
         away: tuple[int, ...] = ()
         if self._absent:
@@ -404,23 +409,23 @@ class Machine:
             parents = parents[:1]
         if not edges:  # R44
             return (*parents, *(n for n in away if n not in parents)), not parents
-        # What is left of a mesh whose core is out of reach, or not joined yet: it is outside, too (R45).
+        # What is left of a mesh whose core is out of reach or not joined yet counts as outside, too (R45).
         return tuple(sorted({*edges, *parents, *away})), False
 
     def is_kept_for(self, neighbour: int, group: str) -> bool:
-        """Whether what the group gets is kept for a neighbour that is away (R75)."""
+        """Return whether publications of the group are kept for a neighbour that is away (R75)."""
         return group in self._absent.get(neighbour, ())
 
     def is_claimed_by(self, neighbour: int, group: str) -> bool:
-        """Whether a neighbour claims a group: it wants what the group gets, or leads to who does."""
+        """Return whether a neighbour claims a group, so that it or federators behind it want the publications."""
         return neighbour in self._claims.claimants(group)
 
     def former_hops(self, group: str) -> tuple[int, ...]:
-        """The neighbours that led to a core which has just given the group up (R46)."""
+        """Return the neighbours that led to a core which has just given the group up (R46)."""
         return self._mesh.former_ways(group)
 
     def hop_limit(self) -> int:
-        """The number of hops beyond which a publication is dropped (R50)."""
+        """Return the number of hops beyond which a publication is dropped (R50)."""
         return self._ways.hop_limit()
 
     # --- links --------------------------------------------------------------------------------------------------------
@@ -456,13 +461,13 @@ class Machine:
             self._forget_neighbour(neighbour)
 
     def _lose_way(self, neighbour: Neighbour) -> None:
-        """Nothing can be sent to a neighbour for now: what its meshes get is kept for it (R61, R75)."""
+        """Close the destination of a lost neighbour, and keep for it what its meshes get (R61, R75)."""
         self._absent.setdefault(neighbour.identity, set()).update(self._mesh.groups_with(neighbour))
         self._lost_ways.add(neighbour.identity)
         self._changes.is_table_changed = True
 
     def _open_way(self, now: float, neighbour: Neighbour) -> None:
-        """A neighbour can be sent to: first what was kept for it, and word of what we have (R69, R75)."""
+        """Open a neighbour's destination: send what was kept for it, then summaries of what we have (R69, R75)."""
         identity = neighbour.identity
         if identity in self._lost_ways:
             self._lost_ways.discard(identity)
@@ -473,13 +478,13 @@ class Machine:
         self._custody.open_way(now, identity)
 
     def _forget_ways(self, neighbour: Neighbour) -> None:
-        """Nothing leads through this neighbour any longer (R30)."""
+        """Drop all routes through this neighbour (R30)."""
         self._ways.forget_neighbour(neighbour.identity)
         self._claims.forget_neighbour(neighbour.identity)
         self._mesh.disconnect(neighbour)
 
     def _forget_neighbour(self, neighbour: Neighbour) -> None:
-        """The neighbour is gone for good: it left, was removed, or stayed away too long (R37, R38)."""
+        """Forget a neighbour that is gone for good: it left, was removed, or stayed away too long (R37, R38)."""
         self._mesh.forget_neighbour(neighbour)
         for wanted in self._since.values():
             wanted.pop(neighbour.identity, None)
@@ -520,7 +525,7 @@ class Machine:
             self._ways.touch_neighbour(identity)
             if neighbour.has_spoken:
                 self._open_way(now, neighbour)
-        if frame.echo_epoch == self.epoch:  # else it speaks of the sets of a boot before this one
+        if frame.echo_epoch == self.epoch:  # otherwise it refers to the sets of an earlier boot of ours
             neighbour.joining.acknowledge(frame.memberships_ack)
             neighbour.connecting.acknowledge(frame.connections_ack)
         self._take_words(now, neighbour, frame)
@@ -533,7 +538,7 @@ class Machine:
                 self._open_way(now, neighbour)
 
     def _take_words(self, now: float, neighbour: Neighbour, frame: ControlFrame) -> None:
-        """Each section of a frame, to the part that it is for; claims first, since announcements name them."""
+        """Give each section of a frame to its module, claims first, because announcements refer to them."""
         for delta in frame.claim_deltas:
             self._claims.on_delta(now, neighbour, delta)
         for part in frame.claim_parts:
@@ -551,7 +556,7 @@ class Machine:
             self._election.on_hand_over(now, neighbour, hand_over)
 
     def _take_echo(self, now: float, neighbour: Neighbour, frame: ControlFrame) -> None:
-        """What the neighbour last heard of us: a later epoch than ours means that we lost ours (R2)."""
+        """Compare what the neighbour last heard of us. A later epoch than ours means that we lost ours (R2)."""
         if (frame.echo_epoch, frame.echo_number) > (self.epoch, self._speaker.number):
             self._raise_epoch(frame.echo_epoch)
         elif frame.echo_epoch == self.epoch and frame.echo_number > neighbour.echoed_number:
@@ -577,7 +582,7 @@ class Machine:
             neighbour.needs_full = neighbour.is_up
 
     def _on_neighbour_restarted(self, neighbour: Neighbour) -> None:
-        """A new epoch: the neighbour has forgotten what we told it, and what it told us counts no more (R38)."""
+        """Handle a neighbour's new epoch: it has lost what we told it, and what it told us no longer counts (R38)."""
         self._lose_way(neighbour)
         self._forget_ways(neighbour)
         neighbour.joined.await_owner()
@@ -599,7 +604,7 @@ class Machine:
     # --- conclusions --------------------------------------------------------------------------------------------------
 
     def _settle(self, now: float) -> None:
-        """Draw conclusions until nothing is dirty: ways, then elections, then memberships."""
+        """Draw conclusions until nothing is dirty: routes, then elections, then memberships."""
         changes = self._changes
         while changes.is_unsettled:
             if changes.routes:
@@ -630,7 +635,7 @@ class Machine:
             self._ask_for_missing(now)
 
     def _change_table(self, now: float) -> None:
-        """The data path learns of changes: what was with lost neighbours, or had no way, may have one now."""
+        """Tell the data path of changes, and retry what was with lost neighbours or had no route."""
         self._forwarding.invalidate()
         for neighbour in sorted(self._lost_ways):
             is_for_good = neighbour not in self._neighbours
@@ -644,14 +649,14 @@ class Machine:
             for neighbour, runs in sorted(self._forwarding.retry_parked().items()):
                 self._emit(SendRuns(neighbour, tuple(runs)))
 
-    # --- what clients, operators and the manager want -----------------------------------------------------------------
+    # --- wishes of clients, operators and the manager -----------------------------------------------------------------
 
     def _on_wish(self, now: float, event: Subscribed | Unsubscribed | Ranked | Appointed) -> None:
         match event:
             case Subscribed(filter_):
                 group = self._host.on_subscribed(filter_)
                 if group is not None:
-                    # What is told before the first link was wanted by the process before this one (R69).
+                    # Interest that is reported before the first link was there before the restart (R69).
                     since = now if self._had_link else -math.inf
                     self._since.setdefault(group, {}).setdefault(self.identity, since)
             case Unsubscribed(filter_):
@@ -666,18 +671,18 @@ class Machine:
             case _:
                 assert_never(event)
 
-    # --- what was missed ----------------------------------------------------------------------------------------------
+    # --- missed publications ------------------------------------------------------------------------------------------
 
     def _ask_for_missing(self, now: float) -> None:
-        """On new mesh edges: say what we have, so that the other side sends what we lack (R69), in a burst together."""
+        """Send summaries over new mesh edges, together in a burst, so that the neighbours send what we lack (R69)."""
         if now < self._asked_at + self.settings.coalescing_s:
             self._ask_at = self._asked_at + self.settings.coalescing_s
             return
         self._ask_at, self._asked_at = math.inf, now
         ages_ms: dict[int, dict[str, int]] = {}
         for neighbour, group in self._changes.take_edges():
-            # What it wants itself, it has or asks us for. Who has only just come asks too: its membership may take
-            # long to reach the core, and what is published meanwhile is wanted.
+            # What the neighbour wants itself, it has or asks us for. Interest that has only just begun asks too: its
+            # membership may take long to reach the core, and what is published meanwhile is wanted.
             since = [at for who, at in self._since.get(group, {}).items() if who != neighbour]
             if since:
                 age_s = min(self.settings.retention_s_max, now - min(since))
@@ -707,7 +712,7 @@ class Machine:
                 assert_never(event)
 
     def _on_summaries(self, now: float, identity: int, summaries: tuple[Summary, ...], receipt: int) -> None:
-        """A neighbour says what it has; who waits behind it may lack what we lack too (R70 to R72)."""
+        """Answer a neighbour's summaries, and ask others on behalf of federators behind it (R70 to R72)."""
         neighbour = self._neighbours.get(identity)
         if neighbour is None or not neighbour.is_up:
             self.counters["rejected_stranger"] += 1
@@ -722,16 +727,16 @@ class Machine:
                     self._changes.edges.update(
                         (edge, summary.group)
                         for edge in self._mesh.edges(summary.group)
-                        # Who has heard from us that somebody else has wanted it for as long has sent us all of that.
+                        # An edge that we told of another interest as early has sent us all of that.
                         if edge != identity
                         and all(since < at - SINCE_SLACK_S for who, at in known.items() if who not in {identity, edge})
                     )
-            # It may have got them after we asked it and before it took us for an edge; mostly they are on their way.
+            # The neighbour may have got them after we asked and before it saw us as an edge. Mostly they are under way.
             if len(self._lacking) < self.settings.items_per_frame_max and self._forwarding.lacks(summary):
                 self._lacking[identity, summary.group] = summary
 
     def _on_leave(self, now: float) -> None:
-        """Say goodbye: claims are withdrawn and memberships end with the same frame (R37)."""
+        """Leave: withdraw the claims and end the memberships with the last frame (R37)."""
         self._forwarding.leave_behind(now, self.neighbours())
         self._changes.effects += self._custody.take_effects()
         for group in sorted(self._claims.own.groups):
@@ -766,7 +771,7 @@ class Machine:
                     assert_never(due)
 
     def _on_round(self, now: float) -> None:
-        """Once an interval: age what was not refreshed, send again what was not heard, announce (R23, R25)."""
+        """Run the round: age what was not refreshed, send again what was not heard, announce (R23, R25)."""
         self._alarms.begin_round(now)
         self._ways.begin_round()
         for neighbour in list(self._neighbours.values()):
@@ -798,8 +803,8 @@ class Machine:
                 self._lose_way(neighbour)
                 self._ways.touch_neighbour(neighbour.identity)
             if now - neighbour.up_at > 2 * self.settings.announcement_interval_s:
-                # By now we have joined what we want through this neighbour; if that is nothing, it must hear so,
-                # else it keeps what we had with it before a restart (R41).
+                # By now we have joined what we want through this neighbour. If that is nothing, the neighbour must be
+                # told, else it keeps what we had with it before a restart (R41).
                 neighbour.joining.introduce()
                 neighbour.connecting.introduce()
                 if self._had_life:

@@ -1,12 +1,12 @@
-"""The meshes of all groups, as far as they run through one federator: who joined through us, and we through whom.
+"""The meshes of all groups at one federator: which neighbours joined through it, and through which it joined.
 
 The rules (docs/protocol.md R32 to R38):
 
-- A membership goes to all parents towards a core, for our own sake or for that of others who joined through us; never
-  to a parent for that parent's own sake.
+- A membership goes to all parents towards a core, for our own sake or for that of others who joined through us. It
+  never goes to a parent for that parent's own sake.
 - Make before break: an old edge is left only when another is known to reach the core.
 - When a core gives a group up, the memberships of others towards it *fade*: they count a while longer. Meanwhile its
-  heir stays in its mesh, and the way there is remembered: some still take it for the core.
+  successor stays in its mesh, and the route there is remembered, because some still take it for the core.
 """
 
 from hanse.protocol.changes import Alarms, Changes, Due
@@ -17,7 +17,7 @@ from hanse.protocol.neighbour import Neighbour
 from hanse.protocol.settings import Settings
 from hanse.protocol.ways import Ways
 
-# A membership that has faded for long enough, and has only to be placed without the others.
+# A membership whose fading is over. It has only to be placed without the others.
 _FADED = 0.0
 
 
@@ -43,39 +43,39 @@ class Mesh:
         self._ways = ways
         # Group to the core under which we belong to its mesh for our own sake.
         self._own_core: dict[str, int] = {}
-        # Group to core to neighbours: who joined through us, and through whom we joined.
+        # Group to core to neighbours: those that joined through us, and those through which we joined.
         self._children: dict[str, dict[int, set[int]]] = {}
         self._holders: dict[str, dict[int, set[int]]] = {}
         # Core to the groups for which we hold or want a membership towards it.
         self._joined_under: dict[int, set[str]] = {}
-        # Keys whose core gave the group up: the memberships of others count for them until then.
+        # Keys whose core gave the group up, and until when the memberships of others count for them.
         self._fading: dict[Key, float] = {}
-        # Groups that we are the core of now: we stay in the meshes of former cores until then.
+        # Groups that we are the core of now, and until when we stay in the meshes of former cores.
         self._parting: dict[str, float] = {}
-        # Groups that a core gave up: the parents that led to it, and until when they are used.
+        # Groups that a core gave up: until when the parents that led to it are used, and those parents.
         self._former_ways: dict[str, tuple[float, tuple[int, ...]]] = {}
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def has_children(self, group: str) -> bool:
-        """Whether anybody joined the group through us, under whichever core."""
+        """Return whether any neighbour joined the group through us, under whichever core."""
         return group in self._children
 
     def children(self, core: int, group: str) -> list[int]:
-        """The neighbours that joined the group under this core through us, smaller ids first."""
+        """Return the neighbours that joined the group under this core through us, smaller ids first."""
         return sorted(self._children.get(group, {}).get(core, ()))
 
     def has_members(self, group: str) -> bool:
-        """Whether anybody joined the group with us as its core."""
+        """Return whether any neighbour joined the group with us as its core."""
         by_core = self._children.get(group)
         return by_core is not None and bool(by_core.get(self._identity))
 
     def own_core(self, group: str) -> int | None:
-        """The other core under which we belong to the group's mesh for our own sake."""
+        """Return the other core under which we belong to the group's mesh for our own sake."""
         return self._own_core.get(group)
 
     def edges(self, group: str) -> tuple[int, ...]:
-        """The neighbours over whose links the group's mesh runs."""
+        """Return the neighbours over whose links the group's mesh runs."""
         return tuple(sorted(edge for edge in self._all_edges(group) if self._neighbours[edge].is_up))
 
     def _all_edges(self, group: str) -> set[int]:
@@ -86,16 +86,16 @@ class Mesh:
         return edges
 
     def groups_with(self, neighbour: Neighbour) -> set[str]:
-        """The groups whose mesh runs over the link to a neighbour, or did until it was lost."""
+        """Return the groups whose mesh runs over the link to a neighbour, or did until the link was lost."""
         return {group for _, group in neighbour.joined.keys} | {group for _, group in neighbour.joining.keys}
 
     def former_ways(self, group: str) -> tuple[int, ...]:
-        """The neighbours that led to a core which has just given the group up (R46)."""
+        """Return the neighbours that led to a core which has just given the group up (R46)."""
         _, ways = self._former_ways.get(group, (0.0, ()))
         return tuple([way for way in ways if way in self._neighbours and self._neighbours[way].is_up])
 
     def is_connected(self, key: Key) -> bool:
-        """Whether our membership reaches its core, as the parents say."""
+        """Return whether our membership reaches its core, as the parents say."""
         core, group = key
         if core == self._identity:
             if group in self._claims.own.groups:
@@ -104,10 +104,11 @@ class Mesh:
             return own_core is not None and self.is_connected((own_core, group))
         return any(key in self._neighbours[parent].connected.keys for parent in self._ways.parents_of(core))
 
-    # --- what neighbours say ------------------------------------------------------------------------------------------
+    # --- from neighbours
+    # ------------------------------------------------------------------------------------------------
 
     def on_memberships(self, neighbour: Neighbour, delta: SetDelta) -> None:
-        """A neighbour joins or leaves meshes through us."""
+        """Apply memberships of a neighbour, which joins or leaves meshes through us."""
         added, removed = neighbour.joined.apply(neighbour.epoch, delta)
         for core, group in added:
             self._children.setdefault(group, {}).setdefault(core, set()).add(neighbour.identity)
@@ -118,32 +119,33 @@ class Mesh:
             self._drop_child(key, neighbour)
 
     def on_connections(self, neighbour: Neighbour, delta: SetDelta) -> None:
-        """A neighbour says which of our memberships with it reach their core."""
+        """Apply a neighbour's connections: which of our memberships with it reach their core."""
         added, removed = neighbour.connected.apply(neighbour.epoch, delta)
         self._changes.keys.update(added, removed)
 
     def disconnect(self, neighbour: Neighbour) -> None:
-        """The neighbour's link or its memory is gone: nothing is known to reach a core through it."""
+        """Drop all connections through a neighbour whose link or state is gone."""
         self._changes.keys.update(neighbour.connected.clear())
 
     def forget_neighbour(self, neighbour: Neighbour) -> None:
-        """The neighbour is gone for good, and all memberships with it (R37, R38)."""
+        """Drop all memberships with a neighbour that is gone for good (R37, R38)."""
         for key in sorted(neighbour.joining.keys):
             self._drop_holder(key, neighbour)
             self._changes.keys.add(key)
         for key in neighbour.joined.clear():
             self._drop_child(key, neighbour)
 
-    # --- what elections and ways say ----------------------------------------------------------------------------------
+    # --- from elections and routes
+    # --------------------------------------------------------------------------------------
 
     def choose_own_core(self, group: str, core: int | None, *, has_interest: bool) -> None:
-        """Under which core we belong to the group's mesh for our own sake, now that `core` is elected (R32)."""
+        """Choose the core under which we join the group for our own sake, now that `core` is elected (R32)."""
         before = self._own_core.get(group)
         # A former core holds its members together until they have found the new one.
         if not has_interest and not self.has_members(group):
             core = None
         elif core is None and before is not None:
-            return  # nobody to turn to yet: what we have stays
+            return  # there is no core to turn to yet, so what we have stays
         if core == self._identity:
             core = None
             if before is not None:
@@ -163,14 +165,14 @@ class Mesh:
         self._changes.is_table_changed = True
 
     def touch_core(self, core: int) -> None:
-        """The parents towards a core are others now: all memberships towards it are to be placed anew."""
+        """Place all memberships towards a core anew, because the parents towards it have changed."""
         self._changes.keys.update((core, group) for group in self._joined_under.get(core, ()))
 
     def begin_fading(self, core: int, group: str) -> None:
-        """A core gave a group up that we joined under it: others who did count for 2·K·A more (R36)."""
+        """Let the memberships of others under a core that gave the group up count for 2·K·A more (R36)."""
         parents = self._ways.parents_of(core)
         if parents:
-            # Whoever has not heard of it yet sends towards that core, perhaps through us (R46).
+            # Federators that have not heard of it yet send towards that core, perhaps through us (R46).
             until = self._alarms.next_round_at + self._settings.expiry_s
             self._former_ways[group] = (until, tuple(sorted({*parents, *self.former_ways(group)})))
         if group in self._joined_under.get(core, ()):
@@ -179,12 +181,12 @@ class Mesh:
             self._changes.keys.add((core, group))
 
     def end_fading(self, core: int, group: str) -> None:
-        """The core claims the group again."""
+        """Stop fading, because the core claims the group again."""
         if self._fading and self._fading.pop((core, group), None) is not None:
             self._changes.keys.add((core, group))
 
     def on_faded(self, now: float, core: int, group: str) -> None:
-        """The time of `begin_fading`, or of an heir in the former mesh, is over, unless it began anew since."""
+        """End the time of `begin_fading`, or of a new core in the former mesh, unless it began anew since."""
         if self._parting.get(group, now + 1) <= now:
             del self._parting[group]
             self._changes.keys.update((old, group) for old in self._holders.get(group, ()))
@@ -193,7 +195,7 @@ class Mesh:
             self._changes.keys.add((core, group))
 
     def age(self, now: float) -> None:
-        """Once a round: nobody takes a core that has long withdrawn for the one there is."""
+        """Age by one round: forget the routes to cores that have long withdrawn."""
         for group in [group for group, (until, _) in self._former_ways.items() if until <= now]:
             del self._former_ways[group]
             self._changes.is_table_changed = True
@@ -201,7 +203,10 @@ class Mesh:
     # --- placing memberships ------------------------------------------------------------------------------------------
 
     def place(self, key: Key) -> None:
-        """Which parents hold our membership for the key; old ones until a new one is connected (R32 to R35)."""
+        """Choose the parents that hold our membership for the key.
+
+        Old ones stay until a new one is connected (R32 to R35).
+        """
         core, group = key
         children = self._children.get(group, {}).get(core, set())
         is_own = self._own_core.get(group) == core
@@ -213,7 +218,7 @@ class Mesh:
         if core != self._identity and (is_own or children):
             # Never through a parent for that parent's own sake.
             wanted = [p for p in self._ways.parents_of(core) if is_own or children - {p}]
-            # Also without a parent: the first that comes is to be asked.
+            # This holds without a parent, too: the first one that comes must get the membership.
             self._joined_under.setdefault(core, set()).add(group)
         elif core in self._joined_under and core not in self._holders.get(group, {}):
             self._joined_under[core].discard(group)
@@ -232,7 +237,7 @@ class Mesh:
         self._tell_connection(key)
 
     def _must_keep_former(self, key: Key, wanted: list[int], *, has_need: bool) -> bool:
-        """Make before break: an old edge stays until another is known to reach the core (R35)."""
+        """Return whether old edges must stay until another is known to reach the core (R35)."""
         core, group = key
         if has_need:
             return not any(key in self._neighbours[parent].connected.keys for parent in wanted)
@@ -249,7 +254,7 @@ class Mesh:
             connecting = self._neighbours[child].connecting
             (connecting.add if is_connected else connecting.discard)(key)
         if self._own_core.get(group) == core and is_connected:
-            # We have arrived: claims and memberships under other cores can go (R12, R35).
+            # We are connected: claims and memberships under other cores can go (R12, R35).
             if group in self._claims.own.groups:
                 self._changes.groups.add(group)
             others = [old for old in self._holders.get(group, ()) if old != core]
@@ -279,7 +284,7 @@ class Mesh:
 
 
 def _discard(table: dict[str, dict[int, set[int]]], key: Key, identity: int) -> None:
-    """Take a neighbour out of group -> core -> neighbours, and what is empty with it."""
+    """Remove a neighbour from a table of group, core and neighbours, together with entries that become empty."""
     core, group = key
     by_core = table[group]
     by_core[core].remove(identity)

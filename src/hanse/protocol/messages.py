@@ -1,30 +1,30 @@
-"""What federators say to each other, as plain data. `codec` gives each its bytes; docs/protocol.md the meaning.
+"""The messages between federators, as plain data. `codec` defines the bytes of each, docs/protocol.md the meaning.
 
-A control frame is everything that one federator has to tell one neighbour at one moment. Its parts are named
-tuples because a simulated round of ten thousand brokers makes half a million of them.
+A control frame is everything that one federator has to tell one neighbour at one moment. Its parts are named tuples
+because a simulated round of ten thousand brokers makes half a million of them.
 """
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
-# The distance that says "I have no way to this core".
+# The distance that says "I have no route to this core".
 UNREACHABLE = 0xFFFF
 
 # A run's hops are one byte.
 HOPS_MAX = 255
-# The least limit on hops: a core knows no distance but its own, and must not refuse what comes from afar.
+# The least limit on hops. A core knows no distance but its own, and must not refuse what comes from afar.
 HOPS_LIMIT_MIN = 64
 
-# (core, group): what a membership is about.
+# (core, group): the subject of a membership.
 Key = tuple[int, str]
 
-# Ways that are no neighbour: the host broker, and none at all for now.
+# Destinations that are no neighbour: the host broker, and none at all for now.
 HOST = -1
 BLOCKED = -2
 
 
 class Announcement(NamedTuple):
-    """The way to one core, as the sender has it: one hop further away for whoever hears it."""
+    """The sender's route to one core. The receiver is one hop further away."""
 
     core: int
     epoch: int
@@ -36,11 +36,12 @@ class Announcement(NamedTuple):
 
 
 class ClaimChange(NamedTuple):
-    """One step of a core's claim set: `rank` is None where the claim was withdrawn."""
+    """One step of a core's claim set. `rank` is None if the claim was withdrawn."""
 
     group: str
     rank: int | None
-    # The grouping policy, advertised with the management group's claim; empty elsewhere.
+    # The grouping policy in a claim of the management group, `left` in a withdrawal of a group that others want, else
+    # empty.
     grouping: str = ""
 
 
@@ -54,7 +55,7 @@ class ClaimDelta(NamedTuple):
 
 
 class ClaimRequest(NamedTuple):
-    """Asks for what the sender lacks: it holds `version` of `epoch`, and `offset` items of a snapshot."""
+    """Request for claims that the sender lacks. It has `version` of `epoch`, and `offset` items of a snapshot."""
 
     core: int
     epoch: int
@@ -64,7 +65,7 @@ class ClaimRequest(NamedTuple):
 
 
 class ClaimPart(NamedTuple):
-    """Items `offset` and on of the whole claim set at `version`, of `total` items."""
+    """Items from `offset` on of the whole claim set at `version`, which has `total` items."""
 
     core: int
     epoch: int
@@ -75,7 +76,7 @@ class ClaimPart(NamedTuple):
 
 
 class Solicit(NamedTuple):
-    """Asks for a way to `core` that is at least as new as `sequence`."""
+    """Request for a route to `core` that is at least as new as `sequence`."""
 
     core: int
     epoch: int
@@ -83,7 +84,7 @@ class Solicit(NamedTuple):
 
 
 class HandOver(NamedTuple):
-    """A core without local interest asks a member to claim the group in its place."""
+    """Request of a core without local interest that a member claim the group in its place."""
 
     core: int
     group: str
@@ -98,7 +99,7 @@ class SetStep(NamedTuple):
 
 
 class SetDelta(NamedTuple):
-    """Steps `start` and on of generation `generation`; whole when `complete_at` steps have been applied."""
+    """Steps from `start` on of one generation. The set is whole when `complete_at` steps have been applied."""
 
     generation: int
     start: int
@@ -107,7 +108,7 @@ class SetDelta(NamedTuple):
 
 
 class SetAck(NamedTuple):
-    """How far the receiver has applied the other side's set."""
+    """Position up to which the receiver has applied the other side's set."""
 
     generation: int
     position: int
@@ -118,16 +119,17 @@ NOTHING_ACKED = SetAck(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class ControlFrame:
-    """All that one federator tells one neighbour at one moment."""
+    """Everything that one federator tells one neighbour at one moment."""
 
     sender: int
     epoch: int
     # Rises with every control frame that the sender sends to anyone in this epoch.
     number: int
-    # What the sender last heard from the receiver: shows a one-way link, and a receiver that lost its epoch.
+    # The last frame that the sender heard from the receiver. It reveals a one-way link, and a receiver that lost its
+    # epoch.
     echo_epoch: int
     echo_number: int
-    # True when `announcements` lists every core that the sender knows a way to.
+    # True if `announcements` lists every core that the sender has a route to.
     is_full: bool = False
     is_leaving: bool = False
     announcements: tuple[Announcement, ...] = ()
@@ -144,7 +146,7 @@ class ControlFrame:
 
     @property
     def is_refresh(self) -> bool:
-        """Nothing but announcements and acknowledgements: what a quiet round consists of."""
+        """Whether there is nothing but announcements and acknowledgements, as in a quiet round."""
         return not (
             self.claim_deltas
             or self.claim_requests
@@ -158,7 +160,7 @@ class ControlFrame:
 
 
 class PathHop(NamedTuple):
-    """A federator that a probe passed: when it came, and when it was sent on, by the federator's own clock."""
+    """A federator that a probe passed: when the probe arrived and when it was sent on, by the federator's own clock."""
 
     federator: int
     arrived_us: int
@@ -166,9 +168,10 @@ class PathHop(NamedTuple):
 
 
 class Probe(NamedTuple):
-    """A publication of which nothing is delivered: it tells which way the topic goes, and where it ends.
+    """A publication that is never delivered. It tells which route the topic takes, and where it ends.
 
-    `groups` are those that this link serves, as with a run; `path` begins with the origin, so its length is the hops.
+    `groups` are those that this link serves, as with a run. `path` begins with the origin, so its length is the number
+    of hops.
     """
 
     origin: int
@@ -180,10 +183,10 @@ class Probe(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """What the sender has of one group, for whoever may have more of it.
+    """The publications of one group that the sender has, for a neighbour that may have more of them.
 
-    `age_ms` says for how long the sender has wanted the group, or somebody behind it: what is older is not for it.
-    `have` is origin, epoch and ranges `(first, count)` of ids.
+    `age_ms` tells for how long the sender, or a federator behind it, has wanted the group. Older publications are not
+    for it. `have` is origin, epoch and ranges `(first, count)` of ids.
     """
 
     group: str
@@ -192,10 +195,10 @@ class Summary(NamedTuple):
 
 
 class Publication(NamedTuple):
-    """What a client published at the host broker.
+    """A publication of a client at the host broker.
 
-    `packet` is a whole MQTT 5 PUBLISH packet with DUP 0, packet identifier 0 where QoS is above 0, and neither
-    subscription identifiers nor a topic alias: the form in which it travels, untouched, to the last hop.
+    `packet` is a whole MQTT 5 PUBLISH packet with DUP 0, packet identifier 0 if QoS is above 0, and neither
+    subscription identifiers nor a topic alias. It travels in this form, unchanged, to the last hop.
     """
 
     topic: str
@@ -217,5 +220,5 @@ class Run(NamedTuple):
     hops: int
     groups: tuple[str, ...]
     body: bytes
-    # The receiver sent it here, and from here there is no way but back (R66).
+    # The receiver sent it here, and from here the only route leads back (R66).
     is_returned: bool = False

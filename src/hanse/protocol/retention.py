@@ -1,10 +1,10 @@
-"""Publications of QoS 1 and 2 of the last seconds, for neighbours that a new mesh edge shows to have missed some.
+"""The retention buffer: QoS 1 and 2 publications of the last seconds, for neighbours that may have missed some.
 
-Custody alone is not enough: after a loss the new way runs through federators that have seen a publication and would
-drop it. So each keeps what it has passed on for (K + 2)·A + B, and on every new mesh edge both sides say what they
-have and send what the other lacks (docs/protocol.md R68). Some are kept for longer: those of a group whose cores have
-not found each other by then, because their meshes will meet, and what went through the one is lacking in the other; and
-those of a group that a neighbour was just told of, because it is yet to ask.
+Custody alone is not enough. After a loss, the new route runs through federators that have seen a publication and would
+drop it. So each federator keeps what it has passed on for (K + 2)·A + B. On every new mesh edge, both sides tell what
+they have and send what the other lacks (docs/protocol.md R68). Some publications are kept for longer. A group's cores
+may not have found each other by then: their meshes will meet, and what went through one is missing in the other. And a
+neighbour that was just told of publications has yet to ask for them.
 """
 
 from collections import Counter, deque
@@ -15,19 +15,19 @@ from math import inf
 from hanse.protocol.messages import Run, Summary
 from hanse.protocol.packets import split
 
-# Pieces of one run are cut apart only up to this many gaps; beyond, the whole run is sent: copies do no harm.
+# A run is cut into pieces for up to this many gaps. Beyond, the whole run is sent, because duplicates do no harm.
 GAPS_MAX = 64
 
 # Origin and epoch; the first id and the number of ids.
 Source = tuple[int, int]
 Ranges = list[tuple[int, int]]
-# What is on its way to who asks, by group.
+# What is under way to the asking neighbour, by group.
 Pending = Mapping[str, Mapping[Source, Ranges]]
 NOTHING: Pending = {}
 
 
 class Retention:
-    """What one federator has passed on lately, oldest first."""
+    """The retention buffer of one federator, oldest first."""
 
     __slots__ = ("_bytes", "_bytes_max", "_counters", "_keep_s", "_keep_s_max", "_old", "_renewed_at", "_runs")
 
@@ -37,19 +37,19 @@ class Retention:
         self._bytes_max = bytes_max
         self._counters = counters
         self._runs: deque[tuple[float, Run]] = deque()
-        # Older than all of these: what is kept for longer.
+        # Runs that are kept for longer. All of them are older than `_runs`.
         self._old: deque[tuple[float, Run]] = deque()
-        # Group to when it was last found contested, or told of: from then on it is kept for another `keep_s`.
+        # Group to when it was last found contested, or told of. From then on it is kept for another `keep_s`.
         self._renewed_at: dict[str, float] = {}
         self._bytes = 0
 
     @property
     def bytes(self) -> int:
-        """How much is kept."""
+        """Size of all runs that are kept."""
         return self._bytes
 
     def add(self, now: float, run: Run) -> None:
-        """Keep a run; beyond the limit the oldest go."""
+        """Keep a run. Beyond the limit the oldest are dropped."""
         self._runs.append((now, run))
         self._bytes += len(run[7])
         while self._bytes > self._bytes_max:
@@ -58,9 +58,10 @@ class Retention:
             self._bytes -= len(oldest.body)
 
     def age(self, now: float, is_contested: Callable[[str], bool]) -> None:
-        """Let go of what is older than the time to keep, unless one of its groups was contested, or told of, within it.
+        """Drop runs older than `keep_s`, unless one of their groups was contested, or told of, within that time.
 
-        The meshes have just met then, and who lacks what is yet to be told, or to be asked for.
+        In that case meshes have only just met, and federators that lack runs have yet to be told of them or to ask for
+        them.
         """
         old, self._old = self._old, deque()
         while self._runs and self._runs[0][0] < now - self._keep_s:
@@ -78,7 +79,7 @@ class Retention:
                 self._bytes -= len(run.body)
 
     def contested(self, is_contested: Callable[[str], bool], bytes_max: int) -> list[Run]:
-        """The newest of what is kept and contested, for its contested groups alone, in order."""
+        """Return the newest runs of contested groups, for these groups alone, in order, up to `bytes_max`."""
         found: list[Run] = []
         for _, run in reversed([*self._old, *self._runs]):
             groups = tuple(filter(is_contested, run.groups))
@@ -93,7 +94,7 @@ class Retention:
         return chain(self._old, self._runs)
 
     def summaries(self, now: float, ages_ms: Mapping[str, int]) -> tuple[Summary, ...]:
-        """What is kept of these groups; each with the age from which on more is wanted."""
+        """Return summaries of these groups. Each tells the age from which on more is wanted."""
         have: dict[str, dict[Source, Ranges]] = {group: {} for group in ages_ms}
         for _, run in self._kept():
             for group in run.groups:
@@ -108,7 +109,7 @@ class Retention:
         return tuple(out)
 
     def missing(self, now: float, summaries: Iterable[Summary], pending: Pending = NOTHING) -> list[Run]:
-        """What is kept of these groups, is not too old for who asks, and is neither in the summaries nor pending."""
+        """Return runs of these groups that are recent enough and neither in the summaries nor pending."""
         wanted = {
             summary.group: (now - summary.age_ms / 1000, _with_pending(summary, pending.get(summary.group, {})))
             for summary in summaries
@@ -136,7 +137,7 @@ def _with_pending(summary: Summary, pending: Mapping[Source, Ranges]) -> dict[So
 
 
 def _joined(ranges: Ranges) -> tuple[tuple[int, int], ...]:
-    """The same ids in as few ranges as possible."""
+    """Return the same ids in as few ranges as possible."""
     out: Ranges = []
     for first, count in sorted(ranges):
         if out and first <= out[-1][0] + out[-1][1]:
@@ -148,7 +149,7 @@ def _joined(ranges: Ranges) -> tuple[tuple[int, int], ...]:
 
 
 def _gaps(first: int, count: int, have: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
-    """What of a run is in none of the ranges, which are in order."""
+    """Return the ids of a run that are in none of the ranges, which are in order."""
     gaps: Ranges = []
     start, end = first, first + count
     for low, length in have:

@@ -1,13 +1,13 @@
-"""The way to one core: what each neighbour says of it, which of them are parents, and what we may say in turn.
+"""The route to one core: what each neighbour announces, which neighbours are parents, and what we may announce.
 
 The rules (docs/protocol.md R23 to R31):
 
-- The nearest neighbours are the parents, never the first that spoke this round (R27).
-- A neighbour counts only while its sequence numbers advance: nobody but the core can make a new one, so distances
-  that merely feed on each other die out within K rounds (R25).
-- A neighbour counts only if it is *feasible*: it has a newer sequence number than any we have passed on, or it is
-  nearer than we have been at that number. A neighbour whose way leads through us is never feasible, as in Babel and
-  DUAL, so a lost way cannot count up to infinity (R26).
+- The nearest neighbours are the parents, never the first that announced in this round (R27).
+- A neighbour counts only while its sequence numbers advance. Only the core can make a new one, so distances that merely
+  feed on each other die out within K rounds (R25).
+- A neighbour counts only if it is *feasible*: it has a newer sequence number than any that we have announced, or it is
+  nearer than we have been at that number. A neighbour whose route leads through us is never feasible, as in Babel and
+  DUAL, so the distance of a lost route cannot count up to infinity (R26).
 """
 
 from collections.abc import Callable
@@ -16,19 +16,19 @@ from typing import Any
 from hanse.protocol.messages import UNREACHABLE
 from hanse.protocol.settings import SEQUENCE_MAX
 
-# Feasible distances are remembered for this many sequence numbers back: a parent whose announcements take a longer
-# way lags behind by a few rounds and must stay feasible.
+# Feasible distances are remembered for this many sequence numbers back. A parent whose announcements take a longer
+# route lags behind by a few rounds and must stay feasible.
 STEPS_BACK = 64
 
-# An entry is [sequence, distance, when the sequence last advanced, the claims version that we have too]: a list,
+# An entry is [sequence, distance, when the sequence last advanced, the claims version that we have too]. It is a list
 # because half a million of them are refreshed in a simulated round.
 SEQUENCE, DISTANCE, ADVANCED_AT, CLAIMS_VERSION = 0, 1, 2, 3
-# `Any`: two integers and a time; mypy would want a class, which costs a fifth of the round.
+# `Any` stands for two integers and a time. mypy would want a class, which costs a fifth of the round.
 Entry = list[Any]
 
 
 class Route:
-    """What one federator knows of the way to one core, in one epoch of that core."""
+    """The route from one federator to one core, in one epoch of that core."""
 
     __slots__ = (
         "announced",
@@ -50,20 +50,20 @@ class Route:
         self.entries: dict[int, Entry] = {}
         self.parents: tuple[int, ...] = ()
         self.distance = UNREACHABLE
-        # The newest sequence number among the nearest neighbours: what we announce beside our distance.
+        # The newest sequence number among the nearest neighbours. We announce it with our distance.
         self.sequence = 0
         # (from sequence number, smallest distance announced since): the feasible distance as a step function.
         self.steps: list[tuple[int, int]] = []
         # The newest sequence number that we have announced.
         self.announced = -1
-        # When the last parent was lost, None while there is one or there never was.
+        # When the last parent was lost. None while there is one or if there never was.
         self.lost_at: float | None = None
         # Neighbours that asked for a sequence number that we did not have, and that number.
         self.waiting: set[int] = set()
         self.wanted = 0
 
     def is_feasible(self, sequence: int, distance: int) -> bool:
-        """Whether a neighbour that says this cannot have its way through us (R26)."""
+        """Return whether a neighbour that announces this cannot have its route through us (R26)."""
         if sequence > self.announced:
             return True
         feasible_distance = self.steps[0][1]
@@ -75,11 +75,11 @@ class Route:
 
     @property
     def next_sequence(self) -> int:
-        """The number after the newest that we have announced; the last one has no successor."""
+        """The number after the newest that we have announced. The largest number has no successor."""
         return min(self.announced + 1, SEQUENCE_MAX)
 
     def choose(self, is_usable: Callable[[int], bool], redundancy: int) -> bool:
-        """Choose the parents anew; True if the distance or the parents changed (R27)."""
+        """Choose the parents anew. Return True if the distance or the parents changed (R27)."""
         nearest = UNREACHABLE
         parents: list[int] = []
         sequence = 0
@@ -102,7 +102,7 @@ class Route:
         return is_changed
 
     def note_announced(self) -> None:
-        """We are about to announce our distance: it bounds whom we may choose from now on (R26)."""
+        """Note that our distance is about to be announced, which bounds the choice of parents from now on (R26)."""
         steps, sequence, distance = self.steps, self.sequence, self.distance
         if not steps:
             steps.append((sequence, distance))
@@ -110,7 +110,7 @@ class Route:
             if distance != steps[-1][1]:
                 steps.append((sequence, distance))
         elif distance < steps[-1][1]:
-            # Nearer at a number that we have announced before: rare, so every step gives way at once.
+            # Nearer at a number that we have announced before. This is rare, so all steps are lowered at once.
             self.steps = steps = [(since, min(smallest, distance)) for since, smallest in steps]
         self.announced = max(self.announced, sequence)
         while len(steps) > 1 and steps[1][0] <= self.announced - STEPS_BACK:

@@ -1,27 +1,27 @@
-"""Which publications have been here, and for which groups: the duplicate suppression.
+"""The memory of publication ids: which publications have been here, and for which groups they were served.
 
-One window per origin and epoch, in chunks of 4,096 ids with one byte an id. The byte is a code for what has been
-done with the publication: 0 for nothing, else an index into the chunk's own list of (groups served, delivered?).
-A Python set of ids would cost about 100 bytes an id; this costs one, and a run of consecutive ids is one slice.
+There is one window per origin and epoch, in chunks of 4,096 ids with one byte per id. The byte is a code for what has
+been done with the publication: 0 for nothing, else an index into the chunk's own list of (groups served, delivered?). A
+Python set of ids would cost about 100 bytes per id. This costs one, and a run of consecutive ids is one slice.
 
 The rules (docs/protocol.md R47, R52):
 
-- A later copy counts only for the groups that no earlier copy served, and is delivered locally at most once.
-- Chunks are dropped when nothing has touched them for `seen_s`, oldest ids first; what falls below is refused.
+- A duplicate counts only for groups that it was not served for before, and is delivered locally at most once.
+- A chunk is dropped when nothing has touched it for `seen_s`, lowest ids first. Ids below what is left are refused.
 """
 
 from collections.abc import Iterator
 
 CHUNK = 4096
-# Origins remembered: a neighbour that invents more is refused. The federations that were simulated have 10,000.
+# Number of origins remembered. A neighbour that invents more is refused. Simulated federations had 10,000.
 ORIGINS_MAX = 100_000
-# Epochs of one origin: what was published before its last restarts may still be under way, or wait on a disk.
+# Epochs per origin. What was published before its last restarts may still be under way, or wait on a disk.
 EPOCHS_MAX = 8
-# One byte an id: code 255 says that the true code stands in the chunk's dictionary.
+# One byte per id: code 255 says that the true code is in the chunk's dictionary.
 OVERFLOW = 255
 _ZEROS = bytes(CHUNK)
 
-# What has been done with a publication: the groups it was forwarded for, and whether it was delivered locally.
+# History of a publication: the groups that it was forwarded for, and whether it was delivered locally.
 Done = tuple[frozenset[str], bool]
 NOTHING: Done = (frozenset(), False)
 
@@ -68,7 +68,7 @@ class SeenWindow:
         self._floor = 0
 
     def record_if_new(self, now: float, first: int, count: int, done: Done) -> bool:
-        """Record a run whose ids are all new, and say so; else record nothing. The hot path."""
+        """Record a run if all of its ids are new. Return False and record nothing otherwise. This is the hot path."""
         slot = first % CHUNK
         if first < self._floor or slot + count > CHUNK:
             return False
@@ -85,7 +85,10 @@ class SeenWindow:
         return True
 
     def pieces(self, first: int, count: int) -> Iterator[tuple[int, int, Done | None]]:
-        """Stretches `(first, count, done)` of a run that share a history; None for what is too old to know."""
+        """Yield the stretches `(first, count, done)` of a run that share a history.
+
+        It is None for ids that are too old.
+        """
         start, end = first, first + count
         if start < self._floor:
             yield start, min(end, self._floor) - start, None
@@ -99,7 +102,7 @@ class SeenWindow:
             start = stop
 
     def record(self, now: float, first: int, count: int, done: Done) -> None:
-        """Record what has now been done with a stretch of ids."""
+        """Record the history of a stretch of ids."""
         start, end = first, first + count
         while start < end:
             number, slot = divmod(start, CHUNK)
@@ -116,7 +119,7 @@ class SeenWindow:
         return NOTHING if chunk is None else chunk.get(number % CHUNK)
 
     def forget(self, before: float) -> int:
-        """Drop the chunks of the lowest ids that nothing has touched since `before`; how many are left."""
+        """Drop the chunks of the lowest ids that nothing has touched since `before`. Return how many are left."""
         for number in sorted(self._chunks):
             if self._chunks[number].touched_at >= before:
                 break
@@ -132,11 +135,14 @@ class SeenIds:
     def __init__(self, seen_s: float, ids_max: int) -> None:
         self._seen_s = seen_s
         self._chunks_max = max(1, ids_max // CHUNK)
-        # Origin to its newest epochs; an older one than these is refused.
+        # Origin to its newest epochs. An older epoch than these is refused.
         self._windows: dict[int, dict[int, SeenWindow]] = {}
 
     def window(self, origin: int, epoch: int) -> SeenWindow | None:
-        """The window for an origin's epoch, made where it is new; None for an epoch too old, or an origin too many."""
+        """Return the window of an origin's epoch, new if need be.
+
+        Return None if the epoch is too old or origins are too many.
+        """
         epochs = self._windows.get(origin)
         if epochs is None:
             if len(self._windows) >= ORIGINS_MAX:
@@ -153,7 +159,7 @@ class SeenIds:
         return window
 
     def forget(self, now: float) -> None:
-        """Drop what is older than `seen_s`; sooner when there are more ids than allowed (R52)."""
+        """Drop what is older than `seen_s`, or sooner if there are more ids than allowed (R52)."""
         age_s = self._seen_s
         for _ in range(8):
             if self._forget_before(now - age_s) <= self._chunks_max:

@@ -1,6 +1,6 @@
 """Every number that bounds or paces the protocol, in one place.
 
-`docs/protocol.md` has the same table with the reasons; a test compares the two.
+`docs/protocol.md` has the same table with the reasons. A test compares the two.
 """
 
 from dataclasses import dataclass, field
@@ -19,49 +19,51 @@ MANAGEMENT_GROUP = "$hanse/management"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What an operator may set. Durations are seconds, sizes bytes."""
+    """Settings of an operator. Durations are seconds, sizes bytes."""
 
-    # A: shorter finds losses sooner and costs one frame a link and round. Babel's default hello interval is 4 s.
+    # A. Shorter finds losses sooner and costs one frame per link and round. Babel's default hello interval is 4 s.
     announcement_interval_s: float = 1.0
-    # K: rounds that may be missed before an entry is dropped. OSPF's dead interval is 4 hellos, Babel's 3.5.
+    # K. Rounds that may be missed before an entry is dropped. OSPF's dead interval is 4 hellos, Babel's 3.5.
     expiry_factor: int = 3
-    # Parents a member keeps on shortest paths to a core; 1 saves traffic, more survive more losses without a gap.
+    # Parents that a member keeps on shortest paths to a core. 1 saves traffic; more survive more losses without a gap.
     redundancy: int = 2
     # After a triggered frame, later changes for that neighbour wait this long and travel together.
     coalescing_s: float = 0.005
-    # How long the memberships of a neighbour that was lost without a word are kept.
+    # How long the memberships of a neighbour that was lost without a goodbye are kept.
     absence_s: float = 3600.0
-    # Publications that wait for a way to their core, and for how long.
+    # Size of the QoS 0 publications that may wait for a route to their core.
     parked_bytes_max: int = 1 << 20
-    # Ids seen are remembered at least this long; a copy that comes later is refused. As long as an outbox may hold it.
+    # Ids are remembered at least this long, and a later duplicate is refused. At least as long as an outbox may hold
+    # one.
     seen_s: float = 3600.0
     seen_ids_max: int = 1 << 24
 
-    # B: how long a client may take to say again what it wants; with (K + 2)·A, how long publications of QoS 1 and 2
-    # are retained for neighbours that a new mesh edge shows to have missed them.
+    # B. How long a client may take to repeat its interest. Together with (K + 2)·A, how long publications of QoS 1 and
+    # 2 are retained for neighbours that a new mesh edge shows to have missed them.
     beacon_interval_s: float = 1.0
     retention_bytes_max: int = 64 << 20
-    # What one way may have under way unacknowledged; more waits behind it. 16 MiB is 160 ms at 100 MB/s; with 4 MiB
-    # 10 KiB publications reached 0.77 of a bridge's rate instead of 0.89.
+    # How much one destination may have under way unacknowledged. More waits behind it. 16 MiB is 160 ms at 100 MB/s;
+    # with 4 MiB, 10 KiB publications reached 0.77 of a bridge's rate instead of 0.89.
     window_bytes: int = 16 << 20
-    # What has no way goes to the outbox after this; what a neighbour does not answer after that.
+    # Publications without a route go to the outbox after the first time, unacknowledged ones after the second.
     outbox_after_s: float = 0.1
     stuck_after_s: float = 1.0
-    # K·A times this without an acknowledgement, and it is sent again. Links that lose nothing while they stand need
-    # that only against mistakes: with 1 a kill amid 20,000 messages had 66,000 sent again over TCP.
+    # A publication without an acknowledgement is sent again after K·A times this. Links that lose nothing while they
+    # are up need it only against mistakes: with 1, a kill amid 20,000 messages had 66,000 sent again over TCP.
     retransmission_factor: int = 1
 
     groups_max: int = 1_000_000
     cores_max: int = 100_000
     neighbours_max: int = 256
     message_bytes_max: int = 16 << 20
-    # A control frame carries at most this much of a set or of claims; the rest follows on request.
+    # A control frame carries at most this much of a set or of claims. The rest follows on request.
     items_per_frame_max: int = 1_000
-    # Changes of a claim set that are remembered for neighbours that missed some; more and they fetch the whole set.
+    # Changes of a claim set that are remembered for neighbours that missed some. A neighbour that missed more fetches
+    # the whole set.
     claim_log_max: int = 4_096
 
     grouping: Grouping = field(default_factory=lambda: Grouping.parse("filter"))
-    # "smallest" or "largest" (rank, id) wins: the 2020 paper leaves the choice.
+    # Whether the "smallest" or the "largest" id wins among equal ranks. The 2020 paper leaves the choice.
     election: str = "smallest"
     # An outsider sends to "all_parents" (2022) or "one_parent" (2020).
     outsider: str = "all_parents"
@@ -96,27 +98,30 @@ class Settings:
 
     @property
     def expiry_s(self) -> float:
-        """K times A: what has not been refreshed for this long is gone."""
+        """K·A: the time without a refresh after which something counts as gone."""
         return self.expiry_factor * self.announcement_interval_s
 
     @property
     def retention_s(self) -> float:
-        """(K + 2)·A + B: as long as it takes until a loss is noticed and the mesh is whole again."""
+        """(K + 2)·A + B: the time it takes to notice a loss and repair the mesh."""
         return (self.expiry_factor + 2) * self.announcement_interval_s + self.beacon_interval_s
 
     @property
     def retention_s_max(self) -> float:
-        """10·K·A: as long as the meshes of several cores of one group have time to find each other."""
+        """10·K·A: the time that the meshes of several cores of one group have to find each other."""
         return 10 * self.expiry_s
 
     @property
     def retransmission_s(self) -> float:
-        """What is not acknowledged for this long is sent again over a link that stands."""
+        """Time after which an unacknowledged publication is sent again over a link that is up."""
         return self.retransmission_factor * self.expiry_s
 
     @property
     def asking_s(self) -> float:
-        """A neighbour that does not answer a summary is asked again after this: what it has is not kept for long."""
+        """Time after which an unacknowledged summary is sent again.
+
+        It is short because publications are not kept for long.
+        """
         return self.retransmission_factor * self.announcement_interval_s
 
 

@@ -1,9 +1,9 @@
-"""What a federator says, and when: one frame to each neighbour that has something to hear.
+"""The sending of control frames: what a federator tells its neighbours, and when.
 
 The rules (docs/protocol.md R28, R29, R37):
 
 - A change goes out at once, but changes within `coalescing_s` of the last frames travel together.
-- Frame numbers rise with every frame, whoever it goes to (R3).
+- Frame numbers rise with every frame, whichever neighbour it goes to (R3).
 """
 
 from hanse.protocol.changes import Changes
@@ -19,8 +19,8 @@ class Speaker:
     """The control frames of one federator.
 
     Attributes:
-        number: Of the last frame.
-        flush_at: When changes that wait to travel together go out; None while none wait.
+        number: The number of the last frame.
+        flush_at: When changes that wait to travel together go out. None while none wait.
     """
 
     def __init__(
@@ -45,10 +45,10 @@ class Speaker:
         self._flushed_at = now - settings.coalescing_s
 
     def flush(self, now: float, quiet_from: int | None = None) -> None:
-        """One frame to each neighbour that has something to hear; a burst of changes travels together (R28).
+        """Send one frame to each neighbour for which there is news. A burst of changes travels together (R28).
 
-        `quiet_from` is the neighbour whose frame brought nothing but a refresh: then there can be something to say
-        to that one alone. Looking at all of them for each such frame was a fifth of a simulated round.
+        `quiet_from` is the neighbour whose frame brought nothing but a refresh. Then there can be news for that
+        neighbour alone. Looking at all neighbours for each such frame was a fifth of a simulated round.
         """
         changes = self._changes
         if quiet_from is not None and self.flush_at is None:
@@ -78,7 +78,7 @@ class Speaker:
         changes.claims.clear()
 
     def say_goodbye(self) -> None:
-        """The last frames: our claims, which have been withdrawn, and that we leave (R37)."""
+        """Send the last frames: our claims are withdrawn, and we leave (R37)."""
         for neighbour in self._up_neighbours():
             deltas = self._claims.deltas_for(neighbour, (self._identity,))
             self._send(neighbour, (), deltas, is_leaving=True)
@@ -126,7 +126,7 @@ class Speaker:
     def _send_per_group(
         self, neighbour: Neighbour, announcements: tuple[Announcement, ...]
     ) -> tuple[Announcement, ...]:
-        """The papers' form: a frame of its own for each group's announcement. The last one is left to the caller."""
+        """Send one frame per group, as in the papers. Return the last announcement, which is left to the caller."""
         expanded = []
         for announcement in announcements:
             claims = self._claims.sets.get(announcement.core)

@@ -1,16 +1,16 @@
-"""Topic names and topic filters: what is valid, what matches, what covers, what may leave its broker.
+"""Topic names and topic filters: validity, matching, covering, and which may leave their broker.
 
-Rules that this module keeps:
+The rules:
 
-- Text is compared code point by code point (MQTT 5, 4.7.3). Nothing is normalised, folded, trimmed or stripped: NFC
-  and NFD of one word are two topics, and U+FEFF is a character like any other (1.5.4).
-- What MQTT says MUST be refused is refused: the empty string, U+0000, lone surrogates, more than 65,535 bytes of
-  UTF-8, a wildcard out of its place. What a receiver MAY refuse (control characters, non-characters) is accepted:
-  the host broker let it pass, and a federation that drops it would lose what one broker delivers.
+- Text is compared code point by code point (MQTT 5, 4.7.3). Nothing is normalised, folded, trimmed or stripped: NFC and
+  NFD of one word are two topics, and U+FEFF is a character like any other (1.5.4).
+- What MQTT says MUST be refused is refused: the empty string, U+0000, lone surrogates, more than 65,535 bytes of UTF-8,
+  a misplaced wildcard. What a receiver MAY refuse (control characters, non-characters) is accepted: the host broker let
+  it pass, and a federation that dropped it would lose what one broker delivers.
 - A shared subscription, `$share/<name>/<filter>`, matches and covers as the filter behind it does.
 - `matches` is the plain reading of the MQTT rules and the yardstick for the trie. It is not made fast.
 
-Except for the `check_` functions and `split_share`, arguments are taken to be valid already.
+Except for the `check_` functions and `split_share`, arguments are expected to be valid.
 """
 
 import re
@@ -18,24 +18,24 @@ from functools import lru_cache
 
 from hanse.errors import RemoteError
 
-# MQTT 5, 1.5.4: a string's length is two bytes on the wire. It cannot be larger, and a smaller bound would lose
-# topics that brokers accept.
+# MQTT 5, 1.5.4: a string's length is two bytes on the wire. It cannot be larger, and a smaller bound would lose topics
+# that brokers accept.
 TOPIC_BYTES_MAX = 65_535
 
-# More levels cost trie nodes and time for each level that a stranger sends; fewer refuse deep but honest trees.
-# Mosquitto bounds them at the same number, since a topic of 65,535 slashes overflowed its stack.
+# More levels cost trie nodes and time for each level that a stranger sends. Fewer refuse deep but honest trees.
+# Mosquitto has the same bound, since a topic of 65,535 slashes overflowed its stack.
 LEVELS_MAX = 200
 
 SHARE_PREFIX = "$share/"
 
-# The one `$` tree that crosses, so that a collector anywhere can subscribe to it.
+# The only `$` tree that crosses, so that a collector anywhere can subscribe to it.
 TELEMETRY_PREFIX = "$hanse/telemetry/"
 
 # Control traffic of the link and the manager, and the manager's health probes. If they crossed, one broker's probe
 # would be answered at another, and announcements would come from federators that are no neighbours.
 NEVER_FEDERATED = ("federator/#", "federated_topology_ann", "hanse/probe/#")
 
-# The same for names, which are asked on the data path: a lookup and a comparison of prefixes.
+# The same for names, which the data path looks up: a lookup and a comparison of prefixes.
 _CLOSED_NAMES = frozenset(closed.removesuffix("/#") for closed in NEVER_FEDERATED)
 _CLOSED_PREFIXES = tuple(closed.removesuffix("#") for closed in NEVER_FEDERATED if closed.endswith("#"))
 
@@ -46,7 +46,7 @@ _SHOWN_CHARACTERS_MAX = 60
 
 
 def check_name(topic: str) -> None:
-    """Refuses what cannot be the topic name of a publication.
+    """Refuse what cannot be the topic name of a publication.
 
     Raises:
         RemoteError: With a sentence that says which rule the name breaks.
@@ -61,7 +61,7 @@ def check_name(topic: str) -> None:
 
 
 def check_filter(filter_: str) -> None:
-    """Refuses what cannot be the topic filter of a subscription, shared or not.
+    """Refuse what cannot be the topic filter of a subscription, shared or not.
 
     The levels of a shared subscription are counted behind its share name.
 
@@ -89,7 +89,7 @@ def check_filter(filter_: str) -> None:
 
 
 def split_share(filter_: str) -> tuple[str | None, str]:
-    """The share name, or None, and the filter behind it (MQTT 5, 4.8.2).
+    """Split a filter into the share name, or None, and the filter behind it (MQTT 5, 4.8.2).
 
     Raises:
         RemoteError: If it begins with `$share/` and is not `$share/<name>/<filter>`.
@@ -111,7 +111,7 @@ def split_share(filter_: str) -> tuple[str | None, str]:
 
 
 def matches(filter_: str, topic: str) -> bool:
-    """Whether a subscription to `filter_` receives what is published to `topic` (MQTT 5, 4.7)."""
+    """Return whether a subscription to `filter_` receives what is published to `topic` (MQTT 5, 4.7)."""
     wanted = split_share(filter_)[1].split("/")
     levels = topic.split("/")
     # 4.7.2: a wildcard at the first level does not match a name that begins with $.
@@ -126,13 +126,13 @@ def matches(filter_: str, topic: str) -> bool:
 
 
 def covers(wide: str, narrow: str) -> bool:
-    """Whether every topic that `narrow` matches is matched by `wide`, too."""
+    """Return whether `wide` matches every topic that `narrow` matches."""
     outer = split_share(wide)[1].split("/")
     inner = split_share(narrow)[1].split("/")
     if outer[0] in ("+", "#") and inner[0].startswith("$"):
         return False
     if inner == ["#"]:
-        # Every name has a first level, so +/# says the same as #. Deeper down a/+/# lacks the parent that a/# has.
+        # Every name has a first level, so +/# means the same as #. Deeper down, a/+/# lacks the parent that a/# has.
         return outer in (["#"], ["+", "#"])
     for position, level in enumerate(outer):
         if level == "#":
@@ -143,7 +143,7 @@ def covers(wide: str, narrow: str) -> bool:
 
 
 def meet(one: str, other: str) -> bool:
-    """Whether there is a topic that both filters match."""
+    """Return whether there is a topic that both filters match."""
     left, right = split_share(one)[1].split("/"), split_share(other)[1].split("/")
     # 4.7.2, as in `matches`.
     if (left[0] in ("+", "#") and right[0].startswith("$")) or (right[0] in ("+", "#") and left[0].startswith("$")):
@@ -160,7 +160,7 @@ def meet(one: str, other: str) -> bool:
 
 
 def may_cross(topic: str) -> bool:
-    """Whether a publication to `topic` may leave its broker, if somebody elsewhere wants it."""
+    """Return whether a publication to `topic` may leave its broker if another federator wants it."""
     if topic.startswith("$"):
         return topic.startswith(TELEMETRY_PREFIX)
     return topic not in _CLOSED_NAMES and not topic.startswith(_CLOSED_PREFIXES)
@@ -168,9 +168,9 @@ def may_cross(topic: str) -> bool:
 
 @lru_cache(maxsize=65_536)
 def filter_may_cross(filter_: str) -> bool:
-    """Whether `filter_` matches any topic that may cross.
+    """Return whether `filter_` matches any topic that may cross.
 
-    It may match others beside, as `#` does: each name is asked for itself with `may_cross`.
+    It may match others as well, as `#` does. Each name is checked by itself with `may_cross`.
     """
     behind = split_share(filter_)[1]
     if not behind.startswith("$"):
@@ -184,7 +184,7 @@ def filter_may_cross(filter_: str) -> bool:
 def _check_text(text: str, what: str) -> None:
     if not text:
         raise RemoteError(f"The {what} is empty; expected at least one character.")
-    # A character takes at least one byte: what is far too long is refused before it is encoded.
+    # A character takes at least one byte, so a text that is far too long is refused before it is encoded.
     size_bytes = len(text)
     if size_bytes <= TOPIC_BYTES_MAX and not text.isascii():
         try:
@@ -212,7 +212,7 @@ def _check_levels(text: str, what: str, whole: str) -> None:
 
 
 def _shown(text: str) -> str:
-    """As much of `text` as an error should repeat, with everything escaped that could forge a log line."""
+    """Return as much of `text` as an error should repeat, with everything escaped that could forge a log line."""
     if len(text) <= _SHOWN_CHARACTERS_MAX:
         return ascii(text)
     return ascii(text[:_SHOWN_CHARACTERS_MAX]) + "..."

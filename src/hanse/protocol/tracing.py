@@ -1,16 +1,15 @@
-"""Following one topic through the federation: what the data path would do with it here, and where it ends, why.
+"""Probes: what the data path would do with a topic here, where it ends, and why.
 
-A *probe* is a publication of which nothing is delivered. It goes link by link as a frame of its own (docs/protocol.md)
-and carries the path with its times. `Tracer` says what becomes of it at one federator, from the very plans that
-publications are sent by, with the same suppression of copies.
+A *probe* is a publication that is never delivered. It goes link by link as a frame of its own (docs/protocol.md) and
+carries its path with times. `Tracer` tells its outcome at one federator. It uses the same plans as publications, and
+suppresses duplicates in the same manner.
 
 The rules:
 
-- A decision here is the decision of `forwarding`: `test_tracing` compares paths in random federations.
-- Probes that were here are remembered, `PROBES_MAX` of them: the oldest is forgotten first, and the limit of hops ends
-  what that lets go round.
-- What the federator itself adds (what may leave its broker or enter it, whether its broker and its links are up) is
-  the shell's to know: `hanse.federator.tracing`.
+- A decision here is the decision of `forwarding`. `test_tracing` compares paths in random federations.
+- The last `PROBES_MAX` probes are remembered. A probe that was forgotten may go round, until the limit of hops ends it.
+- What the federator itself adds (what may leave or enter its broker, whether its broker and its links are up) is known
+  to the shell only: `hanse.federator.tracing`.
 """
 
 from collections import OrderedDict
@@ -22,12 +21,12 @@ from hanse.protocol.messages import HOST, Probe
 from hanse.protocol.plans import Plan
 from hanse.protocol.topics import may_cross
 
-# Half a kilobyte each. Ten people who trace a topic a second are remembered for as long as a probe can live.
+# Half a kilobyte each. Enough for ten people who trace one topic per second, for as long as a probe can live.
 PROBES_MAX = 1_024
 
 
 class Reason(StrEnum):
-    """Why a probe went no further."""
+    """Reason why a probe went no further."""
 
     NEVER_CROSSES = "never_crosses"
     EXPORT = "export"
@@ -42,7 +41,8 @@ class Reason(StrEnum):
     DUPLICATE = "duplicate"
 
 
-# Of several, the first of these says most: what an operator set, then what is down, then what is not there.
+# Of several reasons, the first in this order says most: settings of an operator, then what is down, then what is
+# missing.
 WORDS: dict[Reason, str] = {
     Reason.NEVER_CROSSES: "this topic never leaves its broker",
     Reason.EXPORT: "export_allow or export_deny keeps it at its broker",
@@ -59,7 +59,7 @@ WORDS: dict[Reason, str] = {
 
 
 class End(NamedTuple):
-    """Where some of a probe's groups ended; `neighbour` is -1 where no link is meant."""
+    """Where some of a probe's groups ended. `neighbour` is -1 if the reason concerns no link."""
 
     reason: Reason
     groups: tuple[str, ...] = ()
@@ -69,12 +69,12 @@ class End(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of a probe at one federator.
+    """Outcome of a probe at one federator.
 
     Attributes:
-        delivered: the groups of local interest for which the host broker would get it; empty if it would not.
-        forwarded: to which neighbours, and for which groups.
-        ends: what went no further, and why.
+        delivered: The groups of local interest for which the host broker would get it. Empty if it would not.
+        forwarded: The neighbours that it goes to, with their groups.
+        ends: The groups that went no further, and why.
     """
 
     delivered: tuple[str, ...] = ()
@@ -83,30 +83,30 @@ class Verdict:
 
 
 class TracedTable(Protocol):
-    """What the tracer asks of the machine."""
+    """The view of the machine that the tracer needs."""
 
     identity: int
 
     def match(self, topic: str) -> tuple[str, ...]:
-        """The groups that a topic belongs to."""
+        """Return the groups that a topic belongs to."""
 
     def is_known(self, group: str) -> bool:
-        """Whether this federator has heard of the group at all."""
+        """Return whether this federator has heard of the group at all."""
 
     def is_local(self, group: str) -> bool:
-        """Whether the host broker's clients are interested in the group."""
+        """Return whether the host broker's clients are interested in the group."""
 
     def hop_limit(self) -> int:
-        """The number of hops beyond which a publication is dropped."""
+        """Return the number of hops beyond which a publication is dropped."""
 
     def plan(self, groups: tuple[str, ...], source: int) -> Plan:
-        """Where publications of these groups go, from this source."""
+        """Return where publications of these groups go from this source."""
 
     def neighbours(self) -> tuple[int, ...]:
-        """The neighbours whose link is up."""
+        """Return the neighbours whose link is up."""
 
     def lost_neighbours(self) -> tuple[int, ...]:
-        """The neighbours whose link is down, or that are no longer heard."""
+        """Return the neighbours whose link is down or that are no longer heard."""
 
 
 class Tracer:
@@ -118,7 +118,7 @@ class Tracer:
         self._seen: OrderedDict[tuple[int, int, int], tuple[frozenset[str], bool]] = OrderedDict()
 
     def look(self, topic: str) -> Verdict:
-        """What would become of a publication at this federator's own broker."""
+        """Return the outcome that a publication at this federator's own broker would have."""
         if not may_cross(topic):
             return Verdict(ends=(End(Reason.NEVER_CROSSES),))
         groups = self._table.match(topic)
@@ -129,7 +129,7 @@ class Tracer:
         return Verdict((), hops, ends)
 
     def take(self, neighbour: int, probe: Probe) -> Verdict:
-        """What becomes of a probe that a neighbour sent."""
+        """Handle a probe that a neighbour sent, and return its outcome here."""
         table = self._table
         if probe.origin == table.identity:
             return Verdict(ends=(End(Reason.DUPLICATE, probe.groups, detail="it is back at its origin"),))
@@ -138,7 +138,7 @@ class Tracer:
         known = tuple([group for group in probe.groups if table.is_known(group)])
         if len(known) == len(probe.groups):
             return self._pass(neighbour, known, probe)
-        # A group of the probe is unknown here: the topic is matched anew (R49).
+        # A group of the probe is unknown here, so the topic is matched anew (R49).
         found = table.match(probe.topic) if may_cross(probe.topic) else ()
         matched = tuple([group for group in found if group not in known])
         if not known and not matched:
@@ -153,7 +153,7 @@ class Tracer:
         )
 
     def _pass(self, source: int, groups: tuple[str, ...], probe: Probe) -> Verdict:
-        """Suppress what was here before, deliver, and pass on (R43, R47)."""
+        """Suppress duplicates, deliver, and pass on (R43, R47)."""
         name = (probe.origin, probe.epoch, probe.number)
         served, was_delivered = self._seen.get(name, (frozenset(), False))
         fresh = tuple([group for group in groups if group not in served])
@@ -170,7 +170,7 @@ class Tracer:
         return Verdict(delivered, hops, ends)
 
     def _follow(self, plan: Plan) -> tuple[tuple[tuple[int, tuple[str, ...]], ...], tuple[End, ...]]:
-        """The hops of a plan over links that are up, and what else becomes of it."""
+        """Return the hops of a plan over links that are up, and the reasons why other groups end here."""
         up = self._table.neighbours()
         hops = tuple([hop for hop in plan.hops if hop[0] in up])
         ends = [End(Reason.LINK_DOWN, groups, neighbour) for neighbour, groups in plan.hops if neighbour not in up]
@@ -200,10 +200,10 @@ class Tracer:
 
 
 def foremost(reasons: "set[Reason]") -> Reason | None:
-    """Of several reasons, the one that says most."""
+    """Return the reason that says most."""
     return next((reason for reason in WORDS if reason in reasons), None)
 
 
 def _joined(verdicts: list[Verdict]) -> tuple[tuple[int, tuple[str, ...]], ...]:
-    """Where two verdicts send to one neighbour, it gets two copies, as it would of a publication."""
+    """Join the hops of verdicts. A neighbour in two verdicts gets two probes, as it would get a publication twice."""
     return tuple(hop for verdict in verdicts for hop in verdict.forwarded)

@@ -1,16 +1,16 @@
-"""An index of topic filters that finds all that match a topic, and a cache in front of it.
+"""An index of topic filters that finds all filters that match a topic, and a cache in front of it.
 
-Rules that this module keeps:
+The rules:
 
-- A filter without wildcards is one entry of a set and costs no trie node. A valid topic has no wildcards, so one
-  set of all filters answers both "is it here" and "which plain filter matches".
-- Filters with wildcards stand in a trie of plain dicts, level by level, and a node exists only where filters part:
-  a way that leads to one filter *is* that filter (a `str` in place of a dict), and levels that all filters below a
-  node share are one label in it. So there are fewer nodes than filters, however deep these are, and the trie is
-  the same whatever the order of additions and removals.
+- A filter without wildcards is one entry of a set and costs no trie node. A valid topic has no wildcards, so one set of
+  all filters answers both "is it here" and "which plain filter matches".
+- Filters with wildcards are in a trie of plain dicts, level by level. A node exists only where filters diverge: an edge
+  that leads to one filter *is* that filter (a `str` in place of a dict), and levels that all filters below a node share
+  are one label in it. So there are fewer nodes than filters, however deep these are, and the trie is the same
+  whatever the order of additions and removals.
 - Nothing recurses: a filter of 200 levels costs a loop, not a stack.
-- Only valid filters get in, and no shared subscription: its share name is nothing that a topic could match.
-- Answers are sorted: what is decided from them is the same on every run.
+- Only valid filters get in, and no shared subscription, because no topic could match its share name.
+- Answers are sorted, so that decisions that follow from them are the same in every run.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,21 +19,22 @@ from typing import TypeAlias
 from hanse.errors import LocalError, RemoteError
 from hanse.protocol.topics import SHARE_PREFIX, check_filter
 
-# From a level to the node below, or to the only filter that goes that way.
+# From a level to the node below, or to the only filter below.
 _Node: TypeAlias = "dict[str, _Way]"
 _Way: TypeAlias = "_Node | str"
 
-# Two keys that no level can be, because of their slashes: of the filter that ends at a node where others go on, and
-# of the label, the levels between the key that leads to a node and the level at which the filters below it part.
+# Two keys that no level can be, because of their slashes: of the filter that ends at a node where others go on, and of
+# the label, which holds the levels between the key that leads to a node and the level at which the filters below it
+# diverge.
 _END = "/"
 _LABEL = "//"
 
-# Larger: more distinct topics stay quick, at about 200 bytes each. Smaller: the cache is emptied more often. A
-# plant with more than 65,536 live topics at one broker still pays the uncached price only now and then.
+# Larger: more distinct topics stay quick, at about 200 bytes each. Smaller: the cache is emptied more often. A plant
+# with more than 65,536 live topics at one broker still pays the uncached price only now and then.
 CACHE_ENTRIES_MAX = 65_536
 
-# Filters named by all cached answers together, 8 bytes each. Without this bound, topics that match 1,000 filters
-# each would fill half a gigabyte.
+# Filters named by all cached answers together, 8 bytes each. Without this bound, topics that match 1,000 filters each
+# would fill half a gigabyte.
 CACHE_MATCHES_MAX = 1_048_576
 
 # Longer topics are matched each time: 65,536 of 65,535 bytes would be four gigabytes of keys.
@@ -41,7 +42,7 @@ CACHE_TOPIC_CHARACTERS_MAX = 1_024
 
 
 class FilterIndex:
-    """A set of topic filters that can be asked which of them match a topic."""
+    """A set of topic filters that finds those that match a topic."""
 
     __slots__ = ("_filters", "_root", "_watchers")
 
@@ -51,7 +52,7 @@ class FilterIndex:
         self._watchers: list[Callable[[], None]] = []
 
     def add(self, filter_: str) -> bool:
-        """Takes a filter in; False if it is there already.
+        """Add a filter. Return False if it is there already.
 
         Raises:
             RemoteError: If the filter is not valid, or is a shared subscription: `split_share` gives the filter
@@ -72,7 +73,7 @@ class FilterIndex:
         return True
 
     def discard(self, filter_: str) -> bool:
-        """Takes a filter out; False if it is not there."""
+        """Remove a filter. Return False if it is not there."""
         if filter_ not in self._filters:
             return False
         self._filters.remove(filter_)
@@ -82,7 +83,7 @@ class FilterIndex:
         return True
 
     def match(self, topic: str) -> tuple[str, ...]:
-        """All filters that match the topic name, sorted; none for what cannot be a name because of wildcards."""
+        """Return all filters that match the topic name, sorted, and none if it has wildcards and so is no name."""
         if "+" in topic or "#" in topic:
             return ()
         if not self._root:
@@ -94,7 +95,7 @@ class FilterIndex:
         return tuple(found)
 
     def watch(self, changed: Callable[[], None]) -> None:
-        """Calls `changed` after every change, for as long as the index lives."""
+        """Call `changed` after every change, for as long as the index lives."""
         self._watchers.append(changed)
 
     def __len__(self) -> int:
@@ -107,7 +108,7 @@ class FilterIndex:
         return iter(sorted(self._filters))
 
     def _match_wildcards(self, topic: str) -> list[str]:
-        # Hot while the cache is cold: no call but for a label or a lone filter. 7 us in bench/bench_match.py.
+        # Hot while the cache is cold: no call except for a label or a lone filter. 7 us in bench/bench_match.py.
         found: list[str] = []
         levels = topic.split("/")
         root = self._root
@@ -154,7 +155,7 @@ class FilterIndex:
                 if shared == len(others):
                     node = way
                     continue
-                # The new filter leaves within the label: what is left of the label moves below the new branch.
+                # The new filter diverges within the label. The rest of the label moves below the new branch.
                 _set_label(way, others[shared + 1 :])
             branch: _Node = {_key(others, shared): way, _key(levels, depth): filter_}
             _set_label(branch, others[:shared])
@@ -178,7 +179,7 @@ class FilterIndex:
         if len(node) > 1:
             _set_label(node, label)
             return
-        # Filters no longer part here: what is left takes the node's place.
+        # Filters no longer diverge here. What is left takes the node's place.
         ((level, last),) = node.items()
         if isinstance(last, dict):
             _set_label(last, [*label, level, *_label(last)])
@@ -190,13 +191,13 @@ class FilterIndex:
 
 
 class MatchCache:
-    """What an index answered, by topic, until the index changes.
+    """Cache of an index's answers by topic, until the index changes.
 
-    It is emptied whenever it is full: the topics in use are back after one uncached match each, and the path of a
-    hit stays one lookup in a dict, with no list to keep in order of use.
+    It is emptied whenever it is full. The topics in use are back after one uncached match each, and a hit stays one
+    lookup in a dict, with no list to keep in order of use.
 
     Attributes:
-        misses: Answers that had to be asked of the index.
+        misses: Answers that had to be looked up in the index.
         cleared_full: Times that it was emptied because a bound was reached.
         cleared_changed: Times that it was emptied, with something in it, because the index changed.
     """
@@ -216,7 +217,7 @@ class MatchCache:
         index.watch(self._forget_changed)
 
     def match(self, topic: str) -> tuple[str, ...]:
-        """All filters of the index that match the topic name, sorted."""
+        """Return all filters of the index that match the topic name, sorted."""
         found = self._found.get(topic)
         return self._look_up(topic) if found is None else found
 
@@ -267,7 +268,7 @@ def _set_label(node: _Node, levels: list[str]) -> None:
 
 
 def _count_shared(levels: list[str], others: list[str]) -> int:
-    """How many levels two lists have in common before they part."""
+    """Return how many levels two lists have in common at their beginning."""
     count = 0
     for level, other in zip(levels, others, strict=False):
         if level != other:
@@ -277,7 +278,7 @@ def _count_shared(levels: list[str], others: list[str]) -> int:
 
 
 def _below_label(label: str, levels: list[str], depth: int) -> int:
-    """The depth below a label that matches the topic's levels from `depth` on; 0 if it does not."""
+    """Return the depth below a label that matches the topic's levels from `depth` on, or 0 if it does not match."""
     wanted = label.split("/")
     below = depth + len(wanted)
     if below > len(levels):
@@ -289,7 +290,7 @@ def _below_label(label: str, levels: list[str], depth: int) -> int:
 
 
 def _rest_matches(filter_: str, levels: list[str], depth: int) -> bool:
-    """Whether a filter whose first `depth` levels match does so to its end; `depth` is at least 1."""
+    """Return whether a filter whose first `depth` levels match does so to its end. `depth` is at least 1."""
     wanted = filter_.split("/")
     for position in range(depth, len(wanted)):
         level = wanted[position]

@@ -1,11 +1,11 @@
-"""The ways to all cores: what neighbours announce, which cores are live, and what we announce in turn.
+"""The routes to all cores: what neighbours announce, which cores are live, and what we announce in turn.
 
-`routes` has the way to one core; here are all of them, and the words that keep them fresh. The rules (docs/protocol.md
-R23 to R31):
+`routes` has the route to one core. This module has all of them, and the announcements that keep them fresh. The rules
+(docs/protocol.md R23 to R31):
 
-- Distance 0 counts only from the core itself (R6), and nobody but a core makes its sequence numbers.
-- What is not refreshed ages; whoever loses the last parent says so at once and asks for a newer way.
-- A core is live while there is a way to it, and for an interval after (R9).
+- Distance 0 counts only from the core itself (R6), and only a core makes its sequence numbers.
+- What is not refreshed ages. A federator that loses the last parent says so at once and asks for a newer route.
+- A core is live while there is a route to it, and for an interval after (R9).
 """
 
 from collections.abc import Callable, Iterable
@@ -20,7 +20,7 @@ from hanse.protocol.settings import Settings
 
 
 class Ways:
-    """The ways that one federator knows.
+    """The routes that one federator knows.
 
     Attributes:
         sequence: The number of our own last announcement.
@@ -46,39 +46,39 @@ class Ways:
         self._raise_epoch = raise_epoch
         self.sequence = 0
         self._routes: dict[int, Route] = {}
-        # Cores that count in elections: reachable, or lost for less than an interval. Others only read it.
+        # Cores that count in elections: reachable, or lost for less than an interval. Other modules only read it.
         self.live: set[int] = {identity}
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def is_live(self, core: int) -> bool:
-        """Whether a core counts in elections (R9)."""
+        """Return whether a core counts in elections (R9)."""
         return core in self.live
 
     def route(self, core: int) -> Route | None:
-        """The way to another core, as far as one was ever announced."""
+        """Return the route to another core, or None if none was ever announced."""
         return self._routes.get(core)
 
     def parents_of(self, core: int) -> tuple[int, ...]:
-        """The neighbours that lead to a core."""
+        """Return the parents towards a core."""
         route = self._routes.get(core)
         return () if route is None else route.parents
 
     def hop_limit(self) -> int:
-        """Twice the largest known distance, and four; at least 64, and what a frame can say (R50)."""
+        """Return twice the largest known distance + 4, at least 64 and at most what a frame can say (R50)."""
         distances = [route.distance for route in self._routes.values() if route.distance != UNREACHABLE]
         return min(max(2 * max(distances, default=0) + 4, HOPS_LIMIT_MIN), HOPS_MAX - 1)
 
     # --- what neighbours announce -------------------------------------------------------------------------------------
 
     def on_announcements(self, now: float, neighbour: Neighbour, frame: ControlFrame) -> None:
-        """Take what a neighbour says of cores; a full frame takes back what it does not list (R29)."""
+        """Apply a neighbour's announcements. A full frame withdraws those that it does not list (R29)."""
         identity = neighbour.identity
         routes = self._routes
         for core, epoch, sequence, distance, version, _ in frame.announcements:
             route = routes.get(core)
-            # The quiet round: nothing but the sequence number has moved. 100 cores on 1,000 brokers make half a
-            # million of these a round, so this path does two look-ups and no calls.
+            # The quiet round: nothing but the sequence number has moved. 100 cores on 1,000 brokers make half a million
+            # of these per round, so this path does two look-ups and no calls.
             if route is not None and route.epoch == epoch:
                 entry = route.entries.get(identity)
                 if entry is not None and entry[DISTANCE] == distance and sequence >= entry[SEQUENCE]:
@@ -106,12 +106,12 @@ class Ways:
     def _on_new_word(
         self, now: float, neighbour: Neighbour, core: int, epoch: int, sequence: int, distance: int, version: int
     ) -> None:
-        """An announcement that is more than a refresh."""
+        """Apply an announcement that is more than a refresh."""
         counters = self._changes.counters
         if core == self._identity:
             self._on_word_of_us(neighbour, epoch, sequence, version)
             return
-        # One hop more than the largest distance would read as "no way" (R6).
+        # One hop more than the largest distance would read as "no route" (R6).
         if (distance == 0) != (core == neighbour.identity) or distance == UNREACHABLE - 1:
             counters["rejected_distance"] += 1
             return
@@ -125,7 +125,7 @@ class Ways:
             return
         claims = self._claims.sets.get(core)
         if claims is not None and not claims.groups and (epoch, version) <= (claims.epoch, claims.version):
-            return  # it has given everything up, in this epoch or a later one; the word is merely late
+            return  # it has given everything up, in this epoch or a later one, and the announcement is merely late
         if route is None or epoch > route.epoch:
             if route is None and len(self._routes) >= self._settings.cores_max:
                 counters["rejected_cores_max"] += 1
@@ -133,7 +133,7 @@ class Ways:
             if route is not None and route.distance == UNREACHABLE and route.lost_at is not None:
                 counters["cores_returned"] += 1
             route = self._routes[core] = self._renew(route, core, epoch)
-            # What was carried over may lead through a neighbour that is gone: the new epoch's words decide.
+            # What was carried over may lead through a neighbour that is gone. The new epoch's announcements decide.
             self._changes.routes.add(core)
         entry = route.entries.get(neighbour.identity)
         if entry is None:
@@ -142,18 +142,19 @@ class Ways:
             if sequence > entry[SEQUENCE]:
                 entry[ADVANCED_AT] = now
             entry[SEQUENCE], entry[DISTANCE] = sequence, distance
-        # Only a parent, or a neighbour that is nearer than we are, can change our own way.
+        # Only a parent, or a neighbour that is nearer than we are, can change our own route.
         if distance < route.distance or neighbour.identity in route.parents:
             self._changes.routes.add(core)
         if route.distance == UNREACHABLE and not route.is_feasible(sequence, distance):
-            neighbour.solicits[core] = self._wish(route)  # it has a way, and is too far behind for us to take it
+            neighbour.solicits[core] = self._wish(route)  # it has a route, and is too far behind for us to take it
         self._compare_claims(now, neighbour, core, epoch, version, entry)
 
     def _on_word_of_us(self, neighbour: Neighbour, epoch: int, sequence: int, version: int) -> None:
         if version:
             neighbour.note_told(self._identity, epoch, version)
         if (epoch, sequence) > (self._claims.own.epoch, self.sequence):
-            # We cannot have said that: a lost epoch, or an impostor. Either way a newer epoch is ours (R2).
+            # We cannot have sent that: our epoch was lost, or there is an impostor. Either way we need a newer epoch
+            # (R2).
             conflict = Emit("identity_conflict", core=self._identity, neighbour=neighbour.identity)
             self._changes.effects.append(conflict)
             self._changes.counters["identity_conflicts"] += 1
@@ -162,7 +163,7 @@ class Ways:
     def _compare_claims(
         self, now: float, neighbour: Neighbour, core: int, epoch: int, version: int, entry: Entry
     ) -> None:
-        """The neighbour names another version of a core's claims than last time: ask, if it is more than we have."""
+        """Request a core's claims if the neighbour names another version than last time that is newer than ours."""
         claims = self._claims.sets.get(core)
         if version:
             neighbour.note_told(core, epoch, version)
@@ -174,14 +175,14 @@ class Ways:
     def _renew(self, old: Route | None, core: int, epoch: int) -> Route:
         route = Route(core, epoch)
         if old is not None:
-            # The core restarted: its old distance stays our word until the new epoch gives another.
+            # The core restarted. Its old distance stays what we announce until the new epoch gives another.
             route.distance, route.parents, route.lost_at = old.distance, old.parents, old.lost_at
         return route
 
     # --- choosing -----------------------------------------------------------------------------------------------------
 
     def choose(self, now: float, core: int) -> bool:
-        """Choose the parents towards a core anew; whether they are others now (R27)."""
+        """Choose the parents towards a core anew. Return True if they changed (R27)."""
         route = self._routes.get(core)
         if route is None:
             return False
@@ -211,7 +212,7 @@ class Ways:
         return route.parents != parents
 
     def on_lost(self, core: int) -> None:
-        """An interval after the last way to a core was lost: unless there is one again, it is not live (R9)."""
+        """Stop counting a core as live if no route to it was found within an interval (R9)."""
         route = self._routes.get(core)
         if route is not None and route.distance == UNREACHABLE and core in self.live:
             self.live.discard(core)
@@ -232,10 +233,10 @@ class Ways:
     # --- soliciting ---------------------------------------------------------------------------------------------------
 
     def on_solicit(self, neighbour: Neighbour, solicit: Solicit) -> None:
-        """A neighbour asks for a way that is at least as new as a number (R31)."""
+        """Answer a neighbour that asks for a route at least as new as a number, or pass the request on (R31)."""
         core, epoch, wanted = solicit
         if core == self._identity:
-            # Nobody can have passed on more than our last number: a larger wish is not honoured (R31).
+            # No federator can have announced more than our last number, so a larger wish is not honoured (R31).
             own = self._claims.own
             if epoch == own.epoch and own.groups:
                 if wanted == self.sequence + 1:
@@ -259,7 +260,7 @@ class Ways:
             self._pass_solicit(route, wanted)
 
     def _solicit(self, route: Route) -> None:
-        """Ask all neighbours for a way that is newer than what we, and those who wait for us, have passed on (R30)."""
+        """Ask all neighbours for a newer route than we, and the neighbours waiting for us, have announced (R30)."""
         wish = self._wish(route)
         for neighbour in self._neighbours.values():
             if neighbour.is_up:
@@ -273,38 +274,38 @@ class Ways:
             self._neighbours[parent].solicits[route.core] = Solicit(route.core, route.epoch, wanted)
 
     def _answer_solicits(self, route: Route) -> None:
-        """The number that neighbours wait for has come: it goes out at once."""
+        """Announce at once the number that neighbours wait for."""
         self._changes.cores.add(route.core)
         route.waiting.clear()
 
     # --- forgetting ---------------------------------------------------------------------------------------------------
 
     def touch_neighbour(self, identity: int) -> None:
-        """A neighbour can be a parent now, or can no longer: ways that may lead through it are chosen anew (R7)."""
+        """Choose routes anew that may lead through a neighbour which can be a parent now, or no longer can (R7)."""
         self._changes.routes.update(core for core, route in self._routes.items() if identity in route.entries)
 
     def forget_neighbour(self, identity: int) -> None:
-        """Nothing leads through this neighbour any longer (R30)."""
+        """Drop all routes through this neighbour (R30)."""
         for core, route in self._routes.items():
             if route.entries.pop(identity, None) is not None:
                 self._changes.routes.add(core)
             route.waiting.discard(identity)
 
     def forget_core(self, core: int) -> None:
-        """The core claims nothing any longer, or has been gone for too long."""
+        """Forget a core that claims nothing any longer, or has been gone for too long."""
         self._routes.pop(core, None)
         self.live.discard(core)
         self._changes.cores.discard(core)
 
     def age(self, now: float) -> None:
-        """Once a round: drop what was not refreshed, ask again for lost ways, forget cores long gone (R25, R30)."""
+        """Age by one round: drop what was not refreshed, solicit lost routes, forget cores long gone (R25, R30)."""
         expiry_s = self._settings.expiry_s
         for core, route in list(self._routes.items()):
             self._age_route(now, core, route, expiry_s)
 
     def _age_route(self, now: float, core: int, route: Route, expiry_s: float) -> None:
-        # A refresh takes up to an interval a hop, so the core's own neighbours miss it first; the others hear it
-        # from them (R30), and their own patience grows with the distance only in case they do not.
+        # A refresh takes up to an interval per hop, so the core's own neighbours miss it first. The others hear of the
+        # loss from them (R30). Their own patience grows with the distance only in case they do not.
         interval_s = self._settings.announcement_interval_s
         stale = [
             neighbour
@@ -322,19 +323,20 @@ class Ways:
                 self.forget_core(core)
                 self._claims.forget_core(core)
 
-    # --- what we announce ---------------------------------------------------------------------------------------------
+    # --- our announcements
+    # ----------------------------------------------------------------------------------------------
 
     def begin_round(self) -> None:
-        """A core announces itself with the next number every interval (R23)."""
+        """Raise our own sequence number, because a core announces itself with the next one every interval (R23)."""
         if self._claims.is_announced:
             self.sequence += 1
 
     def announce_all(self) -> tuple[Announcement, ...]:
-        """What a full frame lists: us, if we are a core, and every core that we know a way to."""
+        """Return the announcements of a full frame: us, if we are a core, and every core that we have a route to."""
         return self.announce((*self._routes, self._identity), with_retractions=False)
 
     def announce(self, cores: Iterable[int], *, with_retractions: bool) -> tuple[Announcement, ...]:
-        """Announcements of these cores, for sending: they bound whom we may choose from now on (R26)."""
+        """Return announcements of these cores for sending. They bound the choice of parents from now on (R26)."""
         out = []
         for core in sorted(cores):
             claims = self._claims.sets.get(core)
