@@ -1,0 +1,176 @@
+"""The settings of `hanse gateway`."""
+
+import ipaddress
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from hanse import logs
+from hanse.errors import HanseError, LocalError
+from hanse.gateway.addresses import MODES, ListenAddress, parse_broker, parse_brokers, parse_listen
+from hanse.gateway.placement import POLICIES, Broker
+from hanse.settings import duration, setting
+
+
+def _each(read: Callable[[str], object]) -> Callable[[tuple[str, ...]], str | None]:
+    """Check each text of a list by reading it."""
+
+    def check(texts: tuple[str, ...]) -> str | None:
+        for text in texts:
+            try:
+                read(text)
+            except (HanseError, ValueError) as error:
+                return str(error).rstrip(".")
+        return None
+
+    return check
+
+
+def _check_file(path: Path) -> str | None:
+    return None if path.is_file() else "the path of a file that exists"
+
+
+def _check_metrics(text: str) -> str | None:
+    host, colon, port = text.rpartition(":")
+    is_good = bool(colon and host) and port.isascii() and port.isdigit() and int(port) < 65_536
+    return None if is_good else "HOST:PORT, for example 127.0.0.1:9280"
+
+
+@dataclass(frozen=True, slots=True)
+class GatewaySettings:
+    """All of `hanse gateway`."""
+
+    listen: tuple[str, ...] = setting(
+        ("mqtt://127.0.0.1:1883",),
+        "Where clients connect: mqtt://, mqtts://, ws:// or wss://, with ?mode=proxy|redirect|auto.",
+        check=_each(parse_listen),
+    )
+    broker: tuple[str, ...] = setting(
+        (), "A broker, as ID=URL; URL is mqtt://, mqtts:// or unix:. In place of a manager.", check=_each(parse_broker)
+    )
+    manager: tuple[str, ...] = setting(
+        (),
+        "The topology manager's URL, which knows the brokers; several are asked in order.",
+        aliases=("TOPOLOGY_MANAGER_URL",),
+    )
+    manager_ca_file: Path | None = setting(None, "Whom to trust at an https:// manager.", check=_check_file)  # noqa: RUF009
+    manager_token: str | None = setting(None, "A token of the manager that allows reading.", is_secret=True)
+    manager_interval_s: float = duration(1.0, "Between two questions to the manager.", minimum_s=0.1, maximum_s=60)
+    gateway_id: str = setting("", "This gateway's name at the manager; made up at every start if empty.")
+    site: str = setting("", "Place clients only at brokers of this site; all brokers if empty.")
+
+    mode: str = setting("proxy", "What happens to a client: proxied, redirected, or as it says itself.", choices=MODES)
+    policy: str = setting("hash", "How clients without a session are placed; all others by the hash.", choices=POLICIES)
+    placement_key: str = setting("client-id", "What the hash is taken of.", choices=("client-id", "username"))
+
+    # One process fills one core with about 50,000 small messages per second.
+    workers: int = setting(1, "Processes that serve clients.", minimum=1, maximum=256)
+    connections_max: int = setting(100_000, "Clients at once, over all workers.", minimum=1, maximum=10_000_000)
+    connections_per_address_max: int = setting(
+        0, "Clients at once from one address; 0 for no limit of its own.", minimum=0, maximum=10_000_000
+    )
+    connect_rate: float = setting(2_000.0, "New connections per second, over all workers.", minimum=1, maximum=1e6)
+    connect_rate_per_address: float = setting(
+        0.0, "New connections per second from one address; 0 for no limit of its own.", minimum=0, maximum=1e6
+    )
+    connect_timeout_s: float = duration(10.0, "From a connection to its whole CONNECT.", minimum_s=0.1, maximum_s=600)
+    connect_bytes_max: int = setting(65_536, "The largest CONNECT.", minimum=128, maximum=1 << 20)
+    # Mosquitto's own default is 256 MiB; a smaller one bounds what one client makes the gateway keep.
+    packet_bytes_max: int = setting(
+        16 * 1024 * 1024 + 128 * 1024, "The largest packet of a client.", minimum=1024, maximum=268_435_460
+    )
+    client_bytes_rate: int = setting(
+        0, "Bytes per second that one client may send; beyond it, the gateway reads more slowly. 0 for no limit.",
+        minimum=0, maximum=10**12,
+    )  # fmt: skip
+    buffer_bytes: int = setting(
+        256 * 1024,
+        "Bytes that wait for one slow side before the other is no longer read.",
+        minimum=4096,
+        maximum=1 << 30,
+    )
+
+    proxy_from: tuple[str, ...] = setting(
+        (), "Addresses or networks of balancers, which begin with a PROXY header.", check=_each(ipaddress.ip_network)
+    )
+    websocket_origin: tuple[str, ...] = setting(
+        (), "Origins of web pages that may connect by WebSocket; all if none is given."
+    )
+    cert_file: Path | None = setting(None, "Certificate of the mqtts:// and wss:// listeners.", check=_check_file)  # noqa: RUF009
+    key_file: Path | None = setting(None, "Its key.", check=_check_file)  # noqa: RUF009
+    ca_file: Path | None = setting(  # noqa: RUF009
+        None, "Authority of client certificates; with it, each client must show one.", check=_check_file
+    )
+    insecure: bool = setting(False, "Listen beyond this machine without TLS.")
+
+    broker_ca_file: Path | None = setting(None, "Whom to trust at mqtts:// brokers.", check=_check_file)  # noqa: RUF009
+    broker_cert_file: Path | None = setting(None, "The gateway's certificate at brokers.", check=_check_file)  # noqa: RUF009
+    broker_key_file: Path | None = setting(None, "Its key.", check=_check_file)  # noqa: RUF009
+    # One address and one broker port give some 28,000 connections; a user stalls at 30,000 per broker.
+    source_address: tuple[str, ...] = setting(
+        (), "Own addresses to dial brokers from, in turn, for more than 25,000 clients per broker.",
+        check=_each(ipaddress.ip_address),
+    )  # fmt: skip
+    dial_timeout_s: float = duration(2.0, "For a connection to a broker, TLS included.", minimum_s=0.05, maximum_s=60)
+
+    probe_username: str | None = setting(None, "User name of the health sessions at the brokers.")
+    probe_password: str | None = setting(None, "Its password.", is_secret=True)
+    health_interval_s: float = duration(0.5, "Between two pings of a broker.", minimum_s=0.05, maximum_s=60)
+    health_timeout_s: float = duration(1.0, "Silence after which a broker is hung.", minimum_s=0.05, maximum_s=60)
+
+    drain_rate: float = setting(
+        100.0, "Clients per second that are moved from or back to a broker.", minimum=0.1, maximum=1e6
+    )
+    shutdown_grace_s: float = duration(
+        5.0, "From SIGTERM to the end of the listeners, while /healthz answers 503.", maximum_s=3600
+    )
+    state_dir: Path = setting(Path(".hanse-gateway"), "Where drains are kept over a restart.")  # noqa: RUF009
+    metrics: str = setting(
+        "127.0.0.1:9280", "Where to serve /metrics and /healthz; port 0 takes a free one.", check=_check_metrics
+    )
+    log_format: str = setting("plain", logs.FORMAT_HELP, choices=logs.FORMATS)
+    log_level: str = setting("info", logs.LEVEL_HELP, choices=logs.LEVELS)
+
+    def __post_init__(self) -> None:
+        """Check what is wrong only together."""
+        self._check_brokers()
+        for pair, first, second in (
+            ("cert_file and key_file", self.cert_file, self.key_file),
+            ("broker_cert_file and broker_key_file", self.broker_cert_file, self.broker_key_file),
+        ):
+            if (first is None) != (second is None):
+                raise LocalError(f"Of {pair} only one is given; give both or none.")
+        for listener in self.listeners():
+            if listener.is_tls and self.cert_file is None:
+                raise LocalError(f"The listener {listener.url()} needs a certificate; give cert_file and key_file.")
+            if not listener.is_tls and not listener.is_loopback and not self.insecure:
+                raise LocalError(
+                    f"The listener {listener.url()} would take passwords in the clear from beyond this machine; write "
+                    f"{'wss' if listener.is_websocket else 'mqtts'}://, or allow it by --insecure."
+                )
+        if self.ca_file is not None and not any(one.is_tls for one in self.listeners()):
+            raise LocalError("ca_file asks for client certificates and no listener has TLS; add an mqtts:// listener.")
+
+    def _check_brokers(self) -> None:
+        if bool(self.broker) == bool(self.manager):
+            raise LocalError(
+                "The gateway knows no brokers; give --manager URL, or --broker ID=URL for each."
+                if not self.broker
+                else "The brokers are given and a manager is, too; give one of them."
+            )
+        known = self.brokers()
+        if self.broker and self.site and not any(one.site == self.site for one in known):
+            raise LocalError(f"No broker belongs to the site {self.site!r}; write --broker ID=URL?site={self.site}.")
+
+    def listeners(self) -> list[ListenAddress]:
+        """Return the listeners."""
+        return [parse_listen(text) for text in self.listen]
+
+    def brokers(self) -> list[Broker]:
+        """Return the brokers of the list."""
+        return parse_brokers(self.broker)
+
+    def metrics_address(self) -> tuple[str, int]:
+        """Return host and port of the pages."""
+        host, _, port = self.metrics.rpartition(":")
+        return host.removeprefix("[").removesuffix("]"), int(port)
