@@ -96,7 +96,7 @@ class ClaimBook:
 
     @property
     def is_fetching(self) -> bool:
-        """Whether claims are known to be missing and have been requested."""
+        """True while claims are known to be missing and have been requested."""
         return bool(self._fetches)
 
     # --- our own claims -----------------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ class ClaimBook:
 
     @property
     def is_announced(self) -> bool:
-        """Whether this federator is a core, or was one until so recently that others may not know (R23, R24)."""
+        """True if this federator is a core, or was one until so recently that others may not know (R23, R24)."""
         return bool(self.own.groups) or self._empty_rounds > 0
 
     def begin_epoch(self, epoch: int) -> None:

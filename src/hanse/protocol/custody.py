@@ -137,7 +137,7 @@ class Way:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is under way and nothing waits."""
+        """True if nothing is under way and nothing waits."""
         return not (self.sent or self.front or self.disk or self.backlog)
 
     def keep_on_disk(self, position: int) -> None:
@@ -202,7 +202,7 @@ class Custody:
 
     @property
     def has_blocked(self) -> bool:
-        """Whether anything waits for a route."""
+        """True if anything waits for a route."""
         return bool(self._blocked or self._blocked_on_disk or self._unsorted_on_disk)
 
     def backlog_of(self, identity: int) -> int:
@@ -364,7 +364,7 @@ class Custody:
             for run in runs:
                 self._accounts.count(measure, run, neighbour=way.identity)
 
-    # --- ways that open and close -------------------------------------------------------------------------------------
+    # --- destinations that open and close -----------------------------------------------------------------------------
 
     def open_way(self, now: float, identity: int) -> None:
         """Let a neighbour be sent what is for it."""

@@ -88,12 +88,12 @@ class OwnedSet:
 
     @property
     def has_unsent(self) -> bool:
-        """Whether there are steps that no frame has carried yet."""
+        """True if there are steps that no frame has carried yet."""
         return self._sent < self._base + len(self._log) or (not self._is_told and self._has_to_confirm)
 
     @property
     def has_unacknowledged(self) -> bool:
-        """Whether there are steps that the mirror has not acknowledged, sent or not."""
+        """True if there are steps that the mirror has not acknowledged, sent or not."""
         return bool(self._log) or self._has_to_confirm
 
     @property

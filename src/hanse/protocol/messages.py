@@ -146,7 +146,7 @@ class ControlFrame:
 
     @property
     def is_refresh(self) -> bool:
-        """Whether there is nothing but announcements and acknowledgements, as in a quiet round."""
+        """True if there is nothing but announcements and acknowledgements, as in a quiet round."""
         return not (
             self.claim_deltas
             or self.claim_requests

@@ -102,7 +102,7 @@ class Neighbour:
 
     @property
     def has_pending(self) -> bool:
-        """Whether something waits that is for this neighbour alone."""
+        """True if something waits that is for this neighbour alone."""
         return bool(
             self.needs_full
             or self.joining.has_unsent

@@ -63,7 +63,7 @@ class Table(Protocol):
 
     @property
     def is_synchronised(self) -> bool:
-        """Whether a neighbour has told all the claims that it knows of."""
+        """True once a neighbour has told all the claims that it knows of."""
 
     def is_kept_for(self, neighbour: int, group: str) -> bool:
         """Return whether a neighbour that is away belonged to the group's mesh over its link to us (R75)."""
