@@ -98,7 +98,7 @@ def answer(*hops: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def test_a_ring_is_drawn_as_a_tree_in_which_the_duplicate_ends(pages: Pages) -> None:
-    twice = [end("duplicate", "it came by another way before", groups=["a/#"])]
+    twice = [end("duplicate", "it arrived by another route before", groups=["a/#"])]
     url = pages.serve(
         answer(
             hop(0, None, 0, forwarded=to(1, 2)),
@@ -114,11 +114,11 @@ def test_a_ring_is_drawn_as_a_tree_in_which_the_duplicate_ends(pages: Pages) -> 
         "a/[b] at 0",
         "├── 1  +1.4 ms  (1.5 ms in all)  for a/#",
         "│   └── 2  +1.9 ms  (3.5 ms in all)  for a/#",
-        "│       └── it came by another way before, for a/#",
+        "│       └── it arrived by another route before, for a/#",
         "└── 2  +2.4 ms  (2.5 ms in all)  for a/#",
         "    ├── delivered here, for a/#",
         "    └── 1  +1.9 ms  (4.5 ms in all)  for a/#",
-        "        └── it came by another way before, for a/#",
+        "        └── it arrived by another route before, for a/#",
         "delivered at 2",
     ]
     assert pages.asked == [{"topic": "a/[b]", "wait_ms": 2000.0}]

@@ -184,7 +184,7 @@ def test_an_absent_neighbour_is_waited_for_as_long_as_is_said() -> None:
         ({"expiry_factor": "1"}, ["at least 2"]),
         ({"redundancy": "0"}, ["at least 1"]),
         ({"grouping": "prefix:0"}, ["--grouping", "prefix:N"]),
-        ({"export_allow": ["a/#/b"]}, ["--export-allow", "# out of place"]),
+        ({"export_allow": ["a/#/b"]}, ["--export-allow", "a misplaced #"]),
         ({"export_deny": ["$share/g/a"]}, ["--export-deny", "shared subscription"]),
         ({"import_allow": [""]}, ["--import-allow", "empty"]),
         ({"import_deny": ["a+"]}, ["--import-deny", "+ beside other characters"]),

@@ -179,11 +179,11 @@ def test_trailing_bytes_are_refused(tail: bytes) -> None:
 HEAD = bytes.fromhex("01 01 05 01 01 00 00 00 00 00 00 00")
 RUN = bytes.fromhex("00 01 05 01 00 01 01 00 06 30 04 0001 67 00")
 NINES = b"\xff" * 9
-QOS_0 = "a PUBLISH with DUP 0 and the run's QoS of 0, beside RETAIN."
+QOS_0 = "a PUBLISH with DUP 0 and the run's QoS of 0, whatever its RETAIN."
 
 MALFORMED: list[tuple[str, Callable[[bytes], object], bytes, str]] = [
-    ("empty", codec.kind_of, b"", "The frame ends at byte 0, where more was expected; it is cut short."),
-    ("one byte", codec.kind_of, b"\x01", "The frame ends at byte 1, where more was expected; it is cut short."),
+    ("empty", codec.kind_of, b"", "The frame ends at byte 0, but more was expected; it is cut short."),
+    ("one byte", codec.kind_of, b"\x01", "The frame ends at byte 1, but more was expected; it is cut short."),
     ("version", codec.kind_of, b"\x02\x01", "The frame has version 2; this federator speaks version 1."),
     (
         "type",
@@ -314,10 +314,10 @@ MALFORMED: list[tuple[str, Callable[[bytes], object], bytes, str]] = [
         "The topic filter '\\x00' holds U+0000, which MQTT forbids; leave it out.",
     ),
     (
-        "wildcard out of place",
+        "misplaced wildcard",
         codec.decode_control,
         HEAD + bytes.fromhex("06 01 09 02 2362"),
-        "The topic filter '#b' has # out of place; it must be the whole last level, as in a/#.",
+        "The topic filter '#b' has a misplaced #; it must be the whole last level, as in a/#.",
     ),
     (
         "shared group",
@@ -335,13 +335,13 @@ MALFORMED: list[tuple[str, Callable[[bytes], object], bytes, str]] = [
         "flags of a run",
         codec.decode_data,
         bytes.fromhex("01 02 01 01 67 01") + b"\x10" + RUN[1:],
-        "A run has flags 0x10; the QoS must be 0 to 2, and nothing but 0xc beside it.",
+        "A run has flags 0x10; expected a QoS of 0 to 2, and no flags but 0x4 and 0x8.",
     ),
     (
         "QoS 3",
         codec.decode_data,
         bytes.fromhex("01 02 01 01 67 01") + b"\x03" + RUN[1:],
-        "A run has flags 0x3; the QoS must be 0 to 2, and nothing but 0xc beside it.",
+        "A run has flags 0x3; expected a QoS of 0 to 2, and no flags but 0x4 and 0x8.",
     ),
     (
         "follows nothing",
@@ -393,7 +393,7 @@ MALFORMED: list[tuple[str, Callable[[bytes], object], bytes, str]] = [
         + b"\x3f"
         + bytes.fromhex("02 01 00 0c")
         + RUN[9:] * 2,
-        "A run ends with the number 4611686018427387904; numbers end at 4611686018427387903.",
+        "A run ends with the number 4611686018427387904; the largest number is 4611686018427387903.",
     ),
     (
         "not a PUBLISH",
@@ -454,7 +454,7 @@ MALFORMED: list[tuple[str, Callable[[bytes], object], bytes, str]] = [
         "a range beyond the last number",
         codec.decode_summaries,
         bytes.fromhex("01 06 01 01 67 00 01 05 01 01") + b"\xff" * 8 + b"\x3f" + b"\x02",
-        "A range of a summary ends with the number 4611686018427387904; numbers end at 4611686018427387903.",
+        "A range of a summary ends with the number 4611686018427387904; the largest number is 4611686018427387903.",
     ),
     (
         "bytes after the summaries",

@@ -239,7 +239,7 @@ def decode_acknowledgement(payload: bytes, numbers_max: int) -> Acknowledgement:
         first = end + gap
         end = first + more
         if end > SEQUENCE_MAX:
-            raise RemoteError(f"An acknowledgement names frame {end}; numbers end at {SEQUENCE_MAX}.")
+            raise RemoteError(f"An acknowledgement names frame {end}; the largest number is {SEQUENCE_MAX}.")
         numbers.extend(range(first, end + 1))
     if at != len(payload):
         raise RemoteError(f"An acknowledgement has {len(payload) - at} bytes behind its last range.")

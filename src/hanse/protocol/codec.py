@@ -107,7 +107,7 @@ class _Reader:
 
     def byte(self) -> int:
         if self._at >= self._end:
-            raise RemoteError(f"The frame ends at byte {self._end}, where more was expected; it is cut short.")
+            raise RemoteError(f"The frame ends at byte {self._end}, but more was expected; it is cut short.")
         value = self._data[self._at]
         self._at += 1
         return value
@@ -560,7 +560,7 @@ def _decode_any(data: bytes, *, is_record: bool = False) -> list[Run]:
         flags, hops = reader.byte(), reader.byte()
         qos = flags & 3
         if flags > 15 or qos == 3:
-            raise RemoteError(f"A run has flags {flags:#x}; the QoS must be 0 to 2, and nothing but 0xc beside it.")
+            raise RemoteError(f"A run has flags {flags:#x}; expected a QoS of 0 to 2, and no flags but 0x4 and 0x8.")
         if not flags & _FOLLOWS:
             origin, epoch, first = reader.federator(), reader.epoch(), reader.sequence()
         elif origin < 0:
@@ -574,7 +574,7 @@ def _decode_any(data: bytes, *, is_record: bool = False) -> list[Run]:
             raise RemoteError(f"A run says it holds {count} publications in {len(body)} bytes.")
         if first + count - 1 > SEQUENCE_MAX:
             # If it were sent on, the next hop would refuse the whole frame, including the runs of others.
-            raise RemoteError(f"A run ends with the number {first + count - 1}; numbers end at {SEQUENCE_MAX}.")
+            raise RemoteError(f"A run ends with the number {first + count - 1}; the largest number is {SEQUENCE_MAX}.")
         check_body(body, count, qos)
         groups = tuple([table[reference] for reference in references])
         runs.append(Run(origin, epoch, first, count, qos, hops, groups, body, flags & _RETURNED != 0))
@@ -657,6 +657,8 @@ def _get_have(reader: _Reader) -> tuple[int, int, tuple[tuple[int, int], ...]]:
         if not count or (ranges and not gap):
             raise RemoteError(f"A summary has a range of {count} ids after a gap of {gap}; both must be above 0.")
         if end - 1 > SEQUENCE_MAX:
-            raise RemoteError(f"A range of a summary ends with the number {end - 1}; numbers end at {SEQUENCE_MAX}.")
+            raise RemoteError(
+                f"A range of a summary ends with the number {end - 1}; the largest number is {SEQUENCE_MAX}."
+            )
         ranges.append((first, count))
     return origin, epoch, tuple(ranges)

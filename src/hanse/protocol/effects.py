@@ -123,14 +123,14 @@ class Emit:
 EMITTED = {
     "core_elected": "this federator claims the group",
     "core_withdrawn": "this federator no longer claims the group",
-    "core_lost": "no way to the core has been found for an announcement interval",
+    "core_lost": "no route to the core was found within an announcement interval",
     "parents_changed": "the parents towards the core are now `detail`",
     "member_joined": "the neighbour joined the group's mesh under the core",
     "member_left": "the neighbour left the group's mesh under the core",
-    "neighbour_lost": "the neighbour has not been heard, or has not heard us, for K announcement intervals",
+    "neighbour_lost": "we have not heard the neighbour, or it has not heard us, for K announcement intervals",
     "neighbour_left": "the neighbour said that it leaves",
-    "epoch_raised": "a neighbour had heard a later epoch of this federator; it is now `detail`",
-    "identity_conflict": "someone else uses this federator's id, or a neighbour's id is used twice",
+    "epoch_raised": "a neighbour had heard of a later epoch of this federator; its epoch is now `detail`",
+    "identity_conflict": "another federator uses this federator's id, or two neighbours use the same id",
     "grouping_differs": "the management group's core advertises the grouping `detail`, not ours",
     "limit_reached": "a limit refused something: `detail`",
 }

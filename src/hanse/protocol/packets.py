@@ -58,7 +58,7 @@ def check_body(body: bytes, count: int, qos: int) -> None:
         if body[start] & _ALL_BUT_RETAIN != first_byte:
             raise RemoteError(
                 f"The packet at byte {start} of a run has the first byte {body[start]:#x}; expected {first_byte:#x}, "
-                f"a PUBLISH with DUP 0 and the run's QoS of {qos}, beside RETAIN."
+                f"a PUBLISH with DUP 0 and the run's QoS of {qos}, whatever its RETAIN."
             )
     if position != size:
         raise RemoteError(f"A run of {count} publications has {size - position} bytes after its last packet.")

@@ -78,7 +78,7 @@ def check_filter(filter_: str) -> None:
     levels = behind.split("/")
     if "#" in behind and (levels[-1] != "#" or behind.count("#") > 1):
         raise RemoteError(
-            f"The topic filter {_shown(filter_)} has # out of place; it must be the whole last level, as in a/#."
+            f"The topic filter {_shown(filter_)} has a misplaced #; it must be the whole last level, as in a/#."
         )
     for level in levels:
         if "+" in level and level != "+":

@@ -49,12 +49,12 @@ WORDS: dict[Reason, str] = {
     Reason.IMPORT: "import_allow or import_deny keeps it out",
     Reason.HOST_DOWN: "the host broker is down",
     Reason.LINK_DOWN: "the link is down",
-    Reason.NO_ANSWER: "sent, and no word of it came back: lost on the link, or the federator is stuck",
+    Reason.NO_ANSWER: "sent, but no report came back: it was lost on the link, or the federator is stuck",
     Reason.HOPS: "it has made more hops than the largest distance allows",
-    Reason.NO_WAY: "it waits: there is no way to the core yet",
-    Reason.UNKNOWN_GROUP: "nobody claims the group that it came for",
+    Reason.NO_WAY: "it waits, because there is no route to the core yet",
+    Reason.UNKNOWN_GROUP: "nobody claims the group that it was sent for",
     Reason.NO_INTEREST: "nobody elsewhere is interested",
-    Reason.DUPLICATE: "it came by another way before",
+    Reason.DUPLICATE: "it arrived by another route before",
 }
 
 
@@ -166,7 +166,7 @@ class Tracer:
         if plan.is_local and was_delivered:
             ends = (*ends, End(Reason.DUPLICATE, fresh, detail="it was delivered here for another group"))
         if not (hops or plan.is_local or ends):
-            ends = (End(Reason.NO_INTEREST, fresh, detail="neither here nor beyond, any more"),)
+            ends = (End(Reason.NO_INTEREST, fresh, detail="any more, neither here nor beyond"),)
         return Verdict(delivered, hops, ends)
 
     def _follow(self, plan: Plan) -> tuple[tuple[tuple[int, tuple[str, ...]], ...], tuple[End, ...]]:
@@ -177,7 +177,7 @@ class Tracer:
         if plan.blocked:
             lost = self._table.lost_neighbours()
             if lost:
-                detail = "the way to the core was lost with it; publications wait, for a time"
+                detail = "the route to the core was lost with it; publications wait for a time"
                 ends += [End(Reason.LINK_DOWN, plan.blocked, neighbour, detail) for neighbour in lost]
             else:
                 ends.append(End(Reason.NO_WAY, plan.blocked))
@@ -189,7 +189,7 @@ class Tracer:
             return End(Reason.NO_INTEREST, groups, detail="only clients of this broker are interested")
         if lost and not self._table.neighbours():
             return End(Reason.LINK_DOWN, (), lost[0], "no link of this federator is up")
-        detail = f"of the links to {', '.join(map(str, lost))}, which are down, nothing is known" if lost else ""
+        detail = f"nothing is known beyond the links to {', '.join(map(str, lost))}, which are down" if lost else ""
         return End(Reason.NO_INTEREST, (), detail=detail)
 
     def _remember(self, name: tuple[int, int, int], done: tuple[frozenset[str], bool]) -> None:
