@@ -276,14 +276,75 @@ def test_tokens_are_created_shown_once_listed_and_revoked(tmp_path: Path) -> Non
         (("create", "--uses", "0"), "1 to 1000000, or many"),
         (("create", "--ttl", "soon"), "or forever"),
         (("create", "--ttl", "0s"), "valid for more than 0 s"),
-        (("create", "--role", "king"), "join, read"),
-        (("revoke", "deadbeef"), "There is no token 'deadbeef'"),
+        (("create", "--role", "king"), "join, read, admin"),
     ],
 )
 def test_a_wrong_token_command_is_explained(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
     result = hanse("token", *words, folder=tmp_path)
     assert result.returncode == 2
     assert said in result.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [("token", "list"), ("token", "revoke", "deadbeef"), ("federator", "list"), ("federator", "revoke", "1")]
+)
+def test_only_the_creation_of_a_token_creates_a_store(tmp_path: Path, words: tuple[str, ...]) -> None:
+    result = hanse(*words, folder=tmp_path)
+    assert result.returncode == 2
+    assert "There is no store hanse-topology.db" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+    made = hanse("token", "create", folder=tmp_path)
+    assert "created the store hanse-topology.db" in made.stderr
+    assert len(made.stdout.splitlines()) == 1
+    assert "created the store" not in hanse("token", "create", folder=tmp_path).stderr
+    result = hanse(*words, folder=tmp_path)
+    assert (result.returncode, "There is no" in result.stderr) == ((0, False) if words[1] == "list" else (2, True))
+
+
+def test_one_federator_of_many_with_one_token_is_listed_and_expelled(tmp_path: Path) -> None:
+    token = hanse("token", "create", "--uses", "many", "--label", "plants", folder=tmp_path).stdout.strip()
+    identity = token.split("-")[1]
+    with manager(tmp_path, "--require-token", "--health-interval", "1s") as here:
+        credentials = [here.join(f"tcp://127.0.0.1:{port}", token=token)["credential"] for port in (1, 2, 3)]
+        listed = hanse("federator", "list", folder=tmp_path).stdout.splitlines()
+        assert [line.split()[:3] for line in listed[1:]] == [
+            [str(k), f"tcp://127.0.0.1:{k + 1}", "up"] for k in range(3)
+        ]
+        assert all(line.split()[-2:] == [identity, "plants"] for line in listed[1:])
+        said = hanse("federator", "revoke", "1", folder=tmp_path).stdout
+        assert "revoked federator 1 (tcp://127.0.0.1:2)" in said
+        assert f"closed token {identity}" in said
+        answers = [
+            httpx.get(
+                f"{here.url}/api/v1/federators/{node}/neighbors", headers={"Authorization": f"Bearer {credential}"}
+            )
+            for node, credential in enumerate(credentials)
+        ]
+        assert [answer.status_code for answer in answers] == [200, 403, 200]
+        wait(lambda: "revoked" in hanse("federator", "list", folder=tmp_path).stdout)
+        assert "detail" in here.join("tcp://127.0.0.1:4", token=token)
+
+
+def test_an_expulsion_that_keeps_the_token_warns(tmp_path: Path) -> None:
+    token = hanse("token", "create", "--uses", "many", folder=tmp_path).stdout.strip()
+    with manager(tmp_path) as here:
+        here.join("tcp://127.0.0.1:1", token=token)
+        said = hanse("federator", "revoke", "0", "--keep-token", folder=tmp_path).stdout
+        assert "stays open: federator 0 can join with it at another address" in said
+        assert here.join("tcp://127.0.0.1:2", token=token)["id"] == 1
+
+
+def test_flags_before_a_subcommand_of_federator_are_refused(tmp_path: Path) -> None:
+    result = hanse("federator", "--id", "1", "list", folder=tmp_path)
+    assert result.returncode == 2
+    assert "put them after it" in result.stderr
+
+
+def test_a_token_that_does_not_exist_cannot_be_revoked(tmp_path: Path) -> None:
+    hanse("token", "create", folder=tmp_path)
+    result = hanse("token", "revoke", "deadbeef", folder=tmp_path)
+    assert result.returncode == 2
+    assert "There is no token 'deadbeef'" in result.stderr
 
 
 def test_the_token_commands_read_the_managers_file(tmp_path: Path) -> None:

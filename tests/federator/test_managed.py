@@ -207,6 +207,23 @@ class Admitted(Managed):
             return json.load(answer)
 
 
+def answers(federation: Managed, k: int) -> bool:
+    try:
+        federation.page(k)
+    except OSError:
+        return False
+    return True
+
+
+class AdmittedByOne(Admitted):
+    """Three federators that join over https, all with one token."""
+
+    def seed(self) -> None:
+        self.reader = token(self, "create", "--role", "read", "--uses", "many")
+        shared = token(self, "create", "--uses", "many")
+        self.environment = {k: {"HANSE_JOIN_TOKEN": shared} for k in range(self.count)}
+
+
 @pytest.mark.slow
 def test_a_revoked_federators_links_are_closed_by_its_neighbours(tmp_path: Path) -> None:
     with Admitted(tmp_path) as federation, Stream(federation, 0, 2, "admitted/x", every_s=0.05) as stream:
@@ -227,6 +244,26 @@ def test_a_revoked_federators_links_are_closed_by_its_neighbours(tmp_path: Path)
         said = federation.logs()
         assert all(given["HANSE_JOIN_TOKEN"].split("-", 2)[2] not in said for given in federation.environment.values())
         assert "hanse-fed-" not in said
+
+
+@pytest.mark.slow
+def test_one_federator_of_many_with_one_token_is_expelled(tmp_path: Path) -> None:
+    with AdmittedByOne(tmp_path) as federation:
+        store = str(federation.directory / "topology.db")
+        result = CliRunner().invoke(build(["federator"]), ["federator", "revoke", "2", "--store", store])
+        assert result.exit_code == 0, result.output
+        eventually(lambda: federation.states()[2] == "revoked", "the manager has taken it out", DEADLINE_S)
+        eventually(lambda: not federation.linked(2), "its links are closed", DEADLINE_S)
+        eventually(lambda: federation.page(2)["membership"]["state"] == "refused", "and it says so", DEADLINE_S)
+        assert federation.linked(0) == {1}
+        assert federation.linked(1) == {0}
+        assert [federation.states()[k] for k in range(2)] == ["up", "up"]
+        # A new start changes nothing: neither its credential nor the token in its environment admits it.
+        federation.kill("federator 2")
+        federation.start_federator(2)
+        eventually(lambda: federation.is_running("federator 2") and answers(federation, 2), "it answers", DEADLINE_S)
+        eventually(lambda: federation.page(2)["membership"]["state"] == "refused", "it is refused again", DEADLINE_S)
+        assert not federation.linked(2)
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,13 @@ import httpx
 import pytest
 from tests.topology.simulated import Running, running
 
+from hanse.topology import changes
+from hanse.topology.admission import expel
 from hanse.topology.announcements import TOPIC, is_genuine
 from hanse.topology.api import create_app
 from hanse.topology.limits import BODY_BYTES_MAX
 from hanse.topology.repair import graph_of, is_two_connected
+from hanse.topology.rounds import now
 from hanse.topology.store_sqlite import SqliteStore
 from hanse.topology.tokens import make_token
 
@@ -542,6 +546,100 @@ def test_an_error_of_the_managers_own_is_a_problem_document_too(tmp_path: Path) 
         assert answer.status_code == 500
         assert answer.headers["content-type"] == "application/problem+json"
         assert "NoneType" not in answer.text
+
+    with_manager(tmp_path, body)
+
+
+def test_one_of_many_that_used_a_token_is_expelled_and_the_others_stay(tmp_path: Path) -> None:
+    async def body(here: Running) -> None:
+        text, admin = await add(here, uses=None), bearer(await add(here, role="admin"))
+        credentials = []
+        for number in range(4):
+            joined = await here.client.post("/api/v1/join", json={"ip": f"tcp://b{number}:1883", "token": text})
+            credentials.append(bearer(joined.json()["credential"]))
+        around = here.manager.topology.neighbors(3)
+        here.brokers.published.clear()
+        answer = await here.client.post("/api/v1/federators/3/revoke", json={}, headers=admin)
+        identity = text.split("-")[1]
+        assert answer.json() == {"id": 3, "ip": "tcp://b3:1883", "state": "revoked", "closedToken": identity}
+        await asyncio.sleep(0)
+        told = {n for n, _, p in here.brokers.published if json.loads(p)["neighbor"]["id"] == 3}
+        assert told == set(around)
+        assert (await here.client.get("/api/v1/federators/3/neighbors", headers=credentials[3])).status_code == 403
+        again = {"ip": "tcp://b3:1883"}
+        assert (await here.client.post("/api/v1/join", json=again, headers=credentials[3])).status_code == 403
+        for ip in ("tcp://b3:1883", "tcp://elsewhere:1883"):
+            assert (await here.client.post("/api/v1/join", json={"ip": ip, "token": text})).status_code == 403
+        for number in range(3):
+            path = f"/api/v1/federators/{number}/neighbors"
+            assert (await here.client.get(path, headers=credentials[number])).status_code == 200
+        assert (await here.client.post("/api/v1/federators/9/revoke", json={}, headers=admin)).status_code == 404
+        back = await here.client.post("/api/v1/join", json={**again, "token": await add(here)})
+        assert back.json()["id"] == 3
+        # Its first credential stays refused: somebody may have copied it.
+        assert (await here.client.get("/api/v1/federators/3/neighbors", headers=credentials[3])).status_code == 403
+
+    with_manager(tmp_path, body, requires_token=True)
+
+
+def test_an_expulsion_may_leave_the_token_open_and_still_covers_the_address(tmp_path: Path) -> None:
+    async def body(here: Running) -> None:
+        text, admin = await add(here, uses=None), bearer(await add(here, role="admin"))
+        await here.client.post("/api/v1/join", json={"ip": "tcp://b0:1883", "token": text})
+        answer = await here.client.post("/api/v1/federators/0/revoke", json={"keepToken": True}, headers=admin)
+        assert answer.json()["closedToken"] is None
+        again = await here.client.post("/api/v1/join", json={"ip": "tcp://b0:1883", "token": text})
+        assert again.status_code == 403
+        other = await here.client.post("/api/v1/join", json={"ip": "tcp://b1:1883", "token": text})
+        assert other.status_code == 200
+
+    with_manager(tmp_path, body, requires_token=True)
+
+
+def test_an_expulsion_outlasts_the_memory_of_the_federator(tmp_path: Path) -> None:
+    async def body(here: Running) -> None:
+        admin = bearer(await add(here, role="admin"))
+        await here.join(0)
+        await here.client.post("/api/v1/federators/0/revoke", json={}, headers=admin)
+        assert 0 in here.manager.topology.federators
+        await here.manager.change(lambda before: changes.forget(before, now() + timedelta(days=30), timedelta(days=7)))
+        assert here.manager.topology.federators == {}
+        answer = await here.client.post("/api/v1/join", json={"ip": "tcp://b0:1883"})
+        assert answer.status_code == 403
+        assert "was revoked" in answer.json()["detail"]
+
+    with_manager(tmp_path, body)
+
+
+def test_only_an_admin_token_expels_even_where_no_token_is_required(tmp_path: Path) -> None:
+    async def body(here: Running) -> None:
+        await here.join(0)
+        path = "/api/v1/federators/0/revoke"
+        assert (await here.client.post(path, json={})).status_code == 401
+        for role in ("join", "read"):
+            assert (
+                await here.client.post(path, json={}, headers=bearer(await add(here, role=role)))
+            ).status_code == 403
+        assert here.manager.topology.federators[0].state == "up"
+        admin = bearer(await add(here, role="admin"))
+        assert (await here.client.get("/api/v1/topology", headers=admin)).status_code == 200
+        joining = await here.client.post("/api/v1/join", json={"ip": "tcp://b1:1883"}, headers=admin)
+        assert joining.status_code == 403
+
+    with_manager(tmp_path, body)
+
+
+def test_an_expulsion_in_the_store_is_carried_out_with_the_next_health_round(tmp_path: Path) -> None:
+    async def body(here: Running) -> None:
+        text = await add(here, uses=None)
+        for number in range(3):
+            await here.join(number, token=text)
+        one = here.manager.topology.federators[1]
+        await expel(here.manager._store, one, keep_token=False)
+        await here.manager.rounds.check()
+        states = {node: one.state for node, one in here.manager.topology.federators.items()}
+        assert states == {0: "up", 1: "revoked", 2: "up"}
+        assert "hanse_manager_revoked_total 1\n" in (await here.client.get("/metrics")).text
 
     with_manager(tmp_path, body)
 

@@ -13,7 +13,7 @@ from tests.topology import ferretdb
 from hanse.errors import LocalError, Unavailable
 from hanse.topology.changes import Peer, Rules, join, lose, measured
 from hanse.topology.model import Probe, State, Topology
-from hanse.topology.store import Deposed, Lease, Store, Token, assemble, documents_of
+from hanse.topology.store import Deposed, Lease, Revocation, Store, Token, assemble, documents_of
 from hanse.topology.store_mongo import MongoStore
 from hanse.topology.store_sqlite import SqliteStore
 from hanse.topology.tokens import make_token
@@ -216,6 +216,59 @@ def test_tokens_are_stored_found_listed_spent_and_revoked(on_store: OnStore) -> 
         assert not await store.spend_token("ffffffff", 1001.0)
 
     on_store(body)
+
+
+def test_a_closed_token_admits_nobody_and_is_not_revoked(on_store: OnStore) -> None:
+    async def body(open_store: Open) -> None:
+        store = await open_store()
+        many, single, revoked, over = token(None), token(3), token(None), token(None, ttl_s=1.0)
+        for one in (many, single, revoked, over):
+            await store.add_token(one)
+        await store.revoke_token(revoked.id)
+        assert await store.spend_token(single.id, 1001.0)
+        closed = [await store.close_token(one.id, 1002.0) for one in (many, single, revoked, over)]
+        assert closed == [True, True, False, False]
+        assert not await store.close_token("ffffffff", 1002.0)
+        assert not await store.close_token(many.id, 1003.0)
+        # A use that is given back, because a join was not stored, does not open the token again.
+        await store.refund_token(single.id)
+        assert [await store.spend_token(one.id, 1002.0) for one in (many, single)] == [False, False]
+        found = await store.find_token(many.id)
+        assert found is not None
+        assert not found.is_revoked
+
+    on_store(body)
+
+
+def test_expulsions_are_stored_found_and_listed(on_store: OnStore) -> None:
+    async def body(open_store: Open) -> None:
+        store = await open_store()
+        first, second = Revocation("mqtt://a:1883", 7, 1000.5), Revocation("mqtt://b:1883", 2, 999.0)
+        assert await store.list_revocations() == []
+        for one in (first, second):
+            await store.add_revocation(one)
+        assert await store.find_revocation("mqtt://c:1883") is None
+        again = replace(first, revoked_s=1001.0)
+        await store.add_revocation(again)
+        other = await open_store()
+        assert await other.find_revocation(first.key) == again
+        assert await other.list_revocations() == [second, again]
+
+    on_store(body)
+
+
+def test_an_expulsion_covers_every_token_that_is_not_younger() -> None:
+    old, young = token(None), replace(token(None), created_s=2000.0)
+    expulsion = Revocation("mqtt://a:1883", 7, 1500.0)
+    assert expulsion.covers(None)
+    assert expulsion.covers(old)
+    assert not expulsion.covers(young)
+
+
+def test_a_store_that_only_a_reader_asks_for_is_not_created(tmp_path: Path) -> None:
+    with pytest.raises(LocalError, match=r"There is no store .* --store FILE"):
+        asyncio.run(SqliteStore.open(tmp_path / "topology.db", may_create=False))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_link_that_only_one_document_names_is_no_link() -> None:

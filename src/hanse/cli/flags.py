@@ -12,20 +12,22 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from hanse.errors import LocalError
 from hanse.settings import Setting, format_duration, read_settings, settings_of
 
 T = TypeVar("T")
 
 
 def with_settings(
-    cls: type[T], section: str, *, others: type | None = None, takes_handed_out: bool = False
+    cls: type[T], section: str, *, others: type | None = None, takes_handed_out: bool = False, is_group: bool = False
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator that gives a command all settings of `cls` as flags, and `--config`.
 
     The command is called with the settings as its first argument. With `takes_handed_out` the second argument is a
     function that reads the settings again from the same sources, with values that the manager handed out as the lowest
     layer. Other parameters of the command stay unchanged, and must be keyword-only. `others` is a settings class that
-    shares the table in the file.
+    shares the table in the file. With `is_group` the command is the callback of a group, and runs only
+    if no subcommand is given.
     """
     known = settings_of(cls)
 
@@ -39,6 +41,12 @@ def with_settings(
         def run(**arguments: Any) -> None:  # noqa: ANN401 - typer passes the parameters of the signature below
             config = arguments.pop("config")
             flags = {one.name: arguments.pop(one.name) for one in known}
+            called = arguments.pop("context").invoked_subcommand if is_group else None
+            if called is not None:
+                # The group's own settings do not concern a subcommand, which has settings of its own.
+                if any(value is not None for value in (config, *flags.values())):
+                    raise LocalError(f"Flags before `{called}` would have no effect; put them after it.")
+                return
 
             def read(handed_out: Mapping[str, object]) -> T:
                 return read_settings(
@@ -62,6 +70,8 @@ def with_settings(
                 typer.Option("--config", help=f"TOML file; its table '{section}' is read. [HANSE_CONFIG]"),
             ],
         )
+        if is_group:
+            own.insert(0, inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context))
         parameters = [*own, config, *(_parameter(one) for one in known)]
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}

@@ -1,27 +1,19 @@
 """`hanse token`: manages the tokens that admit federators. It opens the manager's store, so only its operator can."""
 
-import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
-from typing import TypeVar
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from hanse.cli.flags import with_settings
+from hanse.cli.store import LIST_WIDTH, format_moment, with_store
 from hanse.errors import LocalError
 from hanse.settings import parse_duration_s
 from hanse.topology.settings import ManagerSettings, StoreSettings
-from hanse.topology.store import Store
-from hanse.topology.stores import open_store
 from hanse.topology.tokens import ROLES, make_token
 
-T = TypeVar("T")
-
 LABEL_MAX = 100
-LIST_WIDTH = 220  # independent of the terminal: one line per token, so that the list can be searched
 
 
 def register(app: typer.Typer) -> None:
@@ -38,7 +30,7 @@ def register(app: typer.Typer) -> None:
         *,
         uses: str = typer.Option("1", help="Number of uses, or `many`."),
         ttl: str = typer.Option("24h", help="Validity: 500ms, 2s, 1m, 1h, or `forever`."),
-        role: str = typer.Option("join", help="Permission: join, or read."),
+        role: str = typer.Option("join", help="Permission: join, read, or admin (revoke federators over HTTP)."),
         label: str = typer.Option("", help="Name to recognise the token in the list."),
     ) -> None:
         """Create a token and print it. It is shown only this once; the store keeps only its hash."""
@@ -49,7 +41,10 @@ def register(app: typer.Typer) -> None:
             ttl_s=_read_ttl(ttl),
             uses=_read_uses(uses),
         )
-        _run(settings, lambda store: store.add_token(token))
+        is_new = settings.mongo_url is None and not settings.store.exists()
+        with_store(settings, lambda store: store.add_token(token), may_create=True)
+        if is_new:
+            typer.echo(f"hanse: created the store {settings.store}; start the manager with the same one.", err=True)
         typer.echo(text)
 
     @tokens.command("list")
@@ -58,12 +53,12 @@ def register(app: typer.Typer) -> None:
         """List the tokens: their ids, never their secrets."""
         table = Table("id", "role", "label", "made", "expires", "uses left", "state", box=None)
         now_s = time.time()
-        for one in _run(settings, lambda store: store.list_tokens()):
+        for one in with_store(settings, lambda store: store.list_tokens()):
             is_over = one.expires_s is not None and one.expires_s <= now_s
             state = "revoked" if one.is_revoked else "expired" if is_over else "used" if one.uses_left == 0 else "valid"
             uses = "many" if one.uses_left is None else str(one.uses_left)
-            expires = "never" if one.expires_s is None else _when(one.expires_s)
-            table.add_row(one.id, one.role, one.label, _when(one.created_s), expires, uses, state)
+            expires = "never" if one.expires_s is None else format_moment(one.expires_s)
+            table.add_row(one.id, one.role, one.label, format_moment(one.created_s), expires, uses, state)
         Console(width=LIST_WIDTH).print(table)
 
     @tokens.command()
@@ -76,20 +71,9 @@ def register(app: typer.Typer) -> None:
         """Revoke a token. Within a health interval its federators are excluded and their links closed."""
         # A user may paste the whole token: take its id, and ignore the secret part.
         identity = token.split("-")[1] if token.startswith("hanse-") and token.count("-") >= 2 else token
-        if not _run(settings, lambda store: store.revoke_token(identity)):
+        if not with_store(settings, lambda store: store.revoke_token(identity)):
             raise LocalError(f"There is no token {identity[:20]!r}; `hanse token list` shows the existing ones.")
         typer.echo(f"revoked {identity}")
-
-
-def _run(settings: StoreSettings, act: Callable[[Store], Awaitable[T]]) -> T:
-    async def main() -> T:
-        store = await open_store(settings)
-        try:
-            return await act(store)
-        finally:
-            await store.close()
-
-    return asyncio.run(main())
 
 
 def _read_role(text: str) -> str:
@@ -116,7 +100,3 @@ def _read_uses(text: str) -> int | None:
     if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= 1_000_000:
         raise LocalError(f"--uses: {text!r} is not allowed; expected 1 to 1000000, or many.")
     return int(text)
-
-
-def _when(moment_s: float) -> str:
-    return f"{datetime.fromtimestamp(moment_s, UTC):%Y-%m-%d %H:%M:%SZ}"

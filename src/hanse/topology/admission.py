@@ -6,14 +6,17 @@ Rules:
 2. Where tokens are required, joining needs a `join` token (or the credential of an earlier join), speaking as a
    federator its credential, looking a `read` token or any credential. `/healthz` is open.
 3. Where they are not required, a token or credential that is shown must still be valid.
+4. Whatever only an operator may do needs an `admin` token, everywhere. An `admin` token may also look.
+5. An expelled federator is refused at its address, whatever it shows, until it shows a token made after its expulsion.
 """
 
 import ipaddress
+import time
 from pathlib import Path
 
 from hanse.errors import LocalError
-from hanse.topology.model import State, Topology
-from hanse.topology.store import Store, Token
+from hanse.topology.model import Federator, State, Topology
+from hanse.topology.store import Revocation, Store, Token
 from hanse.topology.tokens import Credentials, Forbidden, check_token, is_credential, parse_credential
 
 
@@ -43,6 +46,18 @@ def check_listen(host: str, certificate: Path | None, key: Path | None, *, requi
     return True
 
 
+async def expel(store: Store, one: Federator, *, keep_token: bool) -> str | None:
+    """Store that a federator is expelled, and close its token. Return the token's id if it still admitted others.
+
+    The token is in the hands of the expelled. If it stayed open, the expelled could join at another address.
+    """
+    now_s = time.time()
+    await store.add_revocation(Revocation(one.key, one.id, now_s))
+    if keep_token or one.token is None or not await store.close_token(one.token, now_s):
+        return None
+    return one.token
+
+
 class Gate:
     """Rules 2 and 3."""
 
@@ -57,13 +72,16 @@ class Gate:
         """Lets a broker's federator join. The token is to be spent, unless it is None. Raises `Forbidden`."""
         if shown is None:
             self._without()
+            await self._refuse_expelled(key, None)
             return None
         if is_credential(shown):
             known = topology.by_key(key)
             node = parse_credential(shown).id if known is None else known.id
             await self.federator(shown, node, key, topology)
             return None
-        return await check_token(self._store, shown, ("join",), now_s)
+        token = await check_token(self._store, shown, ("join",), now_s)
+        await self._refuse_expelled(key, token)
+        return token
 
     async def federator(self, shown: str | None, node: int, key: str, topology: Topology) -> None:
         """Lets somebody speak as federator `node` at `key`. Raises `Forbidden`."""
@@ -77,6 +95,15 @@ class Gate:
         one = topology.federators.get(node)
         if (found is not None and found.is_revoked) or (one is not None and one.state is State.REVOKED):
             raise Forbidden(f"Federator {node} was revoked; ask the operator for a token.")
+        await self._refuse_expelled(key, found)
+
+    async def operator(self, shown: str | None, now_s: float) -> Token:
+        """Rule 4. Raises `Forbidden`."""
+        if shown is None:
+            raise Unknown(
+                "An admin token is needed here: Authorization: Bearer TOKEN (hanse token create --role admin)."
+            )
+        return await check_token(self._store, shown, ("admin",), now_s)
 
     async def reader(self, shown: str | None, topology: Topology, now_s: float) -> None:
         """Lets somebody look. Raises `Forbidden`."""
@@ -89,7 +116,13 @@ class Gate:
                 raise Forbidden("The credential is not valid; join again.")
             await self.federator(shown, node, one.key, topology)
         else:
-            await check_token(self._store, shown, ("read", "join"), now_s)
+            await check_token(self._store, shown, ("read", "join", "admin"), now_s)
+
+    async def _refuse_expelled(self, key: str, token: Token | None) -> None:
+        """Rule 5."""
+        expelled = await self._store.find_revocation(key)
+        if expelled is not None and expelled.covers(token):
+            raise Forbidden(f"Federator {expelled.id} was revoked; ask the operator for a new token.")
 
     def _without(self) -> None:
         if self._is_required:

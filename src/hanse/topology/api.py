@@ -25,6 +25,8 @@ from hanse.topology.schemas import (
     LeaveRequest,
     Problem,
     ReportRequest,
+    Revoked,
+    RevokeRequest,
     TopologyDocument,
     Word,
 )
@@ -61,8 +63,13 @@ async def _reader(manager: TheManager, shown: Shown) -> None:
     await manager.gate.reader(shown, manager.topology, metrics.now_s())
 
 
+async def _operator(manager: TheManager, shown: Shown) -> None:
+    await manager.gate.operator(shown, metrics.now_s())
+
+
 federators = APIRouter(prefix="/api/v1", responses=PROBLEMS)
 readers = APIRouter(prefix="/api/v1", dependencies=[Depends(_reader)], responses=PROBLEMS)
+operators = APIRouter(prefix="/api/v1", dependencies=[Depends(_operator)], responses=PROBLEMS)
 
 
 @federators.post("/join")
@@ -115,6 +122,14 @@ async def neighbors(
     """Hear the neighbours; with `wait`, as soon as they change after the epoch `after` (a long poll)."""
     await manager.poll(node, shown, after, wait)
     return Word.model_validate(manager.word(node))
+
+
+@operators.post("/federators/{id}/revoke")
+async def revoke(node: Node, body: RevokeRequest, manager: TheManager) -> Revoked:
+    """Expel one federator: its credential is refused, and its neighbours are told to close their links."""
+    closed = await manager.revoke(node, keep_token=body.keepToken)
+    one = manager.topology.federators[node]
+    return Revoked(id=node, ip=one.ip, state=one.state, closedToken=closed)
 
 
 @readers.get("/federators")
@@ -227,6 +242,7 @@ def create_app(manager: Manager) -> FastAPI:
     app.state.manager = manager
     problems.install(app)
     app.include_router(federators)
+    app.include_router(operators)
     app.include_router(readers)
     app.get("/healthz")(healthz)
     app.get("/metrics", dependencies=[Depends(_reader)], responses=PROBLEMS, response_class=PlainTextResponse)(

@@ -22,7 +22,7 @@ from typing import TypeVar
 from hanse.errors import HanseError, Unavailable
 from hanse.topology import changes
 from hanse.topology.addresses import parse_address
-from hanse.topology.admission import Gate
+from hanse.topology.admission import Gate, expel
 from hanse.topology.announcements import TOPIC, compose, neighbor_of
 from hanse.topology.changes import Announcement, Change, Conflict, Peer, Rules
 from hanse.topology.events import EventLog
@@ -172,6 +172,18 @@ class Manager:
         await self.change(lambda before: changes.lose(before, [node], State.LEFT, self.rules, now()))
         self.counters.leaves += 1
         self.groups.forget([node])
+
+    async def revoke(self, node: int, *, keep_token: bool = False) -> str | None:
+        """Expel a federator, and close the token that admitted it. Return the id of the token that was closed."""
+        self.leadership.lease()
+        one = self.topology.federators.get(node)
+        if one is None:
+            raise NotFound(f"There is no federator {node}; `hanse federator list` shows the existing ones.")
+        closed = await expel(self._store, one, keep_token=keep_token)
+        await self.change(lambda before: changes.lose(before, [node], State.REVOKED, self.rules, now()))
+        self.counters.revoked += 1
+        self.groups.forget([node])
+        return closed
 
     async def report(self, report: Report, shown: str | None) -> None:
         """A federator says how it is; where the manager knows less, that becomes the truth."""

@@ -23,6 +23,7 @@ class Counters:
     rejoins: int = 0
     leaves: int = 0
     refusals: dict[str, int] = field(default_factory=dict)
+    revoked: int = 0
     lost: int = 0
     returned: int = 0
     health_rounds: int = 0
@@ -94,6 +95,7 @@ def families(manager: "Manager") -> list[tuple[str, str, str, list[Sample]]]:
         ("joins", "Federators taken in."),
         ("rejoins", "Federators that joined again."),
         ("leaves", "Federators that left in order."),
+        ("revoked", "Federators that were revoked, alone or with their token."),
         ("lost", "Federators declared gone."),
         ("returned", "Federators that came back."),
         ("health_rounds", "Health rounds."),

@@ -221,16 +221,12 @@ class Rounds:
 
     async def _tidy(self) -> None:
         """After a whole round: mend what is to be mended, take out the revoked, forget the old."""
-        revoked = {token.id for token in await self._store.list_tokens() if token.is_revoked}
-        out = [
-            o.id
-            for o in self._manager.topology.federators.values()
-            if o.token in revoked and o.state is not State.REVOKED
-        ]
+        out = await self._expelled()
         if out:
             await self._manager.change(
                 lambda before: changes.lose(before, out, State.REVOKED, self._manager.rules, now())
             )
+            self._manager.counters.revoked += len(out)
             self._manager.groups.forget(out)
         remember = timedelta(seconds=self._settings.remember_s)
         await self._manager.change(lambda before: changes.forget(before, now(), remember))
@@ -239,6 +235,19 @@ class Rounds:
                 del known[node]
         if self._wants_mend:
             await self._mend()
+
+    async def _expelled(self) -> list[int]:
+        """Return the federators that an operator revoked, or whose token an operator revoked, and that are still in."""
+        tokens = {token.id: token for token in await self._store.list_tokens()}
+        expulsions = {one.key: one for one in await self._store.list_revocations()}
+        out = []
+        for one in self._manager.topology.federators.values():
+            token = tokens.get(one.token) if one.token is not None else None
+            expulsion = expulsions.get(one.key)
+            is_out = (token is not None and token.is_revoked) or (expulsion is not None and expulsion.covers(token))
+            if is_out and one.state is not State.REVOKED:
+                out.append(one.id)
+        return out
 
     async def _mend(self) -> None:
         """While federators still report themselves to a manager that lost its store, it waits for the rest."""

@@ -56,6 +56,21 @@ class LeaveRequest(Given):
     id: Id
 
 
+class RevokeRequest(Given):
+    """An expulsion; `keepToken` leaves the token that admitted the federator open for others."""
+
+    keepToken: bool = False  # noqa: N815 - spelled like the other fields
+
+
+class Revoked(BaseModel):
+    """The result of an expulsion; `closedToken` is the id of the token that now admits nobody any more."""
+
+    id: Id
+    ip: str
+    state: State
+    closedToken: str | None  # noqa: N815
+
+
 class Neighbor(Given):
     """A neighbour, as in Listing 2, and where its link listens."""
 

@@ -59,6 +59,19 @@ class Token:
     is_revoked: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Revocation:
+    """The expulsion of one federator, by the address of its broker. It has no end."""
+
+    key: str
+    id: int
+    revoked_s: float
+
+    def covers(self, token: Token | None) -> bool:
+        """Return whether a federator that this token admitted is expelled; a token made later admits it again."""
+        return token is None or token.created_s <= self.revoked_s
+
+
 class Store(Protocol):
     """A place that outlives the manager."""
 
@@ -103,6 +116,18 @@ class Store(Protocol):
 
     async def refund_token(self, token: str) -> None:
         """Gives one use back, after a join that was not stored."""
+
+    async def close_token(self, token: str, now_s: float) -> bool:
+        """Let a token admit nobody from now on; those that it admitted stay. Return False if it admitted nobody."""
+
+    async def add_revocation(self, revocation: Revocation) -> None:
+        """Store the expulsion of a federator, in place of an earlier one of the same address."""
+
+    async def find_revocation(self, key: str) -> Revocation | None:
+        """Return the expulsion of the federator at this address."""
+
+    async def list_revocations(self) -> list[Revocation]:
+        """Return all expulsions, the oldest first."""
 
     async def close(self) -> None:
         """Lets go of files and connections."""

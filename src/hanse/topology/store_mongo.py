@@ -24,7 +24,7 @@ from pymongo.errors import ConfigurationError, DuplicateKeyError, InvalidURI, Py
 
 from hanse.errors import LocalError, Unavailable
 from hanse.topology.model import Federator, Topology
-from hanse.topology.store import Deposed, Lease, Token, assemble, documents_of, health_of
+from hanse.topology.store import Deposed, Lease, Revocation, Token, assemble, documents_of, health_of
 
 T = TypeVar("T")
 Document = dict[str, Any]
@@ -45,6 +45,7 @@ class MongoStore:
         self._secrets = database["secrets"]
         self._tokens = database["tokens"]
         self._uses = database["token_uses"]
+        self._revocations = database["revocations"]
 
     @classmethod
     async def open(cls, url: str) -> "MongoStore":
@@ -180,6 +181,27 @@ class MongoStore:
         # The last number goes: the numbers in use stay 0 to n without a gap.
         used = await _guard(self._uses.count_documents({"token": token}))
         await _guard(self._uses.delete_one({"_id": f"{token}/{used - 1}"}))
+
+    async def close_token(self, token: str, now_s: float) -> bool:
+        found = await self.find_token(token)
+        if found is None or found.is_revoked or found.uses_left == 0:
+            return False
+        if found.expires_s is not None and found.expires_s <= now_s:
+            return False
+        result = await _guard(self._tokens.update_one({"_id": token}, {"$set": {"expires_s": now_s}}))
+        return bool(result.matched_count)
+
+    async def add_revocation(self, revocation: Revocation) -> None:
+        document = {"_id": revocation.key, **asdict(revocation)}
+        await _guard(self._revocations.replace_one({"_id": revocation.key}, document, upsert=True))
+
+    async def find_revocation(self, key: str) -> Revocation | None:
+        found = await _guard(self._revocations.find_one({"_id": key}, {"_id": 0}))
+        return Revocation(**found) if found else None
+
+    async def list_revocations(self) -> list[Revocation]:
+        found = await _guard(self._revocations.find({}, {"_id": 0}).to_list())
+        return sorted((Revocation(**one) for one in found), key=lambda one: (one.revoked_s, one.key))
 
     async def close(self) -> None:
         await self._client.close()

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from hanse.errors import LocalError, Unavailable
 from hanse.topology.model import Federator, Topology
-from hanse.topology.store import Deposed, Lease, Token, assemble, documents_of, health_of
+from hanse.topology.store import Deposed, Lease, Revocation, Token, assemble, documents_of, health_of
 
 T = TypeVar("T")
 
@@ -38,6 +38,7 @@ CREATE TABLE IF NOT EXISTS tokens (
   id TEXT PRIMARY KEY, hash TEXT NOT NULL, role TEXT NOT NULL, label TEXT NOT NULL, created_s REAL NOT NULL,
   expires_s REAL, uses_left INTEGER, is_revoked INTEGER NOT NULL
 ) STRICT;
+CREATE TABLE IF NOT EXISTS revocations (key TEXT PRIMARY KEY, id INTEGER NOT NULL, revoked_s REAL NOT NULL) STRICT;
 """
 _SPENDABLE = "is_revoked = 0 AND (expires_s IS NULL OR expires_s > ?) AND (uses_left IS NULL OR uses_left > 0)"
 
@@ -45,15 +46,16 @@ _SPENDABLE = "is_revoked = 0 AND (expires_s IS NULL OR expires_s > ?) AND (uses_
 class SqliteStore:
     """A `Store` in one file."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, may_create: bool = True) -> None:
         self._path = path
+        self._may_create = may_create
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hanse-store")
         self._connection: sqlite3.Connection | None = None
 
     @classmethod
-    async def open(cls, path: Path) -> "SqliteStore":
-        """Opens or creates the file. Raises LocalError when that cannot work."""
-        store = cls(path)
+    async def open(cls, path: Path, *, may_create: bool = True) -> "SqliteStore":
+        """Open the file, or create it if that is allowed. Raise LocalError if it cannot be opened."""
+        store = cls(path, may_create=may_create)
         try:
             await store._call(store._open)
         except Unavailable as error:
@@ -66,6 +68,11 @@ class SqliteStore:
 
     def _open(self) -> None:
         is_new = not self._path.exists()
+        if is_new and not self._may_create:
+            raise LocalError(
+                f"There is no store {self._path}. Run this command where the manager runs, or name the manager's file: "
+                "--store FILE, or --config FILE with the manager's settings."
+            )
         if is_new and self._path.parent.is_dir():
             # The secret and the tokens' hashes are in it: nobody else's to read.
             self._path.touch(mode=0o600)
@@ -218,6 +225,25 @@ class SqliteStore:
 
     async def refund_token(self, token: str) -> None:
         await self._call(self._execute, "UPDATE tokens SET uses_left = uses_left + 1 WHERE id = ?", (token,))
+
+    async def close_token(self, token: str, now_s: float) -> bool:
+        statement = f"UPDATE tokens SET expires_s = ? WHERE id = ? AND {_SPENDABLE}"  # noqa: S608
+        return await self._call(self._execute, statement, (now_s, token, now_s)) == 1
+
+    async def add_revocation(self, revocation: Revocation) -> None:
+        await self._call(self._execute, "INSERT OR REPLACE INTO revocations VALUES (?, ?, ?)", astuple(revocation))
+
+    async def find_revocation(self, key: str) -> Revocation | None:
+        found = await self._call(self._select_revocations, "WHERE key = ?", (key,))
+        return found[0] if found else None
+
+    async def list_revocations(self) -> list[Revocation]:
+        return await self._call(self._select_revocations, "ORDER BY revoked_s, key", ())
+
+    def _select_revocations(self, rest: str, values: tuple[object, ...]) -> list[Revocation]:
+        with self._transaction() as cursor:
+            rows = cursor.execute(f"SELECT * FROM revocations {rest}", values).fetchall()  # noqa: S608 - our own text
+        return [Revocation(*row) for row in rows]
 
     async def close(self) -> None:
         def close() -> None:
