@@ -20,6 +20,7 @@ from hanse.interest.reports import (
 SUBSCRIBE = "$SYS/broker/log/M/subscribe"
 UNSUBSCRIBE = "$SYS/broker/log/M/unsubscribe"
 NOTICE = "$SYS/broker/log/N"
+ERROR = "$SYS/broker/log/E"
 
 
 def adapter() -> MosquittoLogAdapter:
@@ -35,7 +36,7 @@ def connect(to: MosquittoLogAdapter, client: str, flags: str = "p2, c1, k60", ad
 
 
 def test_it_asks_for_the_log_topics_and_the_states_of_bridges() -> None:
-    assert adapter().topics() == [SUBSCRIBE, UNSUBSCRIBE, NOTICE, "$SYS/broker/connection/+/state"]
+    assert adapter().topics() == [SUBSCRIBE, UNSUBSCRIBE, NOTICE, ERROR, "$SYS/broker/connection/+/state"]
 
 
 def test_a_subscription_is_reported_with_client_filter_and_granted_qos() -> None:
@@ -72,7 +73,7 @@ def test_a_share_is_kept_as_the_client_wrote_it() -> None:
         ("p2, c1, k60", False, Session.ENDED),
         ("p4, c1, k60", False, Session.ENDED),
         ("p2, c0, k60", True, Session.KEPT),
-        ("p5, c0, k60", True, Session.KEPT),
+        ("p5, c0, k60", True, Session.UNKNOWN),
         ("p5, c1, k60, u'user (odd)'", False, Session.UNKNOWN),
     ],
 )
@@ -116,8 +117,28 @@ def test_the_late_disconnect_line_of_a_connection_taken_over_does_not_count() ->
     assert say(log, NOTICE, "Client dup [127.0.0.1:2] disconnected: session taken over.") != []
 
 
-def test_the_line_of_a_take_over_says_nothing_by_itself() -> None:
-    assert say(adapter(), NOTICE, "Client dup already connected, closing old connection.") == []
+def test_a_take_over_in_the_error_log_ends_the_old_connection() -> None:
+    log = adapter()
+    connect(log, "dup")
+    assert say(log, ERROR, "Client dup already connected, closing old connection.") == [
+        ClientLeft("dup", Session.ENDED)
+    ]
+    connect(log, "five", "p5, c0, k60")
+    assert say(log, ERROR, "Client five already connected, closing old connection.") == [
+        ClientLeft("five", Session.UNKNOWN)
+    ]
+
+
+@pytest.mark.parametrize(
+    "line", ["Expiring client a b due to timeout.", "Expiring client a b [127.0.0.1:1] due to timeout."]
+)
+def test_an_expired_session_has_ended_whoever_it_was(line: str) -> None:
+    log = adapter()
+    assert say(log, NOTICE, line) == [ClientLeft("a b", Session.ENDED)]
+    connect(log, "a b", "p5, c0, k60")
+    say(log, NOTICE, "Client a b disconnected.")
+    assert say(log, NOTICE, line) == [ClientLeft("a b", Session.ENDED)]
+    assert say(log, NOTICE, "Expiring client hanse-7-host due to timeout.") == []
 
 
 def test_a_cut_line_is_refused_and_counted() -> None:

@@ -221,6 +221,18 @@ def test_an_mqtt_5_client_is_heard_and_its_sessions_fate_is_unknown(tmp_path: Pa
     asyncio.run(run())
 
 
+def test_a_session_that_expires_is_reported_as_ended(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with watched_broker(tmp_path) as watched:
+            command = ["mosquitto_sub", "-p", str(watched.port), "-V", "5", "-i", "brief", "-q", "1", "-t", "v/5"]
+            with subprocess.Popen([*command, "-c", "-x", "1"]) as client:  # noqa: ASYNC220
+                await watched.until_seen(ClientBack("brief", session_kept=True), Subscribed("brief", "v/5", 1))
+                client.terminate()
+                await watched.until_seen(ClientLeft("brief", Session.UNKNOWN), ClientLeft("brief", Session.ENDED))
+
+    asyncio.run(run())
+
+
 def test_a_bridge_of_the_broker_is_seen(tmp_path: Path) -> None:
     async def run() -> None:
         (tmp_path / "far").mkdir()

@@ -1,6 +1,6 @@
-"""The wording of Mosquitto's log, 2.0 and 2.1, and what each line means for interest.
+"""The wording of Mosquitto's log, 2.0 and 2.1, and the report that each line stands for.
 
-Lines as seen with 2.0.11; 2.1 adds an address in brackets, and the reason after a colon:
+Lines as version 2.0.11 writes them; 2.1 adds an address in brackets, and the reason after a colon:
 
     New client connected from 127.0.0.1:41558 as my client (p2, c1, k60).
     my client 1 a b/+/#                               (subscribe: client, granted QoS, filter)
@@ -8,16 +8,19 @@ Lines as seen with 2.0.11; 2.1 adds an address in brackets, and the reason after
     Client my client disconnected.
     Client my client has exceeded timeout, disconnecting.
     Client my client [127.0.0.1:41558] disconnected: connection closed by client.
+    Client my client already connected, closing old connection.        (2.0, as an error: a take-over)
+    Expiring client my client due to timeout.
 
 Rules:
-1. Client ids may hold spaces and digits, so a subscribe line can be split in several ways. A client that is known
-   to be connected decides; else the leftmost split does, and the ambiguity is counted.
-2. A line of 999 bytes or more was cut by the broker (it builds lines in 1,000 bytes): refused, never guessed.
-3. A clean session of MQTT 3 ends with its connection. In MQTT 5 `c1` says how the session began, not when it
-   ends, and the log never tells the expiry: the session's fate is unknown.
-4. A disconnect line that names another address than the client's present one is of a connection that was taken
-   over.
-5. Clients whose id begins with the federator's own prefix are nobody's interest.
+1. Client ids may contain spaces and digits, so a subscribe line can often be split in several ways. The split with a
+   client that is known to be connected wins; otherwise the leftmost one does, and the ambiguity is counted.
+2. The broker cuts lines at 999 bytes, because it builds them in a buffer of 1,000. A line of that length is refused and
+   counted, because the rest of the filter is unknown. A filter of about 1,000 bytes is therefore never heard.
+3. A clean session of MQTT 3 ends with its connection. An MQTT 5 session ends when its expiry interval says, which the
+   log never tells; so the fate of the session is unknown when its client leaves.
+4. "Expiring client" says that a session has ended.
+5. A disconnect line that names another address than the client's present one belongs to a connection that was taken
+   over, and is ignored.
 """
 
 import re
@@ -45,6 +48,10 @@ _LEFT = re.compile(
     r"(?:disconnected(?:(?: due to|,|:) .*)?|closed its connection|has exceeded timeout, disconnecting)\.?",
     re.DOTALL,
 )
+_TAKEN_OVER = re.compile(
+    r"Client (?P<client>.+?)(?: \[[^\]]*\])? already connected, closing old connection\.?", re.DOTALL
+)
+_EXPIRED = re.compile(r"Expiring client (?P<client>.+?)(?: \[[^\]]*\])? due to timeout\.?", re.DOTALL)
 _BROKEN = re.compile(
     r"(?:Bad socket read/write|Socket error) on client (?P<client>.+?)(?:: .*|, disconnecting\.?)", re.DOTALL
 )
@@ -58,7 +65,11 @@ class _Connected:
 
 
 class MosquittoLines:
-    """What the lines have told so far: who is connected, and how their sessions end."""
+    """Reader of log lines, which remembers who is connected and with what kind of session.
+
+    Attributes:
+        counters: lines that were refused or ignored, by reason.
+    """
 
     def __init__(self, own_prefix: str) -> None:
         self.counters: Counter[str] = Counter()
@@ -66,11 +77,11 @@ class MosquittoLines:
         self._connected: OrderedDict[str, _Connected] = OrderedDict()
 
     def forget(self) -> None:
-        """Lines may have been missed: who is connected is no longer known."""
+        """Forget who is connected, because lines may have been missed."""
         self._connected.clear()
 
     def text(self, line: bytes) -> str | None:
-        """The line without its timestamp; None where it was cut or is not UTF-8 (counted)."""
+        """Return the line without its timestamp, or None and count it if it was cut or is not UTF-8."""
         if len(line) >= LINE_BYTES_CUT:
             self.counters["lines_cut"] += 1
             return None
@@ -83,7 +94,7 @@ class MosquittoLines:
         return text[stamp.end() :] if stamp else text
 
     def subscribe(self, text: str) -> list[Report]:
-        """`<client> <qos> <filter>`."""
+        """Read `<client> <qos> <filter>`."""
         splits = [(text[: m.start()], int(m[1]), text[m.end() :]) for m in _SPLIT.finditer(text) if m.start()]
         if not splits:
             self.counters["lines_unreadable"] += 1
@@ -95,7 +106,7 @@ class MosquittoLines:
         return [] if self._is_own(client) else [Subscribed(client, wanted, qos)]
 
     def unsubscribe(self, text: str) -> list[Report]:
-        """`<client> <filter>`."""
+        """Read `<client> <filter>`."""
         spaces = [position for position, character in enumerate(text) if character == " " and position > 0]
         if not spaces:
             self.counters["lines_unreadable"] += 1
@@ -108,19 +119,16 @@ class MosquittoLines:
         return [] if self._is_own(client) else [Unsubscribed(client, given_up)]
 
     def notice(self, text: str) -> list[Report]:
-        """Connects and disconnects; every other notice means nothing here."""
+        """Read a line about a connection or a session; every other notice or error gives no report."""
         if match := _CONNECTED.fullmatch(text):
             return self._came(match)
-        match = _LEFT.fullmatch(text) or _BROKEN.fullmatch(text)
-        if match is None:
-            return []
-        return self._went(match["client"], match.groupdict().get("address"))
+        return self._left(text) or []
 
     def any_kind(self, text: str) -> list[Report]:
-        """A line from a file, where nothing says of which kind it is.
+        """Read a line from a file, which does not tell its kind.
 
-        A client chooses its id, so it could choose one that reads like a disconnect line of another's: the
-        connected client that the line begins with is therefore asked first.
+        A client chooses its own id, and could choose one that reads like another client's disconnect line. Therefore a
+        connected client that the line begins with takes precedence.
         """
         client = self._known_at_the_start_of(text)
         if client is not None:
@@ -130,21 +138,29 @@ class MosquittoLines:
             return [] if self._is_own(client) else [Unsubscribed(client, rest)]
         if match := _CONNECTED.fullmatch(text):
             return self._came(match)
-        if match := _LEFT.fullmatch(text) or _BROKEN.fullmatch(text):
-            return self._went(match["client"], match.groupdict().get("address"))
-        # The log may begin after this client's connect line. `Warning: ...` and the like are not clients.
+        if (reports := self._left(text)) is not None:
+            return reports
+        # The log may begin after this client's connect line. `Warning: ...` and similar lines are not clients.
         word, _, rest = text.partition(" ")
         if rest[:1] in {"0", "1", "2"} and rest[1:2] == " " and len(rest) > 2 and word and not word.endswith(":"):
             return [] if self._is_own(word) else [Subscribed(word, rest[2:], int(rest[0]))]
         self.counters["lines_of_no_concern"] += 1
         return []
 
+    def _left(self, text: str) -> list[Report] | None:
+        """Read a line about the end of a connection or session; None if it is another line."""
+        if match := _EXPIRED.fullmatch(text):
+            client = match["client"]
+            return [] if self._is_own(client) else [ClientLeft(client, Session.ENDED)]
+        match = _TAKEN_OVER.fullmatch(text) or _LEFT.fullmatch(text) or _BROKEN.fullmatch(text)
+        return None if match is None else self._went(match["client"], match.groupdict().get("address"))
+
     def _known_at_the_start_of(self, text: str) -> str | None:
         found = None
         for position, character in enumerate(text):
             if character == " " and text[:position] in self._connected:
-                # An id may be the beginning of another one: the longest is right unless the filter says otherwise,
-                # and a QoS between the two tells that the shorter one spoke.
+                # An id may be a prefix of another one. The longest is right, unless a QoS follows the shorter one: then
+                # the shorter one subscribed.
                 if found is not None and text[len(found) + 1 : len(found) + 3] in {"0 ", "1 ", "2 "}:
                     self.counters["lines_ambiguous"] += 1
                     break
@@ -157,7 +173,7 @@ class MosquittoLines:
             return []
         is_clean = match["clean"] == "1"
         session = Session.KEPT if not is_clean else Session.ENDED
-        if is_clean and int(match["protocol"]) == PROTOCOL_5:
+        if int(match["protocol"]) == PROTOCOL_5:
             session = Session.UNKNOWN
         self._connected[client] = _Connected(match["address"], session)
         self._connected.move_to_end(client)
