@@ -1,4 +1,4 @@
-"""Small random overlays, and what is true of them."""
+"""Small random overlays and their properties."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ Link = tuple[int, int]
 
 @st.composite
 def connected(draw: st.DrawFn, brokers_max: int = 8) -> tuple[int, list[Link]]:
-    """A number of brokers and links that connect them: a random tree and some links more."""
+    """Draw a number of brokers and links that connect them: a random tree and some further links."""
     size = draw(st.integers(2, brokers_max))
     links = {(draw(st.integers(0, broker - 1)), broker) for broker in range(1, size)}
     extra = st.tuples(st.integers(0, size - 1), st.integers(0, size - 1))
@@ -25,7 +25,7 @@ def both_ways(links: Iterable[Link]) -> list[Link]:
 
 
 def distances(links: Iterable[Link], source: int) -> dict[int, int]:
-    """Hops from one broker to all that it reaches."""
+    """Return the hops from one broker to all that it reaches."""
     around: dict[int, list[int]] = {}
     for one, other in both_ways(links):
         around.setdefault(one, []).append(other)

@@ -1,7 +1,8 @@
 """A federation in memory: real machines, a heap of events, and links that carry bytes.
 
-Every frame is encoded and decoded on its way, so each test exercises the wire as well. Beside each machine stands a
-host broker that knows No Local and the host subscriptions: what the federator is not subscribed to never reaches it.
+Every frame is encoded and decoded on its way, so each test exercises the wire as well. Each machine has a host broker
+that implements No Local and the host subscriptions: publications that the federator is not subscribed to never reach
+it.
 """
 
 import heapq
@@ -50,7 +51,7 @@ Link = tuple[int, int]
 
 
 def packet(topic: str, payload: bytes = b"", qos: int = 0) -> bytes:
-    """A PUBLISH packet in the form in which it travels: DUP 0, packet identifier 0, no properties."""
+    """Return a PUBLISH packet as it travels: DUP 0, packet identifier 0, no properties."""
     name = topic.encode()
     rest = len(name).to_bytes(2, "big") + name + (b"\0\0" if qos else b"") + b"\0" + payload
     size = len(rest)
@@ -88,7 +89,7 @@ class Delivered(NamedTuple):
 
 
 class Emitted(NamedTuple):
-    """One word to the people who watch."""
+    """One reported event."""
 
     at: float
     broker: int
@@ -97,12 +98,12 @@ class Emitted(NamedTuple):
 
 @dataclass(slots=True)
 class Host:
-    """What stands beside a federator and outlives it: the broker with its clients, and the disk."""
+    """The parts beside a federator that outlive it: the host broker with its clients, and the disk."""
 
     interest: set[str]
     subscriptions: set[str]
     epoch: int = 0
-    # What the federator has on disk: the outbox by way and position, and what the host broker has taken.
+    # The federator's disk: the outbox by destination and position, and what the host broker has acknowledged.
     outbox: dict[int, dict[int, bytes]] = field(default_factory=dict)
     delivered: list[tuple[int, int, int, int]] = field(default_factory=list)
     # Receipts that the host broker gave and has not got back.
@@ -132,13 +133,13 @@ class Network:
         self.deliveries: list[Delivered] = []
         self.emitted: list[Emitted] = []
         self.closed: list[tuple[int, CloseLink]] = []
-        # Directions that lose everything without a word.
+        # Directions that lose everything silently.
         self.deaf: set[Link] = set()
         self._links: dict[Link, int] = {}
         self._incarnations = itertools.count(1)
         self._order = itertools.count()
         self._receipts = itertools.count(1)
-        # Receipt of a frame to who sent it, under which token, over which connection.
+        # Receipt of a frame to its sender, its token and its connection.
         self._frames: dict[int, tuple[int, int, int, int]] = {}
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._ticks: dict[int, float] = {}
@@ -148,10 +149,10 @@ class Network:
         for one, other in links:
             self.link(one, other)
 
-    # --- what can be done to it -------------------------------------------------------------------------------
+    # --- actions ----------------------------------------------------------------------------------------------
 
     def start(self, identity: int, *, wall_s: int = 1_000, stored_epoch: int | None = None) -> None:
-        """Boot a federator with what its disk holds; interest that is known goes in before any link."""
+        """Boot a federator with what its disk holds. Interest that is known is reported before any link."""
         host = self.hosts[identity]
         stored = host.epoch if stored_epoch is None else stored_epoch
         machine = Machine(identity, self.settings, now=self.now, wall_s=wall_s, stored_epoch=stored)
@@ -167,7 +168,7 @@ class Network:
             self.step(identity, Subscribed(filter_))
 
     def crash(self, identity: int) -> None:
-        """A federator dies: no word, and its links are gone."""
+        """Crash a federator: it sends no goodbye, and its links are gone."""
         self._ticks.pop(identity, None)
         del self.machines[identity]
         for one, other in [link for link in self._links if identity in link and link[0] < link[1]]:
@@ -180,7 +181,7 @@ class Network:
             self.link(identity, neighbour)
 
     def leave(self, identity: int) -> None:
-        """A federator says goodbye, and then its links go."""
+        """Let a federator say goodbye, and then end its links."""
         self.step(identity, Leave())
         self.run(0.1)
         self.crash(identity)
@@ -191,7 +192,7 @@ class Network:
         self.step(other, LinkUp(one))
 
     def cut(self, one: int, other: int, *, is_removed: bool = False) -> None:
-        """End a link; what is under way on it is lost."""
+        """End a link. What is under way on it is lost."""
         del self._links[one, other], self._links[other, one]
         for here, there in ((one, other), (other, one)):
             if here in self.machines:
@@ -207,7 +208,7 @@ class Network:
         self.step(broker, Unsubscribed(filter_))
 
     def publish(self, broker: int, topic: str, payload: bytes = b"", qos: int = 0) -> bool:
-        """A client publishes at a host broker; whether its federator is subscribed and so hears of it."""
+        """Publish at a host broker. Return whether its federator is subscribed and so gets the publication."""
         if not any(topics.matches(group, topic) for group in self.hosts[broker].subscriptions):
             return False
         receipt = next(self._receipts) if qos else 0
@@ -230,21 +231,21 @@ class Network:
             happen()
         self.now = end
 
-    # --- what can be asked of it ------------------------------------------------------------------------------
+    # --- questions --------------------------------------------------------------------------------------------
 
     def cores(self, group: str) -> set[int | None]:
-        """Whom the federators name as the group's core."""
+        """Return the cores that the federators accept for a group."""
         return {machine.core_of(group) for machine in self.machines.values()}
 
     def claimants(self, group: str) -> list[int]:
         return sorted(i for i, machine in self.machines.items() if group in machine._claims.own.groups)
 
     def got(self, broker: int) -> list[str]:
-        """Topics of what the federator handed to its host broker, in order."""
+        """Return the topics that the federator handed to its host broker, in order."""
         return [delivered.topic for delivered in self.deliveries if delivered.broker == broker]
 
     def mesh_links(self, group: str) -> set[Link]:
-        """The links of a group's mesh, as both ends see them."""
+        """Return the links of a group's mesh, as both ends see them."""
         ends = {(i, n) for i, machine in self.machines.items() for n in machine.mesh_neighbours(group)}
         return {(one, other) for one, other in ends if one < other and (other, one) in ends}
 
@@ -254,7 +255,7 @@ class Network:
     def names_emitted(self, broker: int) -> list[str]:
         return [emitted.emit.name for emitted in self.emitted if emitted.broker == broker]
 
-    # --- how it works -----------------------------------------------------------------------------------------
+    # --- internals --------------------------------------------------------------------------------------------
 
     def _carry_out(self, broker: int, effects: Iterable[Effect]) -> None:
         host = self.hosts[broker]
@@ -403,13 +404,13 @@ class Network:
 
 
 class Desk:
-    """One machine whose neighbours are played by the test: they say what they are told to say, right or wrong."""
+    """One machine whose neighbours are played by the test. They send what the test says, right or wrong."""
 
     def __init__(
         self, identity: int = 5, peers: Sequence[int] = (1, 2), *, wall_s: int = 1_000, **settings: Any
     ) -> None:
         self.now = 0.0
-        settings.setdefault("coalescing_s", 0.0)  # a word is answered in the same step
+        settings.setdefault("coalescing_s", 0.0)  # a frame is answered in the same step
         self.machine = Machine(identity, Settings(**settings), now=0.0, wall_s=wall_s)
         self.frames: dict[int, list[ControlFrame]] = {}
         self.effects: list[Effect] = []
@@ -427,7 +428,7 @@ class Desk:
         return self._take(self.machine.step(self.now, event))
 
     def frame(self, peer: int, **parts: Any) -> ControlFrame:
-        """The peer's next frame; it echoes the last that it was sent, unless told otherwise."""
+        """Return the peer's next frame, which echoes the last that it was sent, unless given otherwise."""
         self._numbers[peer] = self._numbers.get(peer, 0) + 1
         heard = self.frames.get(peer, [])
         parts.setdefault("echo_epoch", heard[-1].epoch if heard else 0)
@@ -438,11 +439,11 @@ class Desk:
         return codec.decode_control(codec.encode_control(frame))
 
     def say(self, peer: int, **parts: Any) -> list[Effect]:
-        """The peer says something; what the machine then wants done at once."""
+        """Send a frame of the peer. Return the effects of the machine at once."""
         return self.step(Received(peer, self.frame(peer, **parts)))
 
     def wait(self, seconds: float, *, talking: Sequence[int] = ()) -> list[Effect]:
-        """Let time pass; those who talk send an empty frame, with its echo, after each round."""
+        """Let time pass. The peers in `talking` send an empty frame, with its echo, after each round."""
         end = self.now + seconds
         before = len(self.effects)
         while self.machine.deadline <= end:

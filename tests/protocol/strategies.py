@@ -85,13 +85,13 @@ def runs(draw: st.DrawFn) -> Run:
 
 @st.composite
 def batches(draw: st.DrawFn) -> list[Run]:
-    """Runs of which some follow the one before, as a burst of publications makes them."""
+    """Draw runs of which some follow the one before, as in a burst of publications."""
     batch: list[Run] = []
     drawn: list[tuple[Run, bool]] = draw(st.lists(st.tuples(runs(), st.booleans()), max_size=5))
     for run, is_next in drawn:
         if batch and is_next:
             before = batch[-1]
-            # numbers end there
+            # the largest number there is
             follows = min(before.first + before.length, SEQUENCE_MAX - run.length + 1)
             batch.append(run._replace(origin=before.origin, epoch=before.epoch, first=follows))
         else:
@@ -101,7 +101,7 @@ def batches(draw: st.DrawFn) -> list[Run]:
 
 @st.composite
 def ranges(draw: st.DrawFn) -> tuple[tuple[int, int], ...]:
-    """In order, with gaps between them, as `Retention` makes them."""
+    """Draw ranges in order, with gaps between them, as `Retention` makes them."""
     found: list[tuple[int, int]] = []
     end = 0
     for gap, count in draw(st.lists(st.tuples(numbers(2**40), st.integers(1, 2**40)), max_size=5)):

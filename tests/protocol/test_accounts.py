@@ -22,7 +22,7 @@ def run(first: int = 0, count: int = 1, *, groups: tuple[str, ...] = A, topic: s
 
 
 def desk(**settings: Any) -> Desk:
-    """Federator 5; the cores 8 of `a` and 9 of `b` are reached through 1; 2 joined the mesh of `a` through 5."""
+    """Return federator 5. The cores 8 of `a` and 9 of `b` are reached through 1; 2 joined the mesh of `a` through 5."""
     made = Desk(**settings)
     claims = (ClaimDelta(8, 1_000, 0, (ClaimChange("a", 100),)), ClaimDelta(9, 1_000, 0, (ClaimChange("b", 100),)))
     ways = (Announcement(8, 1_000, 1, 1, 1), Announcement(9, 1_000, 1, 1, 1))
@@ -32,7 +32,7 @@ def desk(**settings: Any) -> Desk:
 
 
 def counts(made: Desk) -> Counter[tuple[str, int, tuple[str, ...], int]]:
-    """Publications by measure, origin, groups and neighbour, over all epochs."""
+    """Return publications by measure, origin, groups and neighbour, over all epochs."""
     found: Counter[tuple[str, int, tuple[str, ...], int]] = Counter()
     for row in made.machine.accounts.rows():
         found[row.measure, row.origin, row.groups, row.neighbour] += row.publications
@@ -147,7 +147,8 @@ def test_a_copy_for_another_group_is_merged_where_both_are_wanted() -> None:
 def test_received_for_nobody_is_unwanted() -> None:
     made = desk()
     made.machine.forward(0.0, 1, [run(groups=B)._replace(hops=1)])
-    # An outsider whose only way leads back waits; without any way beyond, and known, it is of no use.
+    # A publication of an outsider whose only route leads back waits. It is unwanted if nothing lies beyond and that is
+    # known.
     assert counts(made)["parked", 8, B, -1] == 1
     book = Accounts()
     book.use(Way(1, A, (), False, ()), run())
@@ -223,7 +224,7 @@ def row(measure: str, publications: int, *, group: str = "a", neighbour: int = -
 
 
 def line(published: int, received: int, delivered: int, *more: Row, interest_since: float = 1.0) -> list[Books]:
-    """0 publishes, 1 is interested."""
+    """Return the books of 0, which publishes, and 1, which is interested."""
     origin = [row("published", published), row("forwarded", published, neighbour=1)]
     there = [row("received", received, neighbour=0), row("delivered", delivered), *more]
     return [Books(0, 0.0, {}, origin), Books(1, 0.0, {"a": interest_since}, there)]
@@ -269,7 +270,7 @@ def test_what_waits_and_what_was_dropped_on_the_way_explains() -> None:
 
 
 def test_what_came_where_nobody_wants_it_any_more_explains() -> None:
-    """The way led there when it was sent: the origin had not heard yet that the last member left."""
+    """The route led there when it was sent, because the origin did not know yet that the last member had left."""
     books = line(5, 3, 3)
     books[0] = Books(
         0, 0.0, {}, [row("published", 5), row("forwarded", 3, neighbour=1), row("forwarded", 2, neighbour=2)]

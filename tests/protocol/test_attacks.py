@@ -1,4 +1,4 @@
-"""Attacks on the protocol. A client with a login is no neighbour; a neighbour's key may be stolen, and then it lies."""
+"""Attacks on the protocol. A client with a login is no neighbour. A neighbour's key may be stolen, and then it lies."""
 
 import tracemalloc
 
@@ -25,7 +25,7 @@ LINE = [(1, 2), (2, 3)]
 
 
 def federation() -> Network:
-    """1, 2 and 3 in a line; 1 is the core of `g`, 3 a member."""
+    """Return 1, 2 and 3 in a line. 1 is the core of `g`, 3 a member."""
     net = Network([1, 2, 3], LINE)
     net.run(3)
     net.subscribe(1, "g")
@@ -37,7 +37,7 @@ def federation() -> Network:
 
 
 def forged(sender: int, number: int = 10**6, epoch: int = 1_000) -> ControlFrame:
-    """The lowest id claims everything at the best rank."""
+    """Return a frame in which the lowest id claims everything at the best rank."""
     return ControlFrame(
         sender,
         epoch,
@@ -60,7 +60,7 @@ def assert_works(net: Network) -> None:
 def test_attack_forged_core_announcement_is_ignored() -> None:
     net = federation()
     for broker in (1, 2, 3):
-        net.step(broker, Received(0, forged(0)))  # by way of a client's publication: no link has that id
+        net.step(broker, Received(0, forged(0)))  # through a client's publication: no link has that id
         net.step(broker, Received(0, forged(broker)))
     net.run(3)
     assert net.cores("g") == {1}
@@ -118,7 +118,7 @@ def test_attack_replayed_publications_are_delivered_once() -> None:
 
 def test_attack_a_duplicate_id_is_refused_with_an_alarm() -> None:
     net = federation()
-    net.step(2, LinkUp(3))  # a second federator that calls itself 3
+    net.step(2, LinkUp(3))  # a second federator with the id 3
     net.step(2, LinkUp(2))  # and one with our own id
     assert [(broker, close.neighbour) for broker, close in net.closed] == [(2, 3), (2, 2)]
     assert net.names_emitted(2).count("identity_conflict") == 2

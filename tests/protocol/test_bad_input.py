@@ -1,4 +1,4 @@
-"""What breaks a rule is accepted, ignored or refused, and counted; nothing of it is passed on."""
+"""Input that breaks a rule is ignored or refused, and counted. Nothing of it is passed on."""
 
 import tracemalloc
 
@@ -32,7 +32,7 @@ from hanse.protocol.settings import EPOCH_MAX, SEQUENCE_MAX
 
 
 def spoken(peer: int = 1) -> Desk:
-    """A federator with two neighbours that have told all they have: the core 9 with the group `g`, behind 1."""
+    """Return a federator whose two neighbours have told all they have: the core 9 with the group `g`, behind 1."""
     desk = Desk(peers=(1, 2))
     desk.say(2)
     desk.say(
@@ -44,7 +44,7 @@ def spoken(peer: int = 1) -> Desk:
 
 
 def picture(desk: Desk) -> tuple[object, ...]:
-    """What a bad word must not change."""
+    """Return the state that a bad frame must not change."""
     machine = desk.machine
     groups = machine.groups()
     return (
@@ -91,17 +91,17 @@ def test_a_word_that_breaks_a_rule_changes_nothing_and_is_counted(parts: dict[st
 @pytest.mark.parametrize(
     "parts",
     [
-        {"announcements": (Announcement(5, 1_000, 0, 3, 0),)},  # our own word, reflected
-        {"announcements": (Announcement(8, 1_000, 1, UNREACHABLE, 0),)},  # no way to whom we do not know
+        {"announcements": (Announcement(5, 1_000, 0, 3, 0),)},  # our own announcement, reflected
+        {"announcements": (Announcement(8, 1_000, 1, UNREACHABLE, 0),)},  # no route to an unknown core
         {"claim_deltas": (ClaimDelta(5, 2_000, 0, (ClaimChange("x", 1),)),)},  # claims in our name
         {"claim_deltas": (ClaimDelta(8, 1_000, 3, (ClaimChange("x", 1),)),)},  # from the middle of an unknown set
         {"claim_requests": (ClaimRequest(8, 0, 0, -1, 0),)},  # of an unknown core
-        {"claim_requests": (ClaimRequest(9, 1_000, 1, -1, 0),)},  # of what it has
+        {"claim_requests": (ClaimRequest(9, 1_000, 1, -1, 0),)},  # of claims that it has
         {"solicits": (Solicit(8, 1_000, 1),)},  # for an unknown core
         {"solicits": (Solicit(9, 999, 1),)},  # for another epoch
         {"solicits": (Solicit(5, 999, 1),)},  # of ours
         {"memberships": SetDelta(1, 9, 0, (SetStep(True, 9, "x"),))},  # with a gap before it
-        {"connections": SetDelta(1, 0, 0, (SetStep(False, 9, "x"),))},  # takes back what was not said
+        {"connections": SetDelta(1, 0, 0, (SetStep(False, 9, "x"),))},  # removes what was not added
         {"memberships_ack": SetAck(1, 77)},  # of steps that were never told
         {"memberships_ack": SetAck(SEQUENCE_MAX, SEQUENCE_MAX)},
     ],
@@ -118,7 +118,7 @@ def test_a_sequence_number_that_goes_backwards_is_taken_as_it_is_said() -> None:
     desk = spoken()
     desk.say(1, announcements=(Announcement(9, 1_000, 6, 1, 1),))
     desk.say(1, announcements=(Announcement(9, 1_000, 2, 1, 1),))
-    assert desk.machine.parents_of(9) == (1,)  # nearer than we are at any number: it cannot be behind us
+    assert desk.machine.parents_of(9) == (1,)  # nearer than we are at any number, so it cannot be behind us
 
 
 def test_a_sequence_number_at_its_maximum_is_neither_exceeded_nor_wrapped() -> None:
@@ -249,7 +249,7 @@ def test_more_neighbours_than_allowed_are_refused() -> None:
 @settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from([1, 2]), CONTROL_FRAMES), max_size=8), st.integers(0, 3))
 def test_whatever_a_neighbour_says_the_machine_goes_on(frames: list[tuple[int, ControlFrame]], rounds: int) -> None:
-    """Any frames that the codec lets pass, however senseless: no exception, and what is sent can be read."""
+    """Any frames that the codec accepts, however senseless, raise no exception, and what is sent can be decoded."""
     desk = Desk(peers=(1, 2))
     desk.step(Subscribed("a/#"))
     for peer, frame in frames:

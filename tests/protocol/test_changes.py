@@ -18,7 +18,7 @@ def test_what_is_dirty_is_taken_once_and_in_order() -> None:
 def test_nothing_is_unsettled_once_all_is_taken() -> None:
     changes = Changes()
     changes.routes.add(1)
-    changes.cores.add(1)  # waits to be said, not to be settled
+    changes.cores.add(1)  # waits to be sent, not to be settled
     changes.take_routes()
     assert not changes.is_unsettled
 

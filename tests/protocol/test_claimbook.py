@@ -6,7 +6,7 @@ from hanse.protocol.settings import MANAGEMENT_GROUP, Settings
 
 
 class Shelf:
-    """A claim book of federator 5 on its own, with what its watchers heard."""
+    """A claim book of federator 5 on its own, with the calls that its watchers got."""
 
     def __init__(self, **settings: int) -> None:
         self.changes = Changes()
@@ -93,7 +93,10 @@ def test_a_set_that_comes_in_parts_counts_when_it_is_whole() -> None:
 
 
 def test_a_core_that_begins_anew_has_not_given_its_groups_up() -> None:
-    """Its heir's claim may come later, by another way: what waits for the group must not take it for unwanted (R21)."""
+    """Its successor's claim may come later, by another route.
+
+    What waits for the group must not become unwanted (R21).
+    """
     shelf = Shelf()
     shelf.tell(0, ("a", 100), ("b", 100), ("c", 100))
     shelf.book.change_own("c", 100)
@@ -141,7 +144,7 @@ def test_a_group_that_is_left_to_others_is_remembered_unless_everybody_has_it() 
 
 
 def test_a_group_that_was_given_up_twice_is_remembered_since_the_second_time() -> None:
-    """The first time's alarm must not end it: a publication under way would find the group unknown, and end there."""
+    """The alarm of the first time must not end it. A publication under way would find the group unknown."""
     shelf = Shelf()
     left = ClaimChange("a", None, LEFT_TO_OTHERS)
     for position, now in ((0, 0.0), (2, 1.5)):

@@ -59,7 +59,7 @@ def test_parts_are_of_one_snapshot_while_the_set_moves_on() -> None:
     second = claims.part(first.version, 2, 2)
     assert [claim.group for claim in (*first.claims, *second.claims)] == ["a", "b", "c"]
     assert (second.version, second.offset, second.total) == (3, 2, 3)
-    # That was the last part, so the snapshot is gone; who asks for it again gets a new one from its beginning.
+    # That was the last part, so the snapshot is gone. A neighbour that asks again gets a new one from its beginning.
     again = claims.part(first.version, 2, 2)
     assert (again.version, again.offset, again.total) == (4, 0, 4)
 
@@ -85,7 +85,7 @@ def test_a_fetch_is_whole_when_all_parts_of_one_snapshot_have_come() -> None:
     assert not fetch.accept(ClaimPart(9, 2, 6, 1, 2, (b,)))  # of another snapshot
     assert fetch.accept(ClaimPart(9, 2, 5, 1, 2, (b,)))
     assert fetch.claims == [a, b]
-    assert fetch.accept(ClaimPart(9, 3, 1, 0, 1, (b,)))  # a new snapshot starts anew
+    assert fetch.accept(ClaimPart(9, 3, 1, 0, 1, (b,)))  # a new snapshot starts again
     assert (fetch.epoch, fetch.version, fetch.claims) == (3, 1, [b])
 
 

@@ -47,7 +47,7 @@ CONTROL = ControlFrame(
     memberships_ack=SetAck(1, 2),
     connections_ack=SetAck(3, 4),
 )
-# The layout of docs/protocol.md, field by field; 1,000 is e8 07 and 300 is ac 02.
+# The layout of docs/protocol.md, field by field. 1,000 is e8 07 and 300 is ac 02.
 CONTROL_BYTES = bytes.fromhex(
     "01 01  05  e807  ac02  e807 02  01  01 02  03 04"
     "01 02  09 e807 07 02 01 00  03 e807 08 ffff03 00 01 67"
@@ -107,7 +107,7 @@ def test_every_strict_prefix_of_a_summaries_frame_is_refused() -> None:
 
 
 def test_the_last_number_there_is_can_be_summed_up() -> None:
-    """A run may end with it; a summary that could not would be refused with all that others have in its frame."""
+    """A run may end with it. If a summary could not, the summaries of others in its frame would be refused with it."""
     last = SEQUENCE_MAX
     run = Run(5, 1, last, 1, 1, 1, ("g",), packet("g", b"", 1))
     assert codec.decode_data(codec.encode_data([run])) == [run]
@@ -148,7 +148,7 @@ def test_a_data_frame_comes_back_as_it_went(batch: list[Run]) -> None:
 
 
 def test_every_strict_prefix_of_a_control_frame_is_refused_or_is_a_frame_without_its_last_sections() -> None:
-    # A control frame ends where a section ends, so what is before a section is a frame that says less.
+    # A control frame ends where a section ends, so the bytes before a section are a frame that holds less.
     accepted = set()
     for size in range(len(CONTROL_BYTES)):
         try:
@@ -548,7 +548,7 @@ def test_a_large_run_is_a_part_of_its_own_and_not_a_copy() -> None:
 
 
 def test_what_is_remembered_of_a_frames_groups_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A group may have 65,535 bytes: thousands of those would be remembered for one frame of each."""
+    """A group may have 65,535 bytes, and thousands of those would be remembered after one frame each."""
     monkeypatch.setattr(codec, "_heads", {})
     usual, long = ("g",), tuple(f"g{number}/" + "x" * 400 for number in range(3))
     for groups in (usual, long):
@@ -559,7 +559,7 @@ def test_what_is_remembered_of_a_frames_groups_is_bounded_in_bytes(monkeypatch: 
 
 
 def outcome(decode: Callable[[bytes], object], data: bytes) -> object:
-    """What came out, or what was said."""
+    """Return the decoded value or the error."""
     try:
         return decode(data)
     except RemoteError as error:
@@ -569,7 +569,7 @@ def outcome(decode: Callable[[bytes], object], data: bytes) -> object:
 def test_attack_a_length_without_end_is_refused_and_not_worked_out() -> None:
     usual = codec.encode_data([Run(1, 1, 1, 1, 0, 1, ("g",), b"\x30\x04\x00\x01t\x00")])
     codec.decode_data(usual)
-    start = usual.index(b"g") + 4  # behind the number of runs, flags and hops
+    start = usual.index(b"g") + 4  # after the number of runs, flags and hops
     with pytest.raises(RemoteError, match="longer than nine bytes"):
         codec.decode_data(usual[:start] + b"\xff" * 4_000_000)
 
@@ -601,7 +601,7 @@ def test_numbers_behind_a_front_that_is_known_are_judged_as_ever(number: bytes, 
 def test_frames_of_many_streams_in_turn_are_read_as_if_each_came_alone(
     remembered: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where not all of them can be remembered."""
+    """This holds even if not all of them can be remembered."""
     monkeypatch.setattr(codec, "_REMEMBERED_MAX", remembered)
     caches = ("_heads", "_origins", "_tables", "_fronts")
     for name in caches:

@@ -1,4 +1,4 @@
-"""The books of custody on their own: entries, duties, ways and the outbox (R55 to R78)."""
+"""Custody on its own: entries, duties, destinations and the outbox (R55 to R78)."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ def run_of(number: int, *groups: str) -> Run:
 
 
 class Books:
-    """Custody with the neighbours NEAR and FAR, whose ways are open."""
+    """Custody with the neighbours NEAR and FAR, whose destinations are open."""
 
     def __init__(self, **settings: float) -> None:
         self.now = 0.0
@@ -34,7 +34,7 @@ class Books:
             self.custody.open_way(0.0, way)
 
     def give(self, *numbers: int, to: tuple[int, ...] = (NEAR,), giver: int = HOST, receipt: int = 1) -> list[int]:
-        """A batch with one run a number for each way: the tokens."""
+        """Give a batch with one run per number to each destination. Return the tokens."""
         entry = self.custody.open(giver, receipt)
         runs = [run_of(number) for number in numbers]
         tokens = [self.custody.send(self.now, entry, way, runs, giver) for way in to]
@@ -118,7 +118,7 @@ def test_a_copy_from_the_same_giver_is_answered_with_the_first() -> None:
     token = custody.send(0.0, first, NEAR, [run_of(0)], FAR)
     custody.close(first)
     custody.follow(again, 50, run_of(0))
-    custody.follow(again, 50, run_of(0))  # a second run of the same is no second wait
+    custody.follow(again, 50, run_of(0))  # a second run with the same ids is no second wait
     custody.note(again, 50, run_of(0))
     custody.close(again)
     custody.follow(other, 50, run_of(0))  # another giver's: the first still has custody
@@ -144,7 +144,7 @@ def test_what_the_host_gave_has_no_copies_to_wait_for() -> None:
     assert books.custody._in_progress == {}
 
 
-# --- ways ------------------------------------------------------------------------------------------------------------
+# --- destinations ---------------------------------------------------------------------------------------------------
 
 
 def test_beyond_the_window_the_rest_waits_in_order_and_no_way_waits_for_another() -> None:
@@ -232,7 +232,7 @@ def test_summaries_are_told_again_until_they_are_answered() -> None:
     books.effects()
     asking_s = books.settings.asking_s
     assert books.check(asking_s - 0.1) == []
-    for number in (1, 2):  # sooner than a publication that is not answered
+    for number in (1, 2):  # sooner than a publication that is not acknowledged
         late_ms = int(1000 * number * asking_s)
         assert books.check(0.1) == [SendSummaries(NEAR, (Summary("g", 5 + late_ms),), 1)]
         assert books.check(asking_s - 0.1) == []
@@ -307,7 +307,7 @@ def test_what_is_on_disk_is_fetched_and_sent_before_what_came_after_it() -> None
     books.stored(NEAR, 2)
     books.give(3, receipt=4)
     assert books.acknowledge(NEAR, 1) == [Acknowledge(HOST, (1,)), Fetch(NEAR, 0, 2)]
-    assert books.acknowledge(NEAR, 77) == []  # it is asked for once
+    assert books.acknowledge(NEAR, 77) == []  # it is fetched once
     assert sent_numbers(books.fetched(NEAR, 0, 1, end=2)) == [0]
     effects = books.acknowledge(NEAR, 2)
     assert effects[0] == Discard(NEAR, (0,))
@@ -363,11 +363,11 @@ def test_what_a_closed_way_was_sent_from_disk_goes_back_there_in_order() -> None
 
 
 def test_an_answer_that_a_loss_of_the_way_has_overtaken_is_passed_over() -> None:
-    """The neighbour restarted while its records were being read: the next answer is another fetch's."""
+    """The neighbour restarted while its records were being read, so the next answer belongs to another fetch."""
     books = Books()
     books.custody.restore({NEAR: (0, 6)})
     books.effects()
-    # The first two are under way, the others are asked for.
+    # The first two are under way, the others are being fetched.
     assert sent_numbers(books.fetched(NEAR, 0, 1, end=2)) == [0, 1]
     assert books.custody.close_way(NEAR) == []
     books.custody.open_way(1.0, NEAR)
@@ -390,7 +390,7 @@ def test_what_was_stored_behind_something_that_was_not_stays_in_memory_for_its_o
     books.check(0.15)
     books.give(2, receipt=3)
     books.check(0.15)
-    # A way that closed held one back for its neighbour; it is not on disk.
+    # A destination that closed held one back for its neighbour. It is not on disk.
     way = books.custody._ways[NEAR]
     entry = Entry(HOST, 9)
     books.custody.send(books.now, entry, NEAR, [run_of(5)], HOST)
@@ -438,7 +438,7 @@ def test_a_neighbour_that_is_gone_for_good_leaves_its_records() -> None:
     assert books.custody.orphans.answered(7, [], 4) == []
     assert books.custody.records == 0
     assert books.custody.forget_way(books.now, 7) == 0
-    # Positions go on, over the way's end too.
+    # Positions go on even after the destination is gone.
     books.give(0, to=(7,))
     assert books.check(1.0) == [Store(7, 4, ((run_of(0),),))]
 
@@ -476,7 +476,7 @@ def test_of_records_only_those_that_a_former_process_left_for_the_host_are_sifte
     assert sifted == [3]
 
 
-# --- what has no way -------------------------------------------------------------------------------------------------
+# --- no route --------------------------------------------------------------------------------------------------------
 
 
 def test_what_has_no_way_waits_and_is_stored() -> None:
@@ -519,7 +519,7 @@ def test_records_know_where_they_came_from_in_this_process() -> None:
     books.custody.take_blocked(FAR, ("g",))
     assert books.effects() == [Fetch(BLOCKED, 0, 1), Fetch(BLOCKED, 2, 5)]
     assert books.custody.take_sources([0], 1) == [FAR]
-    # Position 3 was dropped meanwhile: nothing of it is left, either.
+    # Position 3 was dropped meanwhile, and nothing of it is left either.
     assert books.custody.take_sources([2, 4], 5) == [FAR, FAR]
     assert books.custody._fetched_from == []
     assert books.custody.take_sources([1], 2) == [NOBODY]

@@ -8,7 +8,7 @@ from hanse.protocol.seen import CHUNK
 
 
 def outsider(*groups: str, peers: tuple[int, ...] = (1, 2), **settings: int) -> Desk:
-    """A federator that knows the core 9, behind neighbour 1, with these groups."""
+    """Return a federator that knows the core 9, behind neighbour 1, with these groups."""
     desk = Desk(peers=peers, **settings)
     changes = tuple(ClaimChange(group, 100) for group in groups)
     desk.say(
@@ -97,7 +97,7 @@ def test_a_run_that_names_a_known_and_an_unknown_group_goes_on_for_the_known_one
     named = ("g", "unheard/of")
     routed = desk.machine.forward(0.0, 2, [runs(0, b"0")._replace(groups=named)])
     assert [(run.first, run.groups) for run in routed.frames[1]] == [(0, ("g",))]
-    # The sender vouches for `g` whatever the topic; `+/h` is matched here, so its mesh is served too.
+    # The sender vouches for `g` whatever the topic. `+/h` is matched here, so its mesh is served too.
     other = runs(1, b"1", group="x/h")._replace(groups=named)
     routed = desk.machine.forward(0.0, 2, [other])
     assert [(run.first, run.groups) for run in routed.frames[1]] == [(1, ("g",)), (1, ("+/h",))]

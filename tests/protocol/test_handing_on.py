@@ -1,4 +1,4 @@
-"""Custody on the data path: what a batch becomes, and what becomes of it when its ways change (R55 to R78)."""
+"""Custody on the data path: how a batch is handed on, and what happens when routes change (R55 to R78)."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def run_of(number: int, topic: str = "g", *groups: str, qos: int = 1, epoch: int
 
 
 def tell_core(desk: Desk, peer: int, *groups: str) -> list[Effect]:
-    """A neighbour tells of the core 9, one hop behind it, and its claims."""
+    """Let a neighbour announce the core 9, one hop behind it, and its claims."""
     changes = tuple(ClaimChange(group, 100) for group in groups)
     return desk.say(
         peer,
@@ -46,7 +46,7 @@ def outsider(*groups: str, behind: tuple[int, ...] = (LEFT,), **settings: Any) -
 
 
 def core_with_member(group: str, member: int) -> Desk:
-    """This federator is the group's core, and a neighbour is in its mesh."""
+    """Return the group's core, with a neighbour in its mesh."""
     desk = Desk(US, (LEFT, RIGHT))
     desk.say(LEFT)
     desk.say(RIGHT)
@@ -122,7 +122,7 @@ def test_attack_a_stranger_cannot_ask_for_what_was_missed() -> None:
     assert desk.machine.counters["rejected_stranger"] == 2
 
 
-# --- ways that are lost ----------------------------------------------------------------------------------------------
+# --- lost destinations -----------------------------------------------------------------------------------------------
 
 
 def test_what_another_way_takes_over_waits_for_its_window() -> None:
@@ -168,7 +168,7 @@ def test_of_a_run_that_a_lost_neighbour_had_it_keeps_its_own_groups_and_others_t
     custody = desk.machine._custody
     assert [run.groups for duty in custody._ways[RIGHT].backlog for run in duty.runs] == [("t/+",)]
     assert custody.blocked_keys() == [(HOST, ("t/x",))]
-    # Another way to the other core takes what is for it.
+    # Another route to the other core takes what is for it.
     effects = tell_core(desk, LEFT, "t/x")
     assert [run.groups for effect in effects if isinstance(effect, SendRuns) for run in effect.runs] == [("t/x",)]
 
@@ -188,7 +188,7 @@ def test_of_a_record_that_was_under_way_to_a_lost_neighbour_others_take_what_is_
     (sent,) = [effect for effect in effects if isinstance(effect, SendRuns)]
     assert (sent.neighbour, [run.groups for run in sent.runs]) == (LEFT, [("t/x",)])
     assert desk.machine.acknowledged(desk.now, LEFT, [sent.token]) == []
-    # Back and lost again, before it has acknowledged them: what came from the disk goes nowhere else.
+    # Back and lost again before it has acknowledged them: what came from the disk goes nowhere else.
     record = run_of(0, "t/x", "t/+", "t/x")._replace(origin=US)
     desk.up(RIGHT)
     assert Fetch(RIGHT, 0, 2) in desk.say(RIGHT)
@@ -201,10 +201,10 @@ def test_a_copy_of_what_a_former_process_left_for_the_host_is_not_delivered_as_w
     desk = outsider("g")
     desk.step(Subscribed("g"))
     desk.machine._custody.restore({HOST: (0, 2)})
-    # A copy comes first, and waits behind the records; others let epoch 1 be too old to know of.
+    # A duplicate comes first, and waits behind the records. Further epochs make epoch 1 too old to be remembered.
     for epoch in range(12, 21):
         assert desk.machine.forward(desk.now, LEFT, [run_of(0, epoch=epoch)]).deliveries == []
-    # The first record holds what the copy has brought and what it has not, the second the former alone.
+    # The first record holds a duplicate and a new publication, the second the duplicate alone.
     both = run_of(0, epoch=20)._replace(length=2, body=run_of(0).body + run_of(1).body)
     effects = desk.step(Fetched(HOST, ((0, (both, run_of(0))), (1, (run_of(0, epoch=20),))), 2))
     delivered = [(run.epoch, run.first) for effect in effects if isinstance(effect, Deliver) for run in effect.runs]
@@ -215,7 +215,7 @@ def test_a_copy_of_what_a_former_process_left_for_the_host_is_not_delivered_as_w
 
 
 def records_of_a_neighbour_that_goes(desk: Desk) -> None:
-    """One record for RIGHT on disk, which is then removed."""
+    """Write one record for RIGHT to disk, and then remove RIGHT."""
     desk.step(LinkDown(RIGHT))
     desk.machine.publish(desk.now, [publication("g", b"0", 1)], 1)
     desk.wait(0.5, talking=(LEFT,))
@@ -257,7 +257,7 @@ def test_records_without_a_way_are_read_again_later() -> None:
     assert Fetch(9, 0, 2) in desk.wait(1.0, talking=(RIGHT,))
 
 
-# --- what has no way -------------------------------------------------------------------------------------------------
+# --- no route --------------------------------------------------------------------------------------------------------
 
 
 def test_a_run_of_an_unknown_group_waits_until_claims_are_known_and_is_then_delivered_too() -> None:
@@ -285,7 +285,7 @@ def test_what_waited_to_be_matched_waits_for_the_hosts_window_too() -> None:
 def test_a_record_that_has_no_way_yet_waits_on_without_being_written_again() -> None:
     desk = Desk(US, (LEFT, RIGHT))
     desk.effects += desk.machine.restore(0.0, outbox={BLOCKED: (3, 4)})
-    desk.say(LEFT, claim_deltas=(ClaimDelta(CORE, 1_000, 0, (ClaimChange("g", 100),)),))  # and no way to it
+    desk.say(LEFT, claim_deltas=(ClaimDelta(CORE, 1_000, 0, (ClaimChange("g", 100),)),))  # and no route to it
     assert Fetch(BLOCKED, 3, 4) in desk.effects
     assert of_kind(desk.step(Fetched(BLOCKED, ((3, (run_of(0),)),), 4)), SendRuns, Store, Discard) == []
     assert desk.machine.records == 1
@@ -310,7 +310,7 @@ def test_what_waited_until_its_id_was_forgotten_goes_all_the_same() -> None:
     assert sorted(run.epoch for effect in sent for run in effect.runs) == [1, 2]
 
 
-# --- what a former process delivered ---------------------------------------------------------------------------------
+# --- delivered by a former process -----------------------------------------------------------------------------------
 
 
 def test_what_a_former_process_delivered_is_not_delivered_again_and_older_epochs_are_no_harm() -> None:

@@ -90,7 +90,7 @@ def test_the_mirror_says_what_came_and_went_once() -> None:
     assert mirror.apply(1, delta) == ([A, B], [])
     assert mirror.apply(1, delta) == ([], [])  # the same frame again
     owner.discard(A)
-    owner.add(A)  # gone and back within one frame is no change
+    owner.add(A)  # removed and added within one frame is no change
     owner.discard(B)
     delta = owner.delta(100)
     assert delta is not None
@@ -127,7 +127,7 @@ def test_a_mirror_that_forgot_gets_the_whole_set_again() -> None:
     owner, mirror = told(OwnedSet(), A, B), MirroredSet()
     exchange(owner, mirror)
     assert mirror.clear() == [A, B]
-    owner.acknowledge(mirror.ack)  # it goes back: that is how the owner hears of it
+    owner.acknowledge(mirror.ack)  # it goes back, which tells the owner
     exchange(owner, mirror)
     assert mirror.keys == {A, B}
 
@@ -157,7 +157,7 @@ def test_an_owner_that_restarted_is_awaited_with_what_it_had() -> None:
 
 
 def test_a_neighbour_that_restarts_without_interest_is_no_member_any_more() -> None:
-    # Federator 0 is the management group's core: it has no membership but that of its clients.
+    # Federator 0 is the management group's core, so its only memberships are those of its clients.
     net = Network(3, [(0, 1), (1, 2)])
     net.run(3)
     net.subscribe(2, "g")
@@ -230,7 +230,7 @@ class Ends:
         self.sent = 0
         self.forth: list[ToMirror] = []
         self.back: list[ToOwner] = []
-        # What the mirror said came and went, put together: it must be what the mirror shows.
+        # The additions and removals that the mirror reported, put together. They must equal what the mirror shows.
         self.shadow: set[Key] = set()
 
     def tell(self) -> None:

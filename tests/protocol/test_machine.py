@@ -1,4 +1,4 @@
-"""Corners of the machine that no single rule names."""
+"""Corner cases of the machine that no single rule names."""
 
 from tests.protocol.net import Desk, Network
 
@@ -29,7 +29,7 @@ def test_the_cores_of_all_groups_are_those_of_each() -> None:
     net.subscribe(0, "g")
     net.subscribe(3, "g")
     net.subscribe(2, "h")
-    net.run(0.015)  # two claim the first: neither has heard of the other
+    net.run(0.015)  # two claim the first, because neither has heard of the other
     for machine in net.machines.values():
         assert machine.cores() == {group: machine.core_of(group) for group in machine.groups()}
     net.run(1.0)
@@ -149,7 +149,7 @@ def test_a_fetched_set_that_is_empty_ends_the_core() -> None:
     assert desk.machine.distance_to(9) == 2
     desk.say(1, claim_parts=(ClaimPart(9, 1_000, 5, 0, 0, ()),))
     assert desk.machine.distance_to(9) is None
-    behind(desk, 1, sequence=2, version=5)  # a late word of it
+    behind(desk, 1, sequence=2, version=5)  # a late announcement of it
     assert desk.machine.distance_to(9) is None
 
 

@@ -1,4 +1,4 @@
-"""What earlier federators got wrong, each as a regression test. The last lines of the reliability goals name them."""
+"""Faults of earlier federators, each as a regression test. The last lines of the reliability goals name them."""
 
 from tests.protocol.net import Desk, Network, publication
 
@@ -9,7 +9,7 @@ LINE = [(0, 1), (1, 2)]
 
 
 def line_with_interest() -> Network:
-    """0 is the core of `g`, 2 a member, 1 between them."""
+    """Return a line: 0 is the core of `g`, 2 a member, 1 between them."""
     net = Network(3, LINE)
     net.run(3)
     net.subscribe(0, "g")
@@ -70,7 +70,7 @@ def test_publications_are_not_dropped_while_no_way_to_the_core_is_known() -> Non
     net.subscribe(0, "g")
     net.run(0.3)
     net.cut(1, 2)
-    net.cut(0, 3)  # 2 and 3 have no way now
+    net.cut(0, 3)  # 2 and 3 have no route now
     for number in range(10):
         assert net.publish(2, "g", b"%d" % number)
         net.run(0.02)

@@ -1,4 +1,4 @@
-"""What a neighbour that is gone for good leaves on disk (R78)."""
+"""Outbox records of neighbours that are gone for good (R78)."""
 
 from hanse.protocol.effects import Fetch
 from hanse.protocol.messages import Run
@@ -28,7 +28,7 @@ def test_answers_to_others_are_left_to_them() -> None:
     assert orphans.answered(7, [record(0)], 1) is None
     orphans.add(7, [(0, 3)])
     assert orphans.answered(8, [record(0)], 1) is None
-    assert orphans.answered(7, [record(3)], 4) is None  # of its next life
+    assert orphans.answered(7, [record(3)], 4) is None  # for the same id, back as a neighbour
 
 
 def test_an_answer_that_comes_again_brings_nothing() -> None:

@@ -29,7 +29,7 @@ def test_a_body_of_another_number_of_packets_is_refused(packets: list[bytes], co
 def test_packets_of_one_size_are_checked_as_one_by_one(count: int, size: int) -> None:
     body = packet("t", b"x" * size) * count
     check_body(body, count, 0)
-    for position in (0, len(body) // count * (count - 1)):  # of the first and the last packet, the type and the length
+    for position in (0, len(body) // count * (count - 1)):  # the type and the length of the first and the last packet
         for offset in (0, 1):
             damaged = bytearray(body)
             damaged[position + offset] ^= 0x40

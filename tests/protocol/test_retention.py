@@ -1,4 +1,4 @@
-"""What a federator keeps of the last seconds, and what of it somebody lacks (R68 to R70)."""
+"""The retention buffer, and which of its publications somebody lacks (R68 to R70)."""
 
 from collections import Counter
 
@@ -19,7 +19,7 @@ def run_of(first: int, count: int, *groups: str, origin: int = 8, epoch: int = 1
 
 
 def kept(*runs: Run, keep_s: float = 6.0, bytes_max: int = 1 << 20) -> Retention:
-    """One run a second."""
+    """Return a buffer with one run per second."""
     found = Retention(keep_s, 5 * keep_s, bytes_max, Counter())
     for at, run in enumerate(runs):
         found.add(float(at), run)
@@ -27,7 +27,7 @@ def kept(*runs: Run, keep_s: float = 6.0, bytes_max: int = 1 << 20) -> Retention
 
 
 def numbers(runs: list[Run]) -> list[int]:
-    """The ids of all publications, checked against their packets."""
+    """Return the ids of all publications, checked against their packets."""
     for run in runs:
         expected = [packet("t", b"%d" % number, 1) for number in range(run.first, run.first + run.length)]
         assert [run.body[start:end] for start, end in split(run.body)] == expected
@@ -61,7 +61,7 @@ def test_of_a_contested_group_it_is_kept_for_longer_and_goes_when_the_cores_have
     assert numbers(found.missing(21.0, [Summary("h", 60_000)])) == [0, 2, 3]
     found.age(31.0, lambda group: group == "h")
     assert numbers(found.missing(31.0, [Summary("h", 60_000)])) == [2, 3]  # not for ever
-    # The cores have met: who lacks what is told in the time that is left.
+    # The cores have met. Federators that lack publications are told in the time that is left.
     found.age(33.0, never)
     assert numbers(found.missing(33.0, [Summary("h", 60_000)])) == [3]
     found.age(60.0, never)

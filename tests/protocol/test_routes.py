@@ -14,7 +14,7 @@ def everyone(_: int) -> bool:
 
 
 def heard(**entries: tuple[int, int]) -> Route:
-    """A route with what neighbours `n1`, `n2`… said: sequence number and distance."""
+    """Return a route with the announcements of neighbours `n1`, `n2`…: sequence number and distance."""
     route = Route(9, 1_000)
     for name, (sequence, distance) in entries.items():
         route.entries[int(name[1:])] = [sequence, distance, 0.0, 0]
@@ -76,7 +76,7 @@ def test_a_smaller_distance_at_an_announced_number_bounds_all_that_went_before()
         route.sequence, route.distance = sequence, distance
         route.note_announced()
     assert [route.is_feasible(sequence, 1) for sequence in (1, 5, 6)] == [False, False, True]
-    route.sequence, route.distance = 4, 7  # an older number and a longer way change nothing
+    route.sequence, route.distance = 4, 7  # an older number and a longer route change nothing
     route.note_announced()
     assert route.announced == 5
     assert not route.is_feasible(5, 1)
@@ -90,7 +90,7 @@ def test_only_so_many_numbers_back_are_remembered() -> None:
     assert len(route.steps) <= STEPS_BACK + 1
 
 
-# --- many of them ---------------------------------------------------------------------------------------------------
+# --- many routes ----------------------------------------------------------------------------------------------------
 
 
 def latencies(links: list[Link], drawn: list[int]) -> dict[Link, float]:

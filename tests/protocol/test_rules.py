@@ -58,7 +58,7 @@ K = 3
 
 
 def core_known(desk: Desk, peer: int, core: int, groups: tuple[str, ...] = ("g",), *, sequence: int = 1) -> Any:
-    """A peer tells of a core, the way to it and its claims; what is to be done then."""
+    """Let a peer tell of a core: the route to it and its claims. Return the effects."""
     distance = 0 if peer == core else 1
     changes = tuple(ClaimChange(group, RANK_DEFAULT) for group in groups)
     return desk.say(
@@ -81,7 +81,7 @@ def sends(effects: list[Effect]) -> list[Send]:
 
 
 def steps_to(desk: Desk, peer: int, name: str = "memberships") -> list[SetStep]:
-    """All steps of a set that the machine has told a peer."""
+    """Return all steps of a set that the machine has told a peer."""
     deltas = (getattr(frame, name) for frame in desk.frames.get(peer, ()))
     return [step for delta in deltas if delta is not None for step in delta.steps]
 
@@ -100,7 +100,7 @@ def test_r01_the_epoch_of_a_boot_is_larger_than_any_that_disk_clock_or_neighbour
 def test_r02_a_neighbour_that_heard_more_of_us_than_we_said_makes_us_raise_the_epoch() -> None:
     desk = Desk()
     effects = desk.say(1, echo_epoch=2_000, echo_number=3)
-    assert effects[0] == StoreEpoch(2_001)  # on disk before anything that is said under it
+    assert effects[0] == StoreEpoch(2_001)  # on disk before anything is sent under it
     assert desk.machine.epoch == 2_001
     assert desk.last_to(1).epoch == 2_001
     effects = desk.say(1, echo_epoch=2_001, echo_number=10**6)
@@ -216,7 +216,7 @@ def test_r09_a_core_counts_for_an_interval_after_the_last_way_to_it_is_lost() ->
     assert desk.machine.core_of("g") is None
     assert [emit.core for emit in desk.emitted("core_lost")] == [9]
     core_known(desk, 2, 9, sequence=5)
-    assert desk.machine.core_of("g") == 9  # and again as soon as there is a way
+    assert desk.machine.core_of("g") == 9  # and again as soon as there is a route
 
 
 def test_r10_a_group_that_nobody_claims_is_claimed_at_once() -> None:
@@ -387,7 +387,7 @@ def test_r15_an_heir_that_loses_its_interest_stays_until_the_old_core_has_gone()
     desk.step(Subscribed("g"))
     desk.say(1, hand_overs=(HandOver(1, "g"),))
     desk.step(Unsubscribed("g"))
-    # Were it to withdraw because 1 claims the group too, both would: each for the other.
+    # If it withdrew because 1 claims the group too, both would withdraw, each for the other.
     assert "g" in desk.machine._claims.own.groups
     desk.say(1, claim_deltas=(ClaimDelta(1, 1_000, 1, (ClaimChange("g", None),)),))
     assert desk.machine.core_of("g") == 5
@@ -580,14 +580,14 @@ def test_r23_a_core_announces_itself_every_interval_with_the_next_number_and_nob
         if announcement.distance == 0
     ]
     first = said[0][2]
-    assert said == [(0, 0, first + k) for k in range(4)]  # 1 claims nothing: it is no core
+    assert said == [(0, 0, first + k) for k in range(4)]  # 1 claims nothing, so it is no core
     net.subscribe(1, "g")
     net.run(0.1)
     assert net.machines[0].distance_to(1) == 1
 
 
 def test_r24_of_a_core_that_has_given_everything_up_a_late_word_is_none_whatever_its_epoch() -> None:
-    # A word of the epoch before made a way that the words of the newer one, late as well, did not end.
+    # An announcement of the epoch before made a route that late announcements of the newer epoch did not end.
     desk = Desk(peers=(1, 2))
     desk.say(1, claim_parts=(ClaimPart(9, 1_002, 6, 0, 0, ()),))
     for epoch, version in ((1_001, 9), (1_002, 6), (1_002, 0)):
@@ -619,7 +619,7 @@ def test_r25_a_word_whose_number_advances_keeps_counting() -> None:
 def test_r26_a_neighbour_counts_only_if_its_way_cannot_lead_through_us() -> None:
     desk = Desk(peers=(1, 2))
     desk.say(1, announcements=(Announcement(9, 1_000, 5, 1, 0),))
-    assert desk.machine.distance_to(9) == 2  # and so we said at number 5
+    assert desk.machine.distance_to(9) == 2  # and so we announced at number 5
     desk.say(2, announcements=(Announcement(9, 1_000, 5, 2, 0),))
     desk.step(LinkDown(1))
     assert desk.machine.distance_to(9) is None  # 2 may have it from us
@@ -628,7 +628,7 @@ def test_r26_a_neighbour_counts_only_if_its_way_cannot_lead_through_us() -> None
     desk.step(LinkDown(2))
     desk.up(1)
     desk.say(1, announcements=(Announcement(9, 1_000, 6, 4, 0),))
-    assert desk.machine.distance_to(9) == 5  # a number that we have never passed on
+    assert desk.machine.distance_to(9) == 5  # a number that we have never announced
 
 
 def test_r27_the_parents_are_the_nearest_whoever_spoke_first() -> None:
@@ -699,7 +699,7 @@ def test_r30_whoever_loses_the_last_parent_says_so_at_once_and_solicits() -> Non
 
 
 def test_r30_who_loses_the_last_parent_solicits_the_newest_number_that_those_who_wait_for_it_need() -> None:
-    # 20 brokers in a ring whose core was lost on one side asked one after the other, a round trip each.
+    # 20 brokers in a ring whose core was lost on one side asked one after the other, one round trip each.
     desk = Desk(peers=(1, 2, 3))
     desk.say(1, announcements=(Announcement(9, 1_000, 5, 1, 0),))
     desk.say(2, solicits=(Solicit(9, 1_000, 8),))
@@ -712,7 +712,7 @@ def test_r30_who_has_no_way_asks_a_neighbour_that_has_one_which_is_too_old() -> 
     desk.say(1, announcements=(Announcement(9, 1_000, 5, 1, 0),))
     desk.step(LinkDown(1))
     desk.step(LinkDown(2))
-    desk.wait(2 * K * A)  # long after the asking at the loss
+    desk.wait(2 * K * A)  # long after the solicits at the loss
     desk.step(LinkUp(2))
     desk.say(2, announcements=(Announcement(9, 1_000, 4, 12, 0),))
     assert desk.machine.distance_to(9) is None
@@ -761,7 +761,7 @@ def test_r31_a_cut_link_is_healed_by_way_of_others_within_a_fraction_of_a_round(
     net.run(3.5)
     net.subscribe(0, "g")
     net.run(0.2)
-    net.cut(0, 1)  # 1's only way to 0: the others must be asked for a newer one
+    net.cut(0, 1)  # 1's only route to 0: the others must be asked for a newer one
     net.run(0.2)
     assert net.machines[1].distance_to(0) == 3
     assert net.machines[1].parents_of(0) == (3,)
@@ -981,7 +981,7 @@ def test_r41_the_set_comes_whole_in_a_new_generation_when_the_neighbour_has_rest
 
 
 def three_neighbours(**settings: Any) -> Desk:
-    """Federator 5: in the mesh of `g` with 1 and 2, of `+` with 2; outsider to `h`, whose core 9 is behind 1 and 3."""
+    """Return federator 5, in the meshes of `g` (1 and 2) and `+` (2), outsider to `h` (core 9, behind 1 and 3)."""
     desk = Desk(peers=(1, 2, 3), **settings)
     core_known(desk, 1, 1, ("g",))
     desk.say(2)
@@ -1039,12 +1039,12 @@ def test_r44_a_publication_from_outside_enters_the_mesh_where_it_meets_it() -> N
     net.publish(2, "g")
     net.run(0.3)
     hops = [(sent.source, sent.target) for sent in net.sent[begin:] if sent.runs]
-    assert (3, 5) in hops  # not only by way of the core
+    assert (3, 5) in hops  # not only through the core
     assert net.got(1) == net.got(5) == ["g"]
 
 
 def test_r45_what_is_left_of_a_former_cores_mesh_finds_the_core_as_an_outsider_does() -> None:
-    # 2 relays for 3 towards core 0, with both cut off; 4, on its own side, is the core there is.
+    # 2 relays for 3 towards core 0, which both are cut off from. 4, on their own side, is the core that exists.
     net = Network(5, [(0, 1), (1, 2), (2, 3), (1, 4)], redundancy=1)
     net.run(3)
     net.subscribe(0, "g")
@@ -1063,7 +1063,7 @@ def test_r45_what_is_left_of_a_former_cores_mesh_finds_the_core_as_an_outsider_d
 
 
 def test_r46_what_would_go_back_to_its_sender_goes_where_the_former_core_was() -> None:
-    # Core 7 is behind 1, core 8 behind 2, which has not heard yet that 7 gave the group up, and sends towards it.
+    # Core 7 is behind 1, core 8 behind 2. 2 has not heard yet that 7 gave the group up, and sends towards it.
     desk = Desk(peers=(1, 2))
     core_known(desk, 1, 7)
     desk.say(2)
@@ -1075,7 +1075,7 @@ def test_r46_what_would_go_back_to_its_sender_goes_where_the_former_core_was() -
     assert desk.machine.parked_bytes == 0
     desk.wait((K + 2) * A, talking=(1, 2))
     desk.machine.forward(desk.now, 2, [run_of("g", groups=("g",), first=2)])
-    assert desk.machine.parked_bytes > 0  # by now everybody has heard: the ways are changing
+    assert desk.machine.parked_bytes > 0  # by now all have heard of it: the routes are changing
 
 
 def test_r46_what_a_core_sends_to_who_has_left_its_mesh_has_been_served() -> None:
@@ -1085,7 +1085,7 @@ def test_r46_what_a_core_sends_to_who_has_left_its_mesh_has_been_served() -> Non
     run = run_of("g", groups=("g",), origin=8)._replace(qos=1, body=packet("g", qos=1))
     assert Acknowledge(1, (7,)) in desk.machine.forward(desk.now, 1, [run], 7).effects
     assert desk.machine.counters["blocked"] == 0
-    # From an outsider on the way to the core it is another thing: that one's way leads through us.
+    # An outsider on the route to the core is different: its route leads through us.
     other = Desk(5, (1, 2))
     core_known(other, 1, 9)
     assert other.machine.forward(other.now, 1, [run], 7).effects == ()
@@ -1127,7 +1127,7 @@ def sent_on(desk: Desk, neighbour: int, run: Run, receipt: int) -> set[int]:
 
 
 def test_r48_what_comes_back_outside_a_mesh_goes_where_it_has_not_been_sent() -> None:
-    """Seed 333: who had it lost its way, waited, and found one through us, who took it for a copy."""
+    """Seed 333: a federator lost its route, waited, and found one through us, but we took it for a duplicate."""
     desk = Desk(5, (1, 2, 3, 4))
     core_known(desk, 2, 9, ("g",))
     run = run_of("g", groups=("g",), origin=8)._replace(qos=1, body=packet("g", qos=1))
@@ -1140,7 +1140,7 @@ def test_r48_what_comes_back_outside_a_mesh_goes_where_it_has_not_been_sent() ->
     assert sent_on(desk, 4, run, 13) == {3}
     assert sent_on(desk, 1, run, 14) == set()
     assert desk.machine.in_custody == 2
-    # And where there is no way at all it waits.
+    # If there is no route at all, it waits.
     desk.say(3, announcements=(Announcement(9, 1_000, 3, UNREACHABLE, 0),))
     assert desk.machine.parents_of(9) == ()
     assert sent_on(desk, 4, run, 15) == set()
@@ -1183,7 +1183,7 @@ def test_r49_a_group_that_the_sender_serves_in_the_same_frame_does_not_go_back_t
     desk = three_neighbours()
     copies = [run_of("g", "g", groups=("new/#",)), run_of("g", groups=("g",), first=1)]
     routed = desk.machine.forward(0.0, 2, [copies[k] for k in order])
-    # 2 did not serve `g` with the first publication, and did with the second; `+` it served with neither.
+    # 2 did not serve `g` with the first publication, and did with the second. It served `+` with neither.
     assert sorted((run.first, run.groups) for run in routed.frames[2]) == [(0, ("+", "g")), (1, ("+",))]
     assert sorted((run.first, run.groups) for run in routed.frames[1]) == [(0, ("g",)), (1, ("g",))]
     assert sorted(run.first for run in routed.deliveries) == [0, 1]
@@ -1294,7 +1294,7 @@ def test_r54_closed_topics_never_cross_even_under_a_wide_filter(topic: str) -> N
 
 
 def chain(length: int = 3, **settings: Any) -> Network:
-    """A line of federators, the last of them with a subscriber to g, converged."""
+    """Return a converged line of federators, the last of them with a subscriber to g."""
     links = [(k, k + 1) for k in range(length - 1)]
     net = Network(length, links, interest={length - 1: ["g"]}, **settings)
     net.run(5)
@@ -1332,7 +1332,7 @@ def test_r55_a_batch_that_became_nothing_is_acknowledged_at_once() -> None:
 
 
 def two_ways(**settings: Any) -> Desk:
-    """Federator 5 in the mesh of g: its core is 1, and 2 and 3 have joined through it."""
+    """Return federator 5 in the mesh of g: its core is 1, and 2 and 3 have joined through it."""
     desk = Desk(5, (1, 2, 3), **settings)
     desk.say(
         1,
@@ -1360,7 +1360,7 @@ def test_r56_a_copy_from_the_same_sender_is_acknowledged_with_the_first() -> Non
     assert desk.machine.forward(0.0, 1, [run], 12).effects == ()
     assert desk.machine.acknowledged(0.0, 2, [tokens[2]]) == []
     assert desk.machine.acknowledged(0.0, 3, [tokens[3]]) == [Acknowledge(1, (11,)), Acknowledge(1, (12,))]
-    # By now it is any copy of something that is done.
+    # By now it is a duplicate of something that is done.
     assert desk.machine.forward(0.0, 1, [run], 13).effects == [Acknowledge(1, (13,))]
 
 
@@ -1431,7 +1431,7 @@ def test_r61_what_a_lost_neighbour_was_sent_goes_another_way_at_once() -> None:
 
 
 def test_r61_another_way_may_lead_over_who_has_passed_it_on_already() -> None:
-    """0 sends by 1 and 2 to 3, which loses its way to the core and finds one by 2: there it counted as a copy."""
+    """0 sends through 1 and 2 to 3, which loses its route to the core and finds one through 2."""
     links = [(0, 1), (0, 2), (1, 3), (2, 3), (3, 4), (4, 5), (2, 6), (6, 7), (7, 8), (8, 5)]
     net = Network(9, links, interest={5: ["g"]})
     net.run(5)
@@ -1447,7 +1447,7 @@ def test_r61_another_way_may_lead_over_who_has_passed_it_on_already() -> None:
 
 
 def test_r62_what_was_stuck_until_it_was_on_disk_goes_another_way_too() -> None:
-    """Seed 376: the record waited for a neighbour that was only on the way, and came back when the way was another."""
+    """Seed 376: the record waited for a neighbour on the route, which came back when the route was another."""
     links = [(0, 1), (0, 2), (1, 3), (2, 3)]
     net = Network(4, links, interest={3: ["g"]}, outsider="one_parent")
     net.run(5)
@@ -1457,7 +1457,7 @@ def test_r62_what_was_stuck_until_it_was_on_disk_goes_another_way_too() -> None:
     assert (net.got(3), on_disk(net, 0), own(net, 0)) == ([], 1, 0)
     net.run(4)
     assert net.got(3) == ["g"]
-    # The record waits for the neighbour all the same; it goes as a copy, and then from disk.
+    # The record still waits for the neighbour. It goes as a duplicate, and then from disk.
     assert on_disk(net, 0) == 1
     rerouted = net.machines[0].counters["rerouted"]
     net.deaf.clear()
@@ -1510,7 +1510,7 @@ def test_r64_after_a_restart_groups_that_others_wanted_are_waited_for_and_then_g
 
 
 def returned(desk: Desk) -> Any:
-    """Federator 5 got a run from 1 for a group whose core is behind 1 now; what it says about it."""
+    """Let federator 5 get a run from 1 for a group whose core is now behind 1. Return the resulting effects."""
     run = run_of("g", groups=("g",), origin=8)._replace(qos=1, body=packet("g", qos=1))
     assert desk.machine.forward(0.0, 1, [run], 11).effects == ()
     (sent,) = effects_of(SendRuns, desk.wait(0.15))
@@ -1529,13 +1529,13 @@ def test_r64_a_core_that_begins_anew_and_has_not_claimed_yet_is_waited_for() -> 
 
 
 def test_r65_a_newcomer_waits_for_groups_that_neighbours_name_and_could_not_tell_of() -> None:
-    """Seed 354: it had lost its disk, and the only neighbour so far had no way to the core of `+`."""
+    """Seed 354: it had lost its disk, and the only neighbour so far had no route to the core of `+`."""
     desk = Desk(5, (1, 2))
     core_known(desk, 1, 8, ("#",))
     run = run_of("g", groups=("+",), origin=7)._replace(qos=1, body=packet("g", qos=1))
     for number in range(2):
         routed = desk.machine.forward(0.0, 1, [run._replace(first=number)], 11 + number)
-        # The topic is matched, too (R49): what the neighbour names may be no longer.
+        # The topic is matched, too (R49), because the group that the neighbour names may no longer exist.
         assert [sent.groups for sent in routed.frames[1]] == [("#",)]
         assert Acknowledge(1, (11 + number,)) not in routed.effects
         assert (SubscribeHost("+") in routed.effects) == (number == 0)
@@ -1594,7 +1594,7 @@ def test_r67_what_is_returned_goes_on_although_it_has_passed_here() -> None:
     run = run_of("g", groups=("g",), origin=8)._replace(qos=1, body=packet("g", qos=1))
     assert set(desk.machine.forward(0.0, 1, [run], 11).tokens) == {2}
     assert desk.machine.forward(0.0, 1, [run], 12).tokens == {}
-    # 1 had it from us, say, and the core has come to lie behind 2.
+    # Say 1 had it from us, and then the core came to lie behind 2.
     back = run._replace(is_returned=True, hops=2)
     (sent,) = effects_of(SendRuns, desk.machine.forward(0.0, 1, [back], 13).effects)
     assert (sent.neighbour, sent.runs[0].is_returned, sent.runs[0].hops) == (2, True, 3)
@@ -1749,7 +1749,7 @@ def test_r70_from_a_stranger_summaries_are_refused() -> None:
 
 
 def asked_for(effects: list[Effect]) -> list[tuple[int, list[str]]]:
-    """Whom we tell what we have, and of which groups."""
+    """Return which neighbours get summaries, and of which groups."""
     found = effects_of(SendSummaries, effects)
     return [(one.neighbour, [summary.group for summary in one.summaries]) for one in found]
 
@@ -1758,7 +1758,7 @@ def test_r71_who_learns_that_a_group_was_wanted_for_longer_asks_its_other_edges_
     desk = two_ways()
     desk.now = 20.0
     assert asked_for(desk.step(Summarised(2, (Summary("g", 5_000),), 9))) == [(1, ["g"]), (3, ["g"])]
-    # 1 has sent what is missing of those 5 s already, 2 has heard of nobody but us.
+    # 1 has already sent what is missing of those 5 s. 2 knows of no interest but ours.
     assert asked_for(desk.step(Summarised(3, (Summary("g", 3_000),), 9))) == [(2, ["g"])]
     assert asked_for(desk.step(Summarised(3, (Summary("g", 3_000),), 10))) == []
     assert asked_for(desk.step(Summarised(3, (Summary("g", 8_000),), 11))) == [(1, ["g"]), (2, ["g"])]
@@ -1769,7 +1769,8 @@ def test_r72_summaries_are_sent_again_until_they_are_acknowledged() -> None:
     desk.say(1)
     desk.step(Subscribed("g"))
     desk.wait(2.0, talking=[1])
-    core_known(desk, 1, 1)  # somebody else has wanted it, too, and anchors it: we join, and may have missed something
+    # another federator has wanted it, too, and claims it: we join, and may have missed something
+    core_known(desk, 1, 1)
     (asked,) = effects_of(SendSummaries, desk.effects)
     assert (asked.neighbour, [summary.group for summary in asked.summaries]) == (1, ["g"])
     desk.wait(desk.machine.settings.asking_s + 0.5, talking=[1])
@@ -1872,7 +1873,7 @@ def test_r75_a_neighbour_that_left_is_not_waited_for() -> None:
 
 
 def test_r76_what_a_lost_core_was_sent_is_kept_for_it_although_others_seem_to_have_it() -> None:
-    # 3 alone wants the group, and gets it from 1 and, as a copy that it acknowledges at once, from 2.
+    # Only 3 wants the group. It gets it from 1 and, as a duplicate that it acknowledges at once, from 2.
     links = ((0, 1), (0, 2), (1, 2), (1, 3), (2, 3))
     net = Network(4, links, interest={3: ["g"]})
     net.run(5)
@@ -1880,7 +1881,7 @@ def test_r76_what_a_lost_core_was_sent_is_kept_for_it_although_others_seem_to_ha
     net.publish(0, "g", qos=1)
     net.run(0.1)
     assert (net.machines[1].in_custody, net.machines[2].in_custody) == (1, 0)
-    # The way of 1 leads by 2 now, which has had the publication, and acknowledges it.
+    # The route of 1 leads through 2 now, which has had the publication, and acknowledges it.
     net.cut(1, 3)
     net.run(0.5)
     net.crash(3)
@@ -1899,7 +1900,7 @@ def test_r76_what_was_under_way_to_a_core_is_kept_for_it_unless_it_is_gone_for_g
     core_known(desk, 2, 9)
     assert set(desk.machine.publish(desk.now, [publication("g", qos=1)], 7).tokens) == {1}
     desk.step(LinkDown(1, is_removed))
-    # When 1 no longer counts as the core (R9), the way to the other one takes it.
+    # When 1 no longer counts as the core (R9), the route to the other one takes it.
     (sent,) = effects_of(SendRuns, desk.wait(A + 0.5, talking=[2]))
     assert sent.neighbour == 2
     done = desk.machine.acknowledged(desk.now, 2, [sent.token])

@@ -137,7 +137,7 @@ def test_ids_that_are_all_fresh_are_kept_although_they_are_too_many() -> None:
     assert window is not None
     for chunk in range(5):
         window.record(20.0, chunk * CHUNK, 1, G)
-    seen.forget(20.0)  # what came this very moment is never forgotten
+    seen.forget(20.0)  # what came at this very moment is never forgotten
     assert next(window.pieces(0, 1))[2] == G
 
 

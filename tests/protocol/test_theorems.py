@@ -1,4 +1,4 @@
-"""The two theorems of the 2020 paper as properties of small random overlays, and what a quiet round costs."""
+"""The two theorems of the 2020 paper as properties of small random overlays, and the cost of a quiet round."""
 
 import pytest
 from hypothesis import example, given, settings
@@ -28,7 +28,8 @@ def test_theorem_1_a_cores_announcements_of_a_round_are_at_most_two_a_link(
 ) -> None:
     size, links = overlay
     net = Network(size, links, latency_s=latency_s)
-    net.run(4.5 + size)  # a refresh travels a hop a round: before, the last in a line says the first number again
+    # a refresh travels one hop per round: before, the last in a line announces the first number again
+    net.run(4.5 + size)
     begin = net.now
     net.run(5.0)
     said = [
@@ -38,7 +39,7 @@ def test_theorem_1_a_cores_announcements_of_a_round_are_at_most_two_a_link(
         for announcement in sent.control.announcements
     ]
     assert {core for core, *_ in said} == {0}
-    assert len(said) == len(set(said))  # no number twice on a link and direction
+    assert len(said) == len(set(said))  # no number twice per link and direction
     assert len(said) <= 5 * 2 * len(links)
 
 
@@ -122,7 +123,7 @@ TWELVE = sorted({(min(i, j), max(i, j)) for i in range(12) for j in ((i + 1) % 1
 
 
 def twelve_with(groups: int) -> Network:
-    """Each group has a subscriber at one broker and a second one at another."""
+    """Return twelve brokers. Each group has a subscriber at one broker and a second one at another."""
     interest = {
         broker: [f"plant/{number}/#" for number in range(groups) if broker in (number % 12, number * 7 % 11)]
         for broker in range(12)

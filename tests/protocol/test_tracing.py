@@ -1,4 +1,4 @@
-"""Probes: they take the decisions that publications take, and say why they end."""
+"""Probes take the decisions that publications take, and say why they end."""
 
 from collections import Counter
 from random import Random
@@ -24,7 +24,7 @@ Edge = tuple[int, int, tuple[str, ...]]
 
 
 class Walk:
-    """A probe through all federators of a network, with no time between its hops: the meshes stand still."""
+    """A probe through all federators of a network, with no time between its hops, so that the meshes stand still."""
 
     def __init__(self, net: Network, broker: int, topic: str) -> None:
         self.edges: Counter[Edge] = Counter()
@@ -60,13 +60,13 @@ def test_a_probe_goes_the_ways_of_a_publication_and_is_delivered_where_it_would_
     for _ in range(6):
         net.subscribe(random.randrange(size), random.choice(FILTERS))
     net.run(6.0)
-    if is_disturbed:  # absent members, lost ways, groups that some have not heard of yet
+    if is_disturbed:  # absent members, lost routes, groups that some federators have not heard of yet
         net.cut(*random.choice(links))
         net.subscribe(random.randrange(size), "c/#")
         net.run(random.choice([0.0, 0.015, 3.0]))
     for topic in TOPICS:
         broker = random.randrange(size)
-        # Latency 0: the publication, too, meets federators that do not change meanwhile.
+        # Latency 0, so that the publication, too, meets federators that do not change meanwhile.
         net.latency_s = 0.0
         walk = Walk(net, broker, topic)
         sent, delivered = len(net.sent), len(net.deliveries)
@@ -83,7 +83,7 @@ def test_a_probe_goes_the_ways_of_a_publication_and_is_delivered_where_it_would_
 
 
 def desk_with_core(**settings_: Any) -> Desk:
-    """Federator 5 between 1, through which core 8 of `g` is reached, and 2."""
+    """Return federator 5 between 1, through which core 8 of `g` is reached, and 2."""
     desk = Desk(**settings_)
     desk.say(
         1,

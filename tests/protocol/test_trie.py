@@ -36,7 +36,7 @@ def naive(index: FilterIndex, topic: str) -> tuple[str, ...]:
 
 
 def count_nodes(index: FilterIndex) -> int:
-    """Counts the nodes below the root and checks that each is one where filters part."""
+    """Count the nodes below the root and check that each is one where filters diverge."""
     count = 0
     open_ = [way for way in index._root.values() if isinstance(way, dict)]
     while open_:
@@ -131,7 +131,7 @@ def test_two_hundred_levels_neither_recurse_nor_cost_a_node_each() -> None:
     ("filters_", "leaving"),
     [
         (["+/a", "+/b"], "+/a"),  # a lone filter takes the node's place
-        (["+/a/b/c", "+/a/b/d", "+/a/b/e"], "+/a/b/e"),  # filters part here still, below the same label
+        (["+/a/b/c", "+/a/b/d", "+/a/b/e"], "+/a/b/e"),  # filters diverge here still, below the same label
         (["+/a/b/c/d", "+/a/b/c/e", "+/a/x"], "+/a/x"),  # two labels and the level between them become one
         (["+/a", "+/a/b", "+/a/c"], "+/a"),  # the one that ended here leaves
         (["+//a", "+//b", "+/"], "+/"),  # a label of one empty level
