@@ -68,7 +68,7 @@ class Scene:
         return int(psutil.Process(self.federator.process.pid).memory_info().rss)
 
     def _sessions(self) -> int:
-        return self.brokers[0].log.count(" as hanse-federator-0 (")
+        return self.brokers[0].log.count(" as hanse-federator-0-")
 
     @property
     def crossed(self) -> list[str]:

@@ -76,6 +76,7 @@ class Scene:
             on_frames=nothing,
             on_taken=nothing,
             on_double=nothing,
+            client_id_at=lambda neighbour: f"hanse-federator-1-at-{neighbour}",
         )
         self.effects = Effects(
             links=self.links,

@@ -25,6 +25,7 @@ def links_of(
         on_frames=lambda *_: None,
         on_taken=lambda *_: None,
         on_double=lambda *_: None,
+        client_id_at=lambda neighbour: f"hanse-federator-1-at-{neighbour}",
     )
 
 
@@ -87,6 +88,7 @@ def test_two_federators_link_where_one_listens_and_the_other_dials() -> None:
             on_frames=lambda *_: None,
             on_taken=lambda *_: None,
             on_double=lambda *_: None,
+            client_id_at=lambda neighbour: f"hanse-federator-1-at-{neighbour}",
         )
         await link_up(other, dialling, lambda _: None)
         async with asyncio.timeout(10):

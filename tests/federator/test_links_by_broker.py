@@ -64,6 +64,7 @@ class Federator:
             on_down=self.down.append,
             on_frames=self._take,
             on_taken=self._note_taken,
+            client_id_at=lambda other: f"hanse-{identity}-at-{other}",
         )
         settings = ClientSettings("mqtt://127.0.0.1", f"hanse-{identity}-at-{neighbour}")
         self.neighbour = self.book._neighbours[neighbour] = _Neighbour(self.book, neighbour, settings)

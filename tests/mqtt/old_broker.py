@@ -18,7 +18,7 @@ class Habits:
         qos_max: granted at most.
         copies: whether a publication comes once for each subscription.
         dots: what becomes of a dot in a topic.
-        refused: filters that are refused, whatever they are.
+        refused: last levels of filters that are refused.
         code: what CONNACK says to 3.1.1.
     """
 
@@ -131,7 +131,7 @@ class OldConnection(asyncio.Protocol):
                 qos = min(body[stop], self.broker.habits.qos_max)
                 at += 1
                 is_dotted = "." in wanted and self.broker.habits.dots == "refused"
-                if is_dotted or wanted in self.broker.habits.refused:
+                if is_dotted or wanted.rsplit("/", 1)[-1] in self.broker.habits.refused:
                     codes += b"\x80"
                 else:
                     held[wanted] = qos

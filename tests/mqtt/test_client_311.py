@@ -70,6 +70,7 @@ class Scene:
             "keep_alive_s": 0,
             "session_expiry_s": 60,
             "probe_topic": "probe",
+            "probe_client_id": "ours-probe",
             "backoff": BackoffSettings(first_s=1e-9, max_s=1e-9),
         }
         self.client = Client(
@@ -110,8 +111,8 @@ async def start(scene: Scene) -> None:
         (Habits(to_five="close"), Traits(4, 2, False, False, "")),
         (Habits(qos_max=1, dots="slashes"), Traits(4, 1, False, False, ".*")),
         (Habits(qos_max=1, copies=True, dots="refused"), Traits(4, 1, False, True, ".*")),
-        (Habits(refused=("probe/ours/a b",)), Traits(4, 2, False, False, " ")),
-        (Habits(refused=("probe/ours/#",)), UNKNOWN),
+        (Habits(refused=("a b",)), Traits(4, 2, False, False, " ")),
+        (Habits(refused=("#",)), UNKNOWN),
         (Habits(qos_max=0), Traits(4, 0, False, False, "")),
     ],
 )

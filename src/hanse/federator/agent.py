@@ -14,6 +14,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hanse.errors import HanseError, LocalError, RemoteError
 from hanse.federator.accounting import Accounting
@@ -43,9 +44,10 @@ from hanse.federator.pages import Pages
 from hanse.federator.private import PrivateGroup
 from hanse.federator.reporter import FederatorReporter
 from hanse.federator.retained import RetainedFetcher
+from hanse.federator.sessions import Sessions
 from hanse.federator.settings import FederatorSettings
 from hanse.federator.sources import InterestSources
-from hanse.federator.store import StateDirectory, save_again
+from hanse.federator.store import NO_EPOCH, StateDirectory, save_again
 from hanse.federator.tracing import Tracing
 from hanse.federator.turns import Turns
 from hanse.federator.wanted import Wanted
@@ -104,7 +106,8 @@ class Agent:
         self._armed_at = 0.0
         self._tasks: list[asyncio.Task[None]] = []
 
-        session = client_settings(settings, identity)
+        self.sessions = Sessions(state.path, settings.client_id, identity, is_upgraded=state.read_epoch() != NO_EPOCH)
+        session = client_settings(settings, self.sessions)
         self.host = HostSession(
             session,
             on_publications=self._on_host_publications,
@@ -117,6 +120,7 @@ class Agent:
             on_forgotten=lambda: batches.forget(),  # noqa: PLW0108 - they are made after the session, too
             # Under other names than its group's a publication may meet any subscription.
             lane=settings.lane() if self._crossing.is_trivial else None,
+            lane_id=self.sessions.of("lane"),
         )
         self._wanted = Wanted(
             self.host,
@@ -149,13 +153,14 @@ class Agent:
             on_frames=self._on_link_frames,
             on_taken=self._on_taken,
             on_double=self._on_double,
+            client_id_at=lambda neighbour: self.sessions.of(f"at-{neighbour}"),
         )
         self._turns = Turns(self.links.has_unread, self._on_link_frames)
         own = private_group(identity)
         private = PrivateGroup(lambda: self._step(events.Subscribed(own)), lambda: self._step(events.Unsubscribed(own)))
         self.retained = RetainedFetcher(
             identity,
-            session,
+            replace(session, client_id=self.sessions.of("retained")),
             crossing=self._crossing,
             publish=self._publish_to,
             is_known=self.machine.is_known,

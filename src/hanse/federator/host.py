@@ -24,8 +24,8 @@ from hanse.federator.lane import Groups, Lane
 from hanse.federator.obligations import DeliveryBook, Obligation
 from hanse.federator.older_host import OlderHost
 from hanse.federator.ring import DeliveredRing
+from hanse.federator.sessions import Sessions
 from hanse.federator.settings import FederatorSettings
-from hanse.federator.sources import CLIENT_PREFIX
 from hanse.mqtt.client import Client, ClientHandler, ClientSettings
 from hanse.mqtt.publication import Publication, encode
 from hanse.mqtt.subscriptions import Subscription
@@ -41,11 +41,11 @@ _SELF_PROBE_TOPIC = "hanse/probe/self"
 _SESSION_EXPIRY_S = 3600
 
 
-def client_settings(settings: FederatorSettings, identity: int) -> ClientSettings:
+def client_settings(settings: FederatorSettings, sessions: Sessions) -> ClientSettings:
     """Of the session: it outlives the process, for so long."""
     return ClientSettings(
         settings.broker,
-        f"{CLIENT_PREFIX}{identity}",
+        sessions.host_id,
         username=settings.username,
         password=settings.password,
         tls=settings.host_tls(),
@@ -54,6 +54,7 @@ def client_settings(settings: FederatorSettings, identity: int) -> ClientSetting
         session_expiry_s=_SESSION_EXPIRY_S,
         version=settings.mqtt_version(),
         probe_topic=_HOST_PROBE_TOPIC,
+        probe_client_id=sessions.of("probe"),
     )
 
 
@@ -73,6 +74,7 @@ class HostSession(ClientHandler):
         counters: Counter[str] | None = None,
         on_forgotten: Callable[[], None] | None = None,
         lane: Address | None = None,
+        lane_id: str = "",
     ) -> None:
         # A broker that sends us its log must not be told a limit: see `hanse.mqtt.skipping`.
         self.client = Client(replace(settings, tells_packet_max=False), self)
@@ -101,6 +103,7 @@ class HostSession(ClientHandler):
         self._older: OlderHost | None = None
         self._left_at: float | None = None
         self._lane_address = lane
+        self._lane_id = lane_id
         self._lane: Lane | None = None
         # Whether the session holds no subscription but those of this process.
         self._knows_session = False
@@ -314,10 +317,9 @@ class HostSession(ClientHandler):
         self._tell_state(True, None)
 
     def _make_lane(self, address: Address) -> Lane:
-        settings = self.client.settings
         return Lane(
             address,
-            connect_packet(f"{settings.client_id}-lane", *self.client.login),
+            connect_packet(self._lane_id, *self.client.login),
             publish=lambda body, count: self.deliver(body, 0, count, None),
             fence=lambda passed: self._probe("lane", passed),
             held=lambda: self._covering.held,

@@ -37,6 +37,7 @@ def make_links(
     on_frames: Callable[[int, list[Frame]], None],
     on_taken: Callable[[int, list[int]], None],
     on_double: Callable[[int, str], None],
+    client_id_at: Callable[[int], str],
 ) -> Links:
     """The links, none of them up yet.
 
@@ -50,6 +51,7 @@ def make_links(
         on_frames: given what a neighbour sent.
         on_taken: told which frames it has acknowledged.
         on_double: told of an id that two processes use, and what the refused one is told.
+        client_id_at: the client id of the session at a neighbour's broker.
     """
 
     def may_link(other: int, properties: Mapping[str, str]) -> str | None:
@@ -63,7 +65,14 @@ def make_links(
 
     if settings.link == "broker":
         return BrokerLinkBook(
-            identity, client_settings, epoch=epoch, on_up=up, on_down=down, on_frames=on_frames, on_taken=on_taken
+            identity,
+            client_settings,
+            epoch=epoch,
+            on_up=up,
+            on_down=down,
+            on_frames=on_frames,
+            on_taken=on_taken,
+            client_id_at=client_id_at,
         )
     return LinkBook(
         identity,

@@ -68,8 +68,10 @@ class BrokerLinkBook:
         on_down: Callable[[int], None],
         on_frames: Callable[[int, list[Frame]], None],
         on_taken: Callable[[int, list[int]], None],
+        client_id_at: Callable[[int], str],
     ) -> None:
         self._identity = identity
+        self._client_id_at = client_id_at
         self._client_settings = client_settings
         self._epoch = epoch
         self._first_epoch = epoch()
@@ -92,9 +94,14 @@ class BrokerLinkBook:
 
     async def add(self, identity: int, url: str) -> None:
         """Link to a neighbour by way of its broker."""
-        name = f"{self._client_settings.client_id}-at-{identity}"
         # The socket is the own host's.
-        settings = replace(self._client_settings, url=url, socket_path=None, client_id=name)
+        settings = replace(
+            self._client_settings,
+            url=url,
+            socket_path=None,
+            client_id=self._client_id_at(identity),
+            probe_client_id=None,
+        )
         neighbour = self._neighbours[identity] = _Neighbour(self, identity, settings)
         await neighbour.client.start()
 

@@ -109,7 +109,7 @@ class RetainedFetcher:
         counters: Counter[str],
     ) -> None:
         self._identity = identity
-        self._client_settings = replace(client_settings, client_id=f"{client_settings.client_id}-retained")
+        self._client_settings = client_settings
         self._crossing = crossing
         self._publish = publish
         self._is_known = is_known

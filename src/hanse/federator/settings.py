@@ -27,6 +27,7 @@ from hanse.interest.fetch import ListAddress, parse_list_url
 from hanse.interest.listing import LISTINGS, Listing, by_paths
 from hanse.mqtt import urls
 from hanse.mqtt.client import Version
+from hanse.mqtt.client_ids import RANDOM, check_pattern
 from hanse.mqtt.limits import SOCKET_PATH_BYTES_MAX
 from hanse.mqtt.tls import TlsSettings
 from hanse.mqtt.urls import Address
@@ -51,6 +52,7 @@ _FILTERS_MAX = 1_000
 _MANAGERS_MAX = 8
 _EVERY_INTERFACE = frozenset({"0.0.0.0", "::"})  # noqa: S104 - not listened on: compared with
 _TOKEN_LENGTH_MAX = 200
+CLIENT_ID_PATTERN = "hanse-federator-{id}-{random}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +255,12 @@ class FederatorSettings:
     username: str | None = setting(None, "User name at the host broker.")
     password: str | None = setting(
         None, "Its password; better given by the variable, a flag is seen by all of this machine.", is_secret=True
+    )
+    client_id: str = setting(
+        CLIENT_ID_PATTERN,
+        "Client ids of the sessions at brokers, for brokers whose ACLs name them: {id} is the federator's id, {random} "
+        "128 random bits. Without {random} anyone who may connect can take the session over.",
+        check=_by(check_pattern),
     )
     broker_version: str = setting(
         "auto",
@@ -535,6 +543,11 @@ class FederatorSettings:
             )
         if self.insecure:
             said.append("insecure is set: links may go beyond this machine in the clear, and anyone may link.")
+        if RANDOM not in self.client_id:
+            said.append(
+                f"client_id is {self.client_id}, without {RANDOM}: a client that the broker lets in under this id "
+                "takes the session over with all that waits there. Let the broker bind the id to the federator's login."
+            )
         broker = self.broker_address()
         if broker.password is not None and not broker.is_tls and not is_loopback(broker.host):
             said.append(f"The password for the host broker {broker} goes over the network in the clear; use mqtts://.")

@@ -14,13 +14,11 @@ from hanse.interest import (
     StaticAdapter,
 )
 from hanse.interest.fetch import ListAddress
+from hanse.mqtt.client_ids import prefix_of
 from hanse.mqtt.publication import Publication, payload_of
 from hanse.protocol.topics import matches
 
 HostAdapter = MosquittoLogAdapter | BeaconAdapter | AnnounceAdapter | EmqxAdapter
-
-# What every client id of a federator begins with.
-CLIENT_PREFIX = "hanse-federator-"
 
 
 class InterestSources:
@@ -31,23 +29,24 @@ class InterestSources:
         self._static: list[StaticAdapter] = []
         self.files: list[tuple[MosquittoFileAdapter, Path]] = []
         self.polls: list[tuple[PollAdapter, ListAddress]] = []
+        own = prefix_of(settings.client_id)
         for choice in settings.adapters():
             match choice.kind:
                 case "mosquitto-log":
-                    self._host.append(MosquittoLogAdapter(CLIENT_PREFIX))
+                    self._host.append(MosquittoLogAdapter(own))
                 case "beacon":
                     self._host.append(BeaconAdapter(settings.beacon_interval_s, settings.expiry_factor))
                 case "announce":
                     self._host.append(AnnounceAdapter())
                 case "emqx":
-                    self._host.append(EmqxAdapter(CLIENT_PREFIX))
+                    self._host.append(EmqxAdapter(own))
                 case "poll":
-                    self.polls.append((PollAdapter(settings.poll_listing(), CLIENT_PREFIX), settings.poll_address()))
+                    self.polls.append((PollAdapter(settings.poll_listing(), own), settings.poll_address()))
                 case "static":
                     self._static.append(StaticAdapter(settings.static_filter))
                 case "mosquitto-file":
                     assert choice.path is not None, "the settings give a file adapter its path"
-                    self.files.append((MosquittoFileAdapter(CLIENT_PREFIX), choice.path))
+                    self.files.append((MosquittoFileAdapter(own), choice.path))
 
     def topics(self) -> list[str]:
         """What the host session has to hear."""

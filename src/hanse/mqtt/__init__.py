@@ -18,6 +18,7 @@ The layers, each one file:
     keepalive     when to ping, when to give a peer up
     connection    a transport: joined writes, keep-alive, an orderly end
     v311          MQTT 3.1.1 on the wire for a session that is MQTT 5 inside; survey: what such a broker can do
+    client_ids    client ids that nobody can guess, and the record of them on disk
     client        one session at a broker, over all its reconnects (with backoff, tls, urls)
     listener      the server side up to CONNACK; server: what follows, for a gateway
     link          frames between two federators; endpoints: who dials, who listens

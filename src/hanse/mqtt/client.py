@@ -16,6 +16,7 @@ Rules:
 import asyncio
 import contextlib
 import random
+import secrets
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -102,6 +103,7 @@ class ClientSettings:
             as the broker likes, and `delay_s` of a will is nothing there.
         probe_topic: below which a 3.1.1 broker may be asked what it can do; without one, or for a session that does
             not last, the worse is assumed.
+        probe_client_id: the client id of the short session that asks; by default one of its own that nobody knows.
     """
 
     url: str
@@ -126,6 +128,7 @@ class ClientSettings:
     user_properties: tuple[tuple[str, str], ...] = ()
     version: Version = 5
     probe_topic: str | None = None
+    probe_client_id: str | None = None
 
 
 class ClientHandler:
@@ -463,8 +466,10 @@ class Client:
         settings = self.settings
         if settings.session_expiry_s and not self._is_surveyed:
             if settings.probe_topic is not None:
-                name = f"{settings.client_id}-probe"
-                self.traits = await self._survey(name, f"{settings.probe_topic}/{settings.client_id}")
+                # Anyone may subscribe to this topic, so it must not name the session.
+                token = secrets.token_hex(16)
+                name = settings.probe_client_id or f"hanse-probe-{token}"
+                self.traits = await self._survey(name, f"{settings.probe_topic}/{token}")
             if self._is_clean:
                 await self._survey(settings.client_id, None)
             self._is_surveyed = True

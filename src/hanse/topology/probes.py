@@ -73,6 +73,8 @@ class MqttProber:
         ca_file: Path | None = None,
     ) -> None:
         self._manager = manager
+        # Known ids would let anyone end the manager's connections. They hold nothing: each process makes new ones.
+        self._random = secrets.token_hex(16)
         self._on_lost = on_lost
         self._username = username or None
         self._password = password or None
@@ -139,7 +141,7 @@ class MqttProber:
         return ClientSettings(
             url=target.key,
             # Rule 1.
-            client_id=f"hanse-manager-{self._manager}-{target.id}",
+            client_id=f"hanse-manager-{self._manager}-{target.id}-{self._random}",
             username=self._username,
             password=self._password,
             tls=TlsSettings(ca_file=self._ca_file) if is_tls else None,
