@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -526,5 +527,40 @@ def test_wanted_groups_that_cannot_be_written_are_counted(tmp_path: Path) -> Non
         disk.custodian.write_wanted(["b"])
         assert disk.counters["wanted_not_written"] == 1
         assert disk.custodian.read_wanted() == ["a"]
+
+    on_disk(tmp_path, steps)
+
+
+def test_one_commit_runs_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_end = threading.Event()
+    running: list[int] = []
+    commit = Outbox.commit
+
+    def slow(outbox: Outbox) -> None:
+        running.append(1)
+        assert may_end.wait(DEADLINE_S)
+        commit(outbox)
+
+    monkeypatch.setattr(Outbox, "commit", slow)
+
+    async def steps(disk: Disk) -> None:
+        disk.store(0, run_of(0, b"one"))
+        disk.store(1, run_of(1, b"two"))
+        await eventually(lambda: running)
+        await turns()
+        assert len(running) == 1
+        may_end.set()
+        assert await disk.told(2) == [Stored(NEIGHBOUR, 1), Stored(NEIGHBOUR, 2)]
+
+    on_disk(tmp_path, steps)
+
+
+def test_stop_closes_the_outbox(tmp_path: Path) -> None:
+    async def steps(disk: Disk) -> None:
+        disk.store(0, run_of(0, b"one"))
+        await disk.told()
+        disk.custodian.stop()
+        with pytest.raises(LocalError, match="closed"):
+            disk.custodian.outbox.append(NEIGHBOUR, [b"late"])
 
     on_disk(tmp_path, steps)

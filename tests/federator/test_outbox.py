@@ -905,3 +905,16 @@ class OutboxAgainstModel(RuleBasedStateMachine):
 
 OutboxAgainstModel.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 TestOutboxAgainstModel = OutboxAgainstModel.TestCase
+
+
+def test_a_read_beyond_its_limit_in_bytes_takes_nothing_more(tmp_path: Path) -> None:
+    outbox = make(tmp_path, segment_bytes=100)
+    first = outbox.append(1, [b"four", b"1", b""])
+    assert outbox.read(1, first, 16, 2) == [(first, b"four")]  # one at least, and then no other that has a byte
+    assert outbox.read(1, first, 16, 4) == [(first, b"four")]
+    outbox.append(2, [b"x" * 60])
+    outbox.commit()
+    outbox.append(2, [b""])
+    outbox.commit()
+    outbox.append(2, [b"", b"y"])
+    assert [position for position, _ in outbox.read(2, 0, 16, 60)] == [0, 1, 2]

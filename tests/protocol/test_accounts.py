@@ -216,6 +216,19 @@ def test_the_table_is_bounded_and_links_stay_exact_while_groups_are_kept_togethe
     assert HOST != PIECE
 
 
+def test_accounts_that_are_kept_together_still_tell_what_waits_from_what_went(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accounts, "ACCOUNTS_MAX", 2)
+    book = Accounts()
+    book.use(Way(1, B, ((2, B),), False, ()), run(groups=B))
+    book.use(Way(1, A, ((2, A),), False, A), run())
+    rows = {(row.measure, row.groups): row.publications for row in book.rows()}
+    assert rows["parked", OTHER_GROUPS] == 1
+    book = Accounts()
+    book.use(Way(1, B, ((2, B),), False, ()), run(groups=B))
+    book.use(Way(1, A, ((2, A),), False, ()), run())
+    assert "parked" not in {row.measure for row in book.rows()}
+
+
 # --- the balance ------------------------------------------------------------------------------------------------------
 
 

@@ -79,6 +79,7 @@ def test_an_offset_beyond_the_snapshot_gives_nothing_more() -> None:
 
 def test_a_fetch_is_whole_when_all_parts_of_one_snapshot_have_come() -> None:
     fetch = Fetch(neighbour=1, epoch=0, asked_at=0.0)
+    assert fetch.version == -1  # on the wire: no snapshot is named yet
     a, b = ClaimChange("a", 1), ClaimChange("b", 1)
     assert not fetch.accept(ClaimPart(9, 2, 5, 1, 2, (b,)))  # the first part has not come
     assert not fetch.accept(ClaimPart(9, 2, 5, 0, 2, (a,)))

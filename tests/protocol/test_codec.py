@@ -617,3 +617,18 @@ def test_frames_of_many_streams_in_turn_are_read_as_if_each_came_alone(
             assert codec.decode_data(codec.encode_data([run])) == [run]
     sizes = {name: len(getattr(codec, name)) for name in caches}
     assert all(0 < size <= remembered for size in sizes.values()), sizes
+
+
+def test_a_run_may_follow_one_of_federator_0() -> None:
+    pair = [USUAL._replace(origin=0, first=1), USUAL._replace(origin=0, first=2)]
+    assert codec.decode_data(codec.encode_data(pair)) == pair
+
+
+@pytest.mark.parametrize("size", [1, 200, 20_000, 3_000_000])
+def test_a_usual_frame_is_read_by_the_short_way_whatever_its_size(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = USUAL._replace(body=packet("t", b"x" * size))
+    first = codec.encode_data([run])
+    assert codec.decode_data(first) == [run]
+    monkeypatch.setattr(codec, "_decode_any", None)
+    again = run._replace(first=run.first + 1)
+    assert codec.decode_data(codec.encode_data([again])) == [again]

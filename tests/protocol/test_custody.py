@@ -523,3 +523,29 @@ def test_records_know_where_they_came_from_in_this_process() -> None:
     assert books.custody.take_sources([2, 4], 5) == [FAR, FAR]
     assert books.custody._fetched_from == []
     assert books.custody.take_sources([1], 2) == [NOBODY]
+
+
+def test_the_backlog_of_a_way_is_what_is_under_way_and_what_waits() -> None:
+    books = Books(window_bytes=1)
+    custody = books.custody
+    assert custody.backlog_of(99) == 0
+    books.give(0)
+    books.give(1)
+    assert custody.backlog_of(NEAR) == 2
+    custody.close_way(NEAR)
+    custody.restore({NEAR: (10, 13)})
+    assert custody.backlog_of(NEAR) == 3
+    books.effects()
+    custody.open_way(books.now, NEAR)
+    assert Fetch(NEAR, 10, 13) in books.effects()
+    books.fetched(NEAR, 10, 11, 12, end=13)
+    assert len(custody._ways[NEAR].front) == 2
+    assert custody.backlog_of(NEAR) == 3
+
+
+def test_an_outbox_in_which_nothing_waits_to_be_matched_asks_for_nothing() -> None:
+    books = Books()
+    books.custody.restore({BLOCKED: (7, 7)})
+    assert not books.has_blocked()
+    books.custody.fetch_unsorted()
+    assert books.effects() == []

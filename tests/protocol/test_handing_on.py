@@ -366,3 +366,98 @@ def test_a_mesh_under_a_core_that_gave_the_group_up_is_forgotten_when_its_time_i
     desk.wait(15.0, talking=(LEFT, RIGHT))
     assert desk.machine._mesh._fading == {}
     assert desk.machine.mesh_neighbours("g") == ()
+
+
+def test_nobody_is_told_of_a_batch_of_qos_0_for_which_nobody_waits() -> None:
+    machine = outsider("g").machine
+    assert machine.publish(0.0, [publication("g", b"0", 0)]).tokens == {}
+    assert machine.publish(0.0, [publication("g", b"1", 1)]).tokens.keys() == {LEFT}
+    assert machine.publish(0.0, [publication("g", b"2", 1), publication("g", b"3", 0)]).tokens.keys() == {LEFT}
+    assert machine.in_custody == 2
+
+
+def test_what_came_back_is_accounted_for_when_it_ends_here() -> None:
+    desk = outsider("g")
+    machine = desk.machine
+    returned = run_of(0)._replace(is_returned=True)
+    machine.forward(0.0, RIGHT, [returned._replace(hops=200)], 1)
+    machine.forward(0.0, RIGHT, [returned._replace(qos=0)], 2)
+    dropped = {row.measure: row.publications for row in machine.accounts.rows() if row.measure.startswith("dropped:")}
+    assert dropped == {"dropped:hops": 1, "dropped:malformed": 1}
+    assert machine.in_custody == 0
+
+
+def test_what_came_back_is_retained_for_neighbours_that_missed_it() -> None:
+    desk = outsider("g", behind=(LEFT, RIGHT))
+    assert desk.machine.retained_bytes == 0
+    desk.machine.forward(0.0, RIGHT, [run_of(0)._replace(is_returned=True)], 1)
+    assert desk.machine.retained_bytes > 0
+
+
+def test_two_groups_that_came_back_are_delivered_if_one_is_of_interest_here() -> None:
+    desk = outsider("g", "+", behind=(LEFT, RIGHT))
+    desk.step(Subscribed("+"))
+    effects = desk.machine.forward(0.0, RIGHT, [run_of(0, "g", "g", "+")._replace(is_returned=True)], 1).effects
+    assert len(of_kind(list(effects), Deliver)) == 1
+
+
+def test_what_waited_to_be_matched_is_not_delivered_again() -> None:
+    desk = Desk(US, (LEFT, RIGHT))
+    desk.machine.forward(0.0, LEFT, [run_of(0, "t/x", "unheard/of")], 1)
+    desk.step(Subscribed("t/+"))
+    effects = tell_core(desk, LEFT, "t/+")
+    assert len(of_kind(effects, Deliver)) == 1
+    routed = desk.machine.forward(desk.now, RIGHT, [run_of(0, "t/x", "late/#")], 2)
+    assert routed.deliveries == []
+    routed = desk.machine.forward(desk.now, RIGHT, [run_of(0, "t/x", "t/+", "late/#")], 3)
+    assert routed.deliveries == []
+
+
+def test_of_a_run_that_came_back_only_what_is_too_old_is_refused() -> None:
+    desk = outsider("g", behind=(LEFT, RIGHT), seen_s=0.5)
+    desk.machine.forward(0.0, RIGHT, [run_of(0)], 1)
+    desk.wait(2.1, talking=(LEFT, RIGHT))
+    both = run_of(0)._replace(length=2, body=run_of(0).body + run_of(1).body, is_returned=True)
+    effects = desk.machine.forward(desk.now, RIGHT, [both], 2).effects
+    assert [run.first for effect in effects if isinstance(effect, SendRuns) for run in effect.runs] == [1]
+    assert desk.machine.counters["refused_old"] == 1
+
+
+def test_a_run_that_came_round_goes_on_by_a_way_that_is_new() -> None:
+    desk = Desk(US, (LEFT, RIGHT, 77))
+    tell_core(desk, LEFT, "g")
+    for peer in (RIGHT, 77):
+        desk.say(peer)
+    assert desk.machine.forward(0.0, RIGHT, [run_of(0)], 1).frames.keys() == {LEFT}
+    tell_core(desk, 77, "g")  # as near as the other parent
+    assert desk.machine.parents_of(CORE) == (LEFT, 77)
+    assert 77 in desk.machine.forward(0.0, RIGHT, [run_of(0)], 2).frames
+    assert desk.machine.forward(0.0, RIGHT, [run_of(0)], 3).frames == {}
+
+
+def test_a_run_that_came_from_the_neighbour_that_takes_it_over_says_that_it_returns() -> None:
+    for giver, is_returned in ((RIGHT, True), (77, False)):
+        desk = Desk(US, (LEFT, RIGHT, 77))
+        tell_core(desk, LEFT, "g")
+        desk.say(RIGHT)
+        desk.say(77)
+        desk.machine.forward(0.0, 77, [run_of(0)], 1)  # on its way to the core
+        if giver == RIGHT:
+            desk.machine.forward(0.0, RIGHT, [run_of(0)], 2)  # a duplicate: RIGHT has it, too
+        tell_core(desk, RIGHT, "g")
+        effects = desk.step(LinkDown(LEFT))
+        (sent,) = [effect for effect in effects if isinstance(effect, SendRuns)]
+        assert (sent.neighbour, sent.runs[0].is_returned) == (RIGHT, is_returned)
+
+
+def test_a_run_in_two_parts_of_a_frame_is_matched_once_for_the_groups_of_both() -> None:
+    desk = outsider("g", "+")
+    # Each part names an unknown group as well, so both are matched anew; what the other part names is left to it.
+    frame = [run_of(0, "g", "g", "gone"), run_of(0, "g", "+", "gone"), run_of(5, "g", "g", "gone")]
+    routed = desk.machine.forward(0.0, RIGHT, frame, 1)
+    assert [(run.first, run.groups) for run in routed.frames[LEFT]] == [
+        (0, ("g",)),
+        (0, ("+",)),
+        (5, ("g",)),
+        (5, ("+",)),
+    ]

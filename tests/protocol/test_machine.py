@@ -2,7 +2,7 @@
 
 from tests.protocol.net import Desk, Network
 
-from hanse.protocol.effects import EMITTED, Send
+from hanse.protocol.effects import EMITTED, CloseLink, Send
 from hanse.protocol.events import LinkDown, Ranked, Subscribed, Tick, Unsubscribed
 from hanse.protocol.grouping import Grouping
 from hanse.protocol.messages import (
@@ -306,3 +306,127 @@ def test_the_way_to_a_core_that_restarted_is_chosen_anew_from_the_new_epochs_wor
     assert (desk.machine.parents_of(9), desk.machine.distance_to(9)) == ((2,), 6)
     desk.say(1, announcements=(Announcement(9, 2_000, 2, 1, 0),))
     assert (desk.machine.parents_of(9), desk.machine.distance_to(9)) == ((1,), 2)
+
+
+def test_a_neighbour_that_never_answers_a_claim_request_is_not_waited_for() -> None:
+    desk = Desk(peers=(1,))
+    desk.say(1)
+    behind(desk, 1, version=3)
+    desk.step(Subscribed("g"))
+    assert desk.machine.core_of("g") is None
+    desk.wait(2.1, talking=(1,))
+    assert desk.machine.core_of("g") == 5
+
+
+def test_a_new_neighbour_is_told_which_cores_claim_nothing_any_longer() -> None:
+    desk = Desk(peers=(1,))
+    desk.say(1, claim_deltas=(ClaimDelta(9, 1_000, 0, (ClaimChange("g", 1), ClaimChange("g", None))),))
+    desk.up(2)
+    desk.say(2)
+    assert [frame.claim_parts for frame in desk.frames[2] if frame.claim_parts] == [(ClaimPart(9, 1_000, 2, 0, 0, ()),)]
+
+
+def test_claims_are_told_once() -> None:
+    desk = Desk(peers=(1, 2))
+    desk.say(1)
+    desk.say(2)
+    desk.say(1, claim_deltas=(ClaimDelta(9, 1_000, 0, (ClaimChange("g", 1),)),))
+    assert not desk.machine._changes.claims
+    assert sum(len(frame.claim_deltas) for frame in desk.frames[2]) == 1
+
+
+def test_a_frame_per_group_never_says_that_it_is_full() -> None:
+    desk = Desk(peers=(1,), announcements="per_group")
+    desk.say(1)
+    desk.step(Subscribed("g"))
+    desk.wait(2.0, talking=(1,))
+    assert desk.frames[1]
+    assert not any(frame.is_full for frame in desk.frames[1])
+
+
+def test_a_group_that_was_claimed_is_no_longer_among_those_that_wait() -> None:
+    desk = Desk(peers=(1,))
+    desk.step(Subscribed("g"))  # the neighbour has not told its claims yet
+    assert desk.machine._election._unclaimed == {"g"}
+    desk.say(1)
+    assert desk.machine.core_of("g") == 5
+    assert not desk.machine._election._unclaimed
+
+
+def test_only_a_group_that_others_joined_is_left_to_others() -> None:
+    for has_joined, grouping in ((False, ""), (True, "left")):
+        desk = Desk(peers=(1,))
+        desk.say(1)
+        desk.step(Subscribed("g"))
+        if has_joined:
+            desk.say(1, memberships=SetDelta(1, 0, 0, (SetStep(True, 5, "g"),)))
+        desk.step(Unsubscribed("g"))
+        if has_joined:
+            assert desk.machine.core_of("g") == 5  # for the member, until an heir is found
+            desk.say(1, memberships=SetDelta(1, 1, 1, (SetStep(False, 5, "g"),)))
+        assert desk.machine.core_of("g") is None
+        (withdrawal,) = [
+            change
+            for frame in desk.frames[1]
+            for delta in frame.claim_deltas
+            for change in delta.changes
+            if change.group == "g" and change.rank is None
+        ]
+        assert withdrawal.grouping == grouping
+
+
+def test_a_membership_that_found_no_parent_is_placed_with_the_first_that_comes() -> None:
+    desk = Desk(peers=(1, 2))
+    desk.say(2)
+    desk.say(
+        1,
+        announcements=(Announcement(9, 1_000, 1, 1, 1),),
+        claim_deltas=(ClaimDelta(9, 1_000, 0, (ClaimChange("g", 1),)),),
+    )
+    desk.step(LinkDown(1, is_removed=True))
+    desk.say(2, memberships=SetDelta(1, 0, 0, (SetStep(True, 9, "g"),)))
+    desk.up(3)
+    desk.say(3, announcements=(Announcement(9, 1_000, 2, 1, 1),))
+    assert (9, "g") in desk.machine._neighbours[3].joining.keys
+
+
+def test_publications_without_an_edge_wait_while_the_mesh_has_a_core_elsewhere() -> None:
+    desk = Desk(peers=(1,))
+    desk.say(
+        1,
+        announcements=(Announcement(9, 1_000, 1, 1, 1),),
+        claim_deltas=(ClaimDelta(9, 1_000, 0, (ClaimChange("g", 1),)),),
+    )
+    desk.step(Subscribed("g"))
+    assert desk.machine._mesh.own_core("g") == 9
+    desk.step(LinkDown(1, is_removed=True))
+    assert desk.machine.hops("g") == ((), True)
+
+
+def test_one_neighbour_too_many_is_turned_away() -> None:
+    desk = Desk(peers=(1,), neighbours_max=1)
+    effects = desk.up(2)
+    assert [effect.neighbour for effect in effects if isinstance(effect, CloseLink)] == [2]
+    assert desk.machine.neighbours() == (1,)
+
+
+def test_a_membership_that_nobody_wants_any_longer_is_not_placed_with_a_parent_that_comes() -> None:
+    desk = Desk(peers=(1, 2))
+    desk.say(2)
+    desk.say(
+        1,
+        announcements=(Announcement(9, 1_000, 1, 1, 1),),
+        claim_deltas=(ClaimDelta(9, 1_000, 0, (ClaimChange("g", 1),)),),
+    )
+    desk.step(Subscribed("g"))
+    desk.step(LinkDown(1, is_removed=True))
+    desk.step(Unsubscribed("g"))
+    assert not desk.machine._mesh._joined_under.get(9)
+
+
+def test_an_epoch_that_was_raised_is_told_to_those_who_watch() -> None:
+    desk = Desk(peers=(1,))
+    desk.say(1, echo_epoch=5_000, echo_number=1)
+    assert desk.machine.epoch > 5_000
+    assert [emit.detail for emit in desk.emitted("epoch_raised")] == [str(desk.machine.epoch)]
+    assert desk.machine.counters["epochs_raised"] == 1

@@ -273,3 +273,8 @@ def test_a_long_topic_is_answered_and_not_kept() -> None:
 def test_a_cache_without_room_is_refused() -> None:
     with pytest.raises(LocalError, match="cache of 0 entries"):
         MatchCache(FilterIndex(), entries_max=0)
+
+
+def test_all_ways_to_the_end_of_a_topic_are_followed() -> None:
+    index = index_of("a/b/#", "a/b/+/x", "+/b/#", "+/b/+/x", "a/+/#", "a/+/+/x")
+    assert MatchCache(index).match("a/b") == ("+/b/#", "a/+/#", "a/b/#")
