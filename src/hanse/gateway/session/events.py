@@ -1,0 +1,117 @@
+"""Events of a session: what its driver must do, or may want to know. They are rare; data never makes one."""
+
+from typing import NamedTuple
+
+
+class Subscription(NamedTuple):
+    """One filter of a client.
+
+    `options` is the byte of SUBSCRIBE (QoS asked for, No Local, Retain As Published, Retain Handling); `qos` is the
+    granted one. `identifier` is 0 where the client gave none.
+    """
+
+    filter: bytes
+    qos: int
+    options: int
+    identifier: int
+
+
+class Accepted(NamedTuple):
+    """CONNACK with success has gone to the client. It comes once."""
+
+    session_present: bool
+
+
+class BrokerRefused(NamedTuple):
+    """The broker answered CONNECT with a refusal, or with less than the client was promised.
+
+    If it is final, the client has been told and `Close` follows. Otherwise close the connection to the broker, then
+    `attach` another one or `refuse`.
+    """
+
+    code: int
+    is_final: bool
+    text: str
+
+
+class MoveAsked(NamedTuple):
+    """The broker sent DISCONNECT 0x8B, 0x9C or 0x9D, which the client does not see: `detach`, then `attach` another."""
+
+    code: int
+
+
+class Close(NamedTuple):
+    """Write `to_client`, close the client's connection, then call `client_lost`. `reason` is a bounded label."""
+
+    code: int
+    reason: str
+
+
+class CloseBroker(NamedTuple):
+    """Write `to_broker`, then close the connection to the broker."""
+
+
+class Ended(NamedTuple):
+    """The session is over: close what is open and drop the object.
+
+    `will` says what became of the client's will: `none`, `published`, `broker` (left to the broker), `cancelled` or
+    `lost`.
+    """
+
+    will: str
+
+
+class ReadyToMove(NamedTuple):
+    """Nothing is outstanding any more, or `settle_s` has passed: `detach`, then `attach` another broker."""
+
+
+class ReplayWanted(NamedTuple):
+    """Ask the broker's federator for what it retains for these filters; answer with `replayed` and `replay_ended`.
+
+    `age_ms` is how far back the replay must reach.
+    """
+
+    filters: tuple[bytes, ...]
+    age_ms: int
+
+
+class Settled(NamedTuple):
+    """A move to another broker is complete."""
+
+    seconds: float
+    resent: int
+    replayed: int
+    removed: int
+
+
+class SubscriptionsWanted(NamedTuple):
+    """The broker resumed a session whose filters are not known here; answer with `known_subscriptions`."""
+
+
+class Subscribed(NamedTuple):
+    """The broker granted these filters. With `subscribe_barrier`, SUBACK waits for `barrier_passed(token)`."""
+
+    token: int
+    subscriptions: tuple[Subscription, ...]
+
+
+class Unsubscribed(NamedTuple):
+    """The broker removed these filters."""
+
+    filters: tuple[bytes, ...]
+
+
+Event = (
+    Accepted
+    | BrokerRefused
+    | MoveAsked
+    | Close
+    | CloseBroker
+    | Ended
+    | ReadyToMove
+    | ReplayWanted
+    | Settled
+    | SubscriptionsWanted
+    | Subscribed
+    | Unsubscribed
+)
