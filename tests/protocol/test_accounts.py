@@ -39,7 +39,7 @@ def counts(made: Desk) -> Counter[tuple[str, int, tuple[str, ...], int]]:
     return found
 
 
-def test_what_clients_publish_is_published_and_forwarded_to_each() -> None:
+def test_publications_of_clients_count_as_published_and_as_forwarded_to_each_neighbour() -> None:
     made = desk()
     made.machine.publish(0.0, [publication("a"), publication("a"), publication("b"), publication("x")])
     assert counts(made) == {
@@ -51,7 +51,7 @@ def test_what_clients_publish_is_published_and_forwarded_to_each() -> None:
     }
 
 
-def test_what_a_neighbour_sends_is_received_forwarded_and_twice_a_duplicate() -> None:
+def test_publications_of_a_neighbour_count_as_received_and_forwarded_and_the_second_time_as_duplicate() -> None:
     made = desk()
     made.machine.forward(0.0, 2, [run(0, 3)])
     made.machine.forward(0.0, 2, [run(2, 2)])  # one of them is new
@@ -62,7 +62,7 @@ def test_what_a_neighbour_sends_is_received_forwarded_and_twice_a_duplicate() ->
     }
 
 
-def test_telemetry_is_told_what_it_has_a_word_for_and_drops_whatever_their_reason() -> None:
+def test_telemetry_gets_the_measures_that_it_reports_and_all_drops_whatever_the_reason() -> None:
     made = desk()
     made.machine.forward(0.0, 2, [run(0, 3), run(hops=200)])
     assert {row.measure for row in made.machine.accounts.rows()} == {"received", "forwarded", "dropped:hops"}
@@ -70,7 +70,7 @@ def test_telemetry_is_told_what_it_has_a_word_for_and_drops_whatever_their_reaso
     assert made.machine.flows == {("forwarded", 8, A): [3, 3 * size], ("dropped:hops", 8, A): [1, size]}
 
 
-def test_accounts_go_on_when_the_meshes_change() -> None:
+def test_accounts_continue_when_the_meshes_change() -> None:
     made = desk()
     made.machine.forward(0.0, 2, [run(0, 3)])
     made.say(2, memberships=SetDelta(1, 1, 1, (SetStep(True, 9, "b"),)))
@@ -87,7 +87,7 @@ def test_accounts_go_on_when_the_meshes_change() -> None:
         (run(groups=("?",), topic="z")._replace(body=b"\x30\x04\x00\x02\xff\xfe"), "dropped:malformed"),
     ],
 )
-def test_what_is_refused_is_received_and_accounted_for(arriving: Run, measure: str) -> None:
+def test_refused_publications_count_as_received_and_as_dropped(arriving: Run, measure: str) -> None:
     made = desk()
     made.machine.forward(0.0, 2, [arriving])
     assert counts(made) == {
@@ -96,14 +96,14 @@ def test_what_is_refused_is_received_and_accounted_for(arriving: Run, measure: s
     }
 
 
-def test_an_id_too_old_to_know_is_accounted_for() -> None:
+def test_an_id_too_old_to_tell_counts_as_dropped() -> None:
     made = desk()
     made.machine.forward(0.0, 2, [run()._replace(epoch=910 - k) for k in range(EPOCHS_MAX + 1)])
     assert counts(made)["dropped:too_old", 8, A, -1] == 1
     assert counts(made)["received", 8, A, 2] == EPOCHS_MAX + 1
 
 
-def test_an_absent_member_is_accounted_for_and_what_is_parked_waits_then_goes_or_ends() -> None:
+def test_publications_for_an_absent_member_and_parked_ones_are_counted_until_they_go_or_expire() -> None:
     made = desk()
     made.step(LinkDown(2))
     made.machine.publish(0.0, [publication("a")])
@@ -123,7 +123,7 @@ def test_an_absent_member_is_accounted_for_and_what_is_parked_waits_then_goes_or
     assert ("unwanted", 5, B, -1) not in counts(made)
 
 
-def test_what_finds_no_room_or_is_too_large_is_dropped_and_accounted_for() -> None:
+def test_publications_beyond_a_limit_of_size_or_capacity_are_dropped_and_counted() -> None:
     made = desk(parked_bytes_max=10, message_bytes_max=30)
     made.step(LinkDown(1))
     made.machine.publish(0.0, [publication("b", b"x" * 20)])
@@ -133,7 +133,7 @@ def test_what_finds_no_room_or_is_too_large_is_dropped_and_accounted_for() -> No
     assert found["published", 5, B, -1] == 2
 
 
-def test_a_copy_for_another_group_is_merged_where_both_are_wanted() -> None:
+def test_a_duplicate_for_another_group_is_merged_if_both_groups_are_wanted() -> None:
     made = desk()
     made.step(Subscribed("a"))
     made.step(Subscribed("b"))
@@ -144,7 +144,7 @@ def test_a_copy_for_another_group_is_merged_where_both_are_wanted() -> None:
     assert (found["delivered", 8, A, -1], found["merged", 8, B, -1]) == (1, 1)
 
 
-def test_received_for_nobody_is_unwanted() -> None:
+def test_a_publication_received_for_nobody_is_unwanted() -> None:
     made = desk()
     made.machine.forward(0.0, 1, [run(groups=B)._replace(hops=1)])
     # A publication of an outsider whose only route leads back waits. It is unwanted if nothing lies beyond and that is
@@ -155,7 +155,7 @@ def test_received_for_nobody_is_unwanted() -> None:
     assert Counter(row.measure for row in book.rows()) == {"received": 1, "unwanted": 1}
 
 
-def test_ids_of_a_new_epoch_are_an_account_of_their_own() -> None:
+def test_ids_of_a_new_epoch_are_a_separate_account() -> None:
     made = desk()
     made.machine.publish(0.0, [publication("a")])
     made.say(1, echo_epoch=5_000, echo_number=1)
@@ -165,7 +165,7 @@ def test_ids_of_a_new_epoch_are_an_account_of_their_own() -> None:
     assert epochs == [1_000, 5_001]
 
 
-def test_what_the_host_hands_in_again_is_published_in_the_epoch_that_numbered_it() -> None:
+def test_publications_that_the_host_hands_in_again_count_in_the_epoch_that_numbered_them() -> None:
     made = desk()
     made.machine.publish(0.0, [publication("a", qos=1)], 1, (900, 41))
     made.machine.publish(0.0, [publication("a", qos=1)], 2)
@@ -180,21 +180,21 @@ def test_what_the_host_hands_in_again_is_published_in_the_epoch_that_numbered_it
     }
 
 
-def test_a_way_that_was_only_looked_at_is_no_account() -> None:
+def test_looking_at_a_plan_makes_no_account() -> None:
     """A probe asks for the plan of a publication that nobody has published."""
     made = desk()
     assert Tracer(made.machine).look("a").forwarded
     assert made.machine.accounts.rows() == []
 
 
-def test_every_measure_has_words() -> None:
+def test_every_measure_is_documented() -> None:
     made = desk()
     made.machine.publish(0.0, [publication("a")])
     made.machine.forward(0.0, 2, [run(hops=200), run()])
     assert {row.measure for row in made.machine.accounts.rows()} <= set(MEASURES)
 
 
-def test_the_table_is_bounded_and_links_stay_exact_while_groups_are_kept_together(
+def test_the_table_is_bounded_and_links_stay_exact_while_groups_are_combined(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(accounts, "ACCOUNTS_MAX", 6)
@@ -243,27 +243,27 @@ def line(published: int, received: int, delivered: int, *more: Row, interest_sin
     return [Books(0, 0.0, {}, origin), Books(1, 0.0, {"a": interest_since}, there)]
 
 
-def test_all_that_arrived_balances() -> None:
+def test_the_books_balance_if_everything_arrived() -> None:
     found = balance(line(5, 5, 5))
     assert found.unexplained == 0
     assert found.accounts == (Account(0, 1, "a", 5, 0, {}, (Destination(1, 5, 0, 0, {}, 0, 0),)),)
     assert found.links == (LinkAccount(0, 1, 5, 5, 0),)
 
 
-def test_what_is_missing_without_a_reason_is_unexplained() -> None:
+def test_a_loss_without_a_reason_is_unexplained() -> None:
     found = balance(line(5, 5, 3))
     assert found.unexplained == 2
     assert found.accounts[0].destinations[0].missing == 2
 
 
-def test_what_a_link_lost_is_explained_by_it() -> None:
+def test_a_loss_on_a_link_is_explained_by_the_link() -> None:
     found = balance(line(5, 3, 3))
     assert found.unexplained == 0
     assert found.accounts[0].lost_on_the_way == {"link 0 to 1": 2}
     assert found.links[0].lost == 2
 
 
-def test_what_the_destination_kept_out_is_no_excuse_for_others() -> None:
+def test_drops_at_one_destination_do_not_explain_losses_at_another() -> None:
     books = line(5, 5, 3, row("dropped:import", 2))
     assert balance(books).accounts[0].destinations[0].dropped == {"import": 2}
     assert balance(books).unexplained == 0
@@ -271,7 +271,7 @@ def test_what_the_destination_kept_out_is_no_excuse_for_others() -> None:
     assert [one.unexplained for one in balance(books).accounts[0].destinations] == [0, 2]
 
 
-def test_what_waits_and_what_was_dropped_on_the_way_explains() -> None:
+def test_waiting_and_dropped_publications_explain_what_is_missing() -> None:
     books = line(5, 5, 1, row("dropped:parked_expired", 1), row("dropped:hops", 1))
     books[0] = Books(0, 0.0, {}, books[0].rows, [row("waiting", 2)])
     found = balance(books)
@@ -282,7 +282,7 @@ def test_what_waits_and_what_was_dropped_on_the_way_explains() -> None:
     )
 
 
-def test_what_came_where_nobody_wants_it_any_more_explains() -> None:
+def test_publications_that_became_unwanted_on_the_way_explain_what_is_missing() -> None:
     """The route led there when it was sent, because the origin did not know yet that the last member had left."""
     books = line(5, 3, 3)
     books[0] = Books(
@@ -293,7 +293,7 @@ def test_what_came_where_nobody_wants_it_any_more_explains() -> None:
     assert (found.unexplained, found.accounts[0].lost_on_the_way) == (0, {"unwanted": 2})
 
 
-def test_a_refused_frame_was_not_sent() -> None:
+def test_a_frame_that_the_link_refused_was_not_sent() -> None:
     books = line(5, 3, 3)
     books[0] = Books(0, 0.0, {}, [*books[0].rows, row("dropped:link", 2, neighbour=1)])
     found = balance(books)
@@ -305,7 +305,7 @@ def test_a_refused_frame_was_not_sent() -> None:
     ("since", "started", "says"),
     [(20.0, 0.0, "its interest began after"), (15.0, 20.0, "its federator's count began after")],
 )
-def test_a_destination_that_came_later_cannot_be_compared(since: float, started: float, says: str) -> None:
+def test_a_destination_that_joined_later_cannot_be_compared(since: float, started: float, says: str) -> None:
     books = line(5, 5, 3, interest_since=since)
     books[1] = Books(1, started, books[1].interest, books[1].rows)
     (destination,) = balance(books).accounts[0].destinations
@@ -314,19 +314,19 @@ def test_a_destination_that_came_later_cannot_be_compared(since: float, started:
     assert balance(books).unexplained == 0
 
 
-def test_a_destination_whose_interest_ended_is_shown_and_not_judged() -> None:
+def test_a_destination_whose_interest_ended_is_shown_without_a_verdict() -> None:
     books = line(5, 5, 3)
     books[1] = Books(1, 0.0, {}, books[1].rows)
     (destination,) = balance(books).accounts[0].destinations
     assert (destination.delivered, destination.unexplained, destination.why) == (3, None, "its interest has ended")
 
 
-def test_repeats_show_as_less_than_nothing_missing() -> None:
+def test_repeats_show_as_a_negative_number_of_missing_publications() -> None:
     found = balance(line(5, 7, 7))
     assert (found.accounts[0].destinations[0].missing, found.unexplained) == (-2, 0)
 
 
-def test_a_link_to_who_does_not_answer_or_began_anew_is_said() -> None:
+def test_a_link_to_a_silent_or_restarted_federator_gives_the_reason_in_place_of_a_loss() -> None:
     books = line(5, 3, 3)
     assert "federator 1 does not answer" in balance(books[:1]).links[0].why
     books[1] = Books(1, 20.0, books[1].interest, books[1].rows)
@@ -341,5 +341,5 @@ def test_the_federators_own_groups_have_no_destinations() -> None:
     assert (balance(books).accounts, len(balance(books).links)) == ((), 1)
 
 
-def test_what_pages_left_off_is_passed_on() -> None:
+def test_accounts_left_off_by_pages_are_reported() -> None:
     assert balance([Books(0, 0.0, {}, [], [], 7)]).left_off == 7

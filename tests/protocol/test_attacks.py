@@ -219,7 +219,7 @@ def test_attack_a_forged_hand_over_moves_no_core_that_has_interest() -> None:
     assert_works(net)
 
 
-def test_attack_a_neighbour_that_only_answers_and_never_forwards_is_one_of_two_ways() -> None:
+def test_attack_a_neighbour_that_acknowledges_and_never_forwards_is_only_one_of_two_routes() -> None:
     """A member with two parents loses nothing when one of them drops every publication."""
     net = Network(4, [(0, 1), (0, 2), (1, 3), (2, 3)])
     net.run(3)
@@ -242,7 +242,7 @@ def test_attack_a_run_that_names_us_as_origin_is_not_delivered() -> None:
     assert desk.machine.forward(0.0, 1, [run])[:2] == ({}, [])
 
 
-def test_attack_a_link_that_flaps_leaves_nothing_behind() -> None:
+def test_attack_a_flapping_link_leaves_nothing_behind() -> None:
     desk = Desk(peers=(1,))
     desk.say(1)
     tracemalloc.start()

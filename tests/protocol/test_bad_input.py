@@ -79,7 +79,7 @@ def picture(desk: Desk) -> tuple[object, ...]:
         ({"hand_overs": (HandOver(9, "never/claimed"),)}, "ignored_hand_over"),
     ],
 )
-def test_a_word_that_breaks_a_rule_changes_nothing_and_is_counted(parts: dict[str, object], counter: str) -> None:
+def test_a_frame_that_breaks_a_rule_changes_nothing_and_is_counted(parts: dict[str, object], counter: str) -> None:
     desk = spoken()
     before = picture(desk)
     effects = desk.say(1, **parts)
@@ -106,7 +106,7 @@ def test_a_word_that_breaks_a_rule_changes_nothing_and_is_counted(parts: dict[st
         {"memberships_ack": SetAck(SEQUENCE_MAX, SEQUENCE_MAX)},
     ],
 )
-def test_a_word_that_is_of_no_use_changes_nothing(parts: dict[str, object]) -> None:
+def test_a_useless_frame_changes_nothing(parts: dict[str, object]) -> None:
     desk = spoken()
     before = picture(desk)
     effects = desk.say(1, **parts)
@@ -114,7 +114,7 @@ def test_a_word_that_is_of_no_use_changes_nothing(parts: dict[str, object]) -> N
     assert picture(desk) == before
 
 
-def test_a_sequence_number_that_goes_backwards_is_taken_as_it_is_said() -> None:
+def test_a_sequence_number_that_goes_backwards_is_accepted_as_announced() -> None:
     desk = spoken()
     desk.say(1, announcements=(Announcement(9, 1_000, 6, 1, 1),))
     desk.say(1, announcements=(Announcement(9, 1_000, 2, 1, 1),))
@@ -131,7 +131,7 @@ def test_a_sequence_number_at_its_maximum_is_neither_exceeded_nor_wrapped() -> N
     assert frame.announcements == (Announcement(9, 1_000, SEQUENCE_MAX, UNREACHABLE, 0),)
 
 
-def test_the_last_epoch_is_used_up_once_and_ids_do_not_repeat_in_it() -> None:
+def test_the_last_epoch_is_used_once_and_ids_do_not_repeat_in_it() -> None:
     desk = spoken()
     desk.say(1, announcements=(Announcement(5, EPOCH_MAX, 1, 3, 0),))
     assert desk.machine.epoch == EPOCH_MAX
@@ -152,7 +152,7 @@ def test_hops_never_exceed_what_a_frame_can_say() -> None:
 
 
 @pytest.mark.parametrize("filter_", ["", "a/#/b", "a+", "\0", "x" * 65_536, "/" * 200, "$share/", "$share/g"])
-def test_interest_in_what_is_no_filter_is_refused_and_counted(filter_: str) -> None:
+def test_interest_in_an_invalid_filter_is_refused_and_counted(filter_: str) -> None:
     desk = spoken()
     before = picture(desk)
     desk.step(Subscribed(filter_))
@@ -164,7 +164,7 @@ def test_interest_in_what_is_no_filter_is_refused_and_counted(filter_: str) -> N
 @pytest.mark.parametrize(
     "filter_", ["$SYS/#", "federator/#", "$share/g/$SYS/x", "federated_topology_ann", "$CONTROL/x"]
 )
-def test_interest_in_what_never_crosses_makes_no_group(filter_: str) -> None:
+def test_interest_in_a_filter_that_never_crosses_makes_no_group(filter_: str) -> None:
     desk = spoken()
     before = picture(desk)
     desk.step(Subscribed(filter_))
@@ -185,7 +185,7 @@ def test_a_rank_out_of_range_is_refused(rank: int) -> None:
         Ranked("g", rank)
 
 
-def test_nobodys_interest_ending_and_nobodys_link_going_change_nothing() -> None:
+def test_removing_unknown_interest_or_links_changes_nothing() -> None:
     desk = spoken()
     before = picture(desk)
     desk.step(Unsubscribed("never"))
@@ -206,7 +206,7 @@ def test_a_packet_whose_topic_cannot_be_read_is_dropped_alone() -> None:
 
 
 @pytest.mark.parametrize("topic", ["", "a/+", "#", "\0", "$SYS/x", "federator/x"])
-def test_a_topic_that_is_no_name_or_never_crosses_is_not_matched(topic: str) -> None:
+def test_a_topic_that_is_invalid_or_never_crosses_is_not_matched(topic: str) -> None:
     desk = spoken()
     desk.say(1, claim_deltas=(ClaimDelta(9, 1_000, 1, (ClaimChange("#", 100),)),))
     routed = desk.machine.forward(0.0, 2, [Run(7, 1, 0, 1, 0, 1, ("unknown",), packet(topic))])
@@ -214,7 +214,7 @@ def test_a_topic_that_is_no_name_or_never_crosses_is_not_matched(topic: str) -> 
     assert desk.machine.counters["dropped_unknown_group"] + desk.machine.counters["rejected_packet"] == 1
 
 
-def test_more_groups_than_allowed_are_refused_with_a_reason() -> None:
+def test_groups_beyond_the_limit_are_refused_with_a_reason() -> None:
     desk = Desk(peers=(1,), groups_max=10)
     desk.say(1)
     for number in range(30):
@@ -226,7 +226,7 @@ def test_more_groups_than_allowed_are_refused_with_a_reason() -> None:
     assert desk.machine.counters["rejected_groups_max"] >= 20
 
 
-def test_more_cores_than_allowed_are_refused() -> None:
+def test_cores_beyond_the_limit_are_refused() -> None:
     desk = Desk(peers=(1,), cores_max=3)
     for core in range(10, 30):
         desk.say(
@@ -239,7 +239,7 @@ def test_more_cores_than_allowed_are_refused() -> None:
     assert len(desk.machine._claims.sets) <= 4
 
 
-def test_more_neighbours_than_allowed_are_refused() -> None:
+def test_neighbours_beyond_the_limit_are_refused() -> None:
     desk = Desk(peers=(1, 2), neighbours_max=2)
     effects = desk.up(3)
     assert any(isinstance(effect, Emit) and effect.detail == "neighbours_max" for effect in effects)
@@ -248,7 +248,7 @@ def test_more_neighbours_than_allowed_are_refused() -> None:
 
 @settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from([1, 2]), CONTROL_FRAMES), max_size=8), st.integers(0, 3))
-def test_whatever_a_neighbour_says_the_machine_goes_on(frames: list[tuple[int, ControlFrame]], rounds: int) -> None:
+def test_the_machine_survives_whatever_a_neighbour_sends(frames: list[tuple[int, ControlFrame]], rounds: int) -> None:
     """Any frames that the codec accepts, however senseless, raise no exception, and what is sent can be decoded."""
     desk = Desk(peers=(1, 2))
     desk.step(Subscribed("a/#"))
@@ -262,7 +262,7 @@ def test_whatever_a_neighbour_says_the_machine_goes_on(frames: list[tuple[int, C
 
 @settings(max_examples=examples(60), deadline=None)
 @given(st.lists(batches(), max_size=4))
-def test_whatever_runs_a_neighbour_sends_what_goes_on_can_be_read(many: list[list[Run]]) -> None:
+def test_frames_that_result_from_any_runs_of_a_neighbour_can_be_decoded(many: list[list[Run]]) -> None:
     desk = spoken()
     desk.step(Subscribed("a/#"))
     desk.step(Subscribed("+"))
@@ -273,7 +273,7 @@ def test_whatever_runs_a_neighbour_sends_what_goes_on_can_be_read(many: list[lis
             assert codec.decode_data(codec.encode_data(runs)) == runs
 
 
-def test_ten_thousand_bad_words_do_not_make_memory_grow() -> None:
+def test_ten_thousand_bad_frames_do_not_make_memory_grow() -> None:
     desk = spoken()
     tracemalloc.start()
     try:

@@ -1,7 +1,7 @@
 from hanse.protocol.changes import Alarms, Changes, Due
 
 
-def test_what_is_dirty_is_taken_once_and_in_order() -> None:
+def test_dirty_state_is_taken_once_and_in_order() -> None:
     changes = Changes()
     changes.routes.update((3, 1, 2))
     changes.groups.update(("b", "a"))
@@ -23,7 +23,7 @@ def test_nothing_is_unsettled_once_all_is_taken() -> None:
     assert not changes.is_unsettled
 
 
-def test_what_gets_dirty_while_it_is_worked_off_waits_for_the_next_time() -> None:
+def test_state_that_gets_dirty_while_it_is_settled_waits_for_the_next_time() -> None:
     changes = Changes()
     changes.groups.add("a")
     for group in changes.take_groups():
@@ -31,7 +31,7 @@ def test_what_gets_dirty_while_it_is_worked_off_waits_for_the_next_time() -> Non
     assert changes.take_groups() == ["a/b"]
 
 
-def test_a_step_that_has_begun_leaves_the_effects_of_the_last_one_alone() -> None:
+def test_a_new_step_leaves_the_effects_of_the_last_one_alone() -> None:
     changes = Changes()
     first = changes.begin_step()
     assert changes.effects is first
@@ -50,7 +50,7 @@ def test_alarms_ring_in_order_of_time_and_then_of_kind() -> None:
     assert list(alarms.ring(2.9)) == []
 
 
-def test_rounds_keep_their_beat_and_those_slept_through_are_not_made_up_for() -> None:
+def test_rounds_keep_their_beat_and_missed_rounds_are_not_made_up_for() -> None:
     alarms = Alarms(0.0, 1.0)
     assert alarms.next_at == 1.0
     alarms.begin_round(1.2)

@@ -46,7 +46,7 @@ def test_claimants_and_the_index_follow_the_claim_sets() -> None:
     assert set(shelf.book.groups()) == {"b"}
 
 
-def test_watchers_hear_of_each_change_in_the_order_in_which_it_was_made() -> None:
+def test_watchers_are_told_of_each_change_in_order() -> None:
     shelf = Shelf()
     shelf.tell(0, ("a", 100), ("a", None), ("b", 100), now=3.0)
     assert shelf.heard == [
@@ -58,14 +58,14 @@ def test_watchers_hear_of_each_change_in_the_order_in_which_it_was_made() -> Non
     ]
 
 
-def test_withdrawing_all_of_our_own_claims_does_not_make_us_a_core_that_is_gone() -> None:
+def test_withdrawing_all_of_our_own_claims_does_not_make_us_a_lost_core() -> None:
     shelf = Shelf()
     shelf.book.change_own("a", 100)
     shelf.book.change_own("a", None)
     assert shelf.heard == [("claimed", 5, "a"), ("ended", 5, "a")]
 
 
-def test_claims_are_asked_for_once_an_interval_and_waited_for_as_long() -> None:
+def test_claims_are_requested_once_per_interval_and_awaited_as_long() -> None:
     shelf = Shelf()
     shelf.book.ask(0.0, 9, shelf.neighbour)
     shelf.book.ask(0.5, 9, shelf.neighbour)
@@ -78,7 +78,7 @@ def test_claims_are_asked_for_once_an_interval_and_waited_for_as_long() -> None:
     assert shelf.heard == [("fetched",)]
 
 
-def test_a_set_that_comes_in_parts_counts_when_it_is_whole() -> None:
+def test_a_set_in_parts_counts_when_it_is_whole() -> None:
     shelf = Shelf()
     shelf.tell(0, ("old", 100))
     shelf.book.ask(0.0, 9, shelf.neighbour)
@@ -92,7 +92,7 @@ def test_a_set_that_comes_in_parts_counts_when_it_is_whole() -> None:
     assert not shelf.is_fetching()
 
 
-def test_a_core_that_begins_anew_has_not_given_its_groups_up() -> None:
+def test_a_core_in_a_new_epoch_has_not_given_its_groups_up() -> None:
     """Its successor's claim may come later, by another route.
 
     What waits for the group must not become unwanted (R21).
@@ -112,7 +112,7 @@ def test_a_core_that_begins_anew_has_not_given_its_groups_up() -> None:
     assert shelf.book.claimants("a") == ()
 
 
-def test_a_core_that_is_forgotten_takes_its_claims_along() -> None:
+def test_forgetting_a_core_drops_its_claims() -> None:
     shelf = Shelf()
     shelf.tell(0, ("b", 100), ("a", 100))
     shelf.heard.clear()
@@ -122,7 +122,7 @@ def test_a_core_that_is_forgotten_takes_its_claims_along() -> None:
     assert not shelf.book.groups()
 
 
-def test_one_group_too_many_is_kept_nowhere() -> None:
+def test_a_group_beyond_the_limit_is_kept_nowhere() -> None:
     shelf = Shelf(groups_max=1)
     shelf.tell(0, ("a", 100), ("b", 100))
     assert set(shelf.book.groups()) == set(shelf.book.sets[9].groups) == {"a"}
@@ -131,7 +131,7 @@ def test_one_group_too_many_is_kept_nowhere() -> None:
     assert shelf.changes.counters["rejected_groups_max"] == 2
 
 
-def test_a_group_that_is_left_to_others_is_remembered_unless_everybody_has_it() -> None:
+def test_a_group_left_to_others_is_remembered_unless_another_claimant_is_known() -> None:
     shelf = Shelf()
     for position, group in enumerate(("a", MANAGEMENT_GROUP)):
         shelf.tell(2 * position, (group, 100))
@@ -143,7 +143,7 @@ def test_a_group_that_is_left_to_others_is_remembered_unless_everybody_has_it() 
     assert shelf.book.claimants("a") == ()
 
 
-def test_a_group_that_was_given_up_twice_is_remembered_since_the_second_time() -> None:
+def test_a_group_given_up_twice_is_remembered_from_the_second_time() -> None:
     """The alarm of the first time must not end it. A publication under way would find the group unknown."""
     shelf = Shelf()
     left = ClaimChange("a", None, LEFT_TO_OTHERS)
@@ -158,7 +158,7 @@ def test_a_group_that_was_given_up_twice_is_remembered_since_the_second_time() -
     assert shelf.book.claimants("a") == ()
 
 
-def test_no_room_for_a_group_means_that_it_is_not_remembered_either() -> None:
+def test_a_group_beyond_the_limit_is_not_remembered_either() -> None:
     shelf = Shelf(groups_max=1)
     shelf.book.remember("a", 3.0)
     shelf.book.remember("b", 3.0)

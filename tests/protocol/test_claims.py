@@ -36,7 +36,7 @@ def test_changes_are_remembered_for_at_least_the_log_and_at_most_twice_it() -> N
     assert len(claims._log) <= 20
 
 
-def test_a_whole_set_is_taken_over_and_says_what_differs() -> None:
+def test_replacing_a_whole_set_returns_the_differing_groups() -> None:
     claims = filled("a", "b", "c")
     differing = claims.replace(1_001, 7, (ClaimChange("a", 100), ClaimChange("b", 5), ClaimChange("d", 100)))
     assert differing == {"b", "c", "d"}
@@ -44,7 +44,7 @@ def test_a_whole_set_is_taken_over_and_says_what_differs() -> None:
     assert claims.delta_since(6, 10) is None
 
 
-def test_a_new_epoch_keeps_what_the_set_holds_and_remembers_no_changes() -> None:
+def test_a_new_epoch_keeps_the_set_and_forgets_the_changes() -> None:
     claims = filled("a", "b")
     claims.reset_epoch(1_001)
     assert set(claims.groups) == {"a", "b"}
@@ -52,7 +52,7 @@ def test_a_new_epoch_keeps_what_the_set_holds_and_remembers_no_changes() -> None
     assert claims.delta_since(2, 10) is None
 
 
-def test_parts_are_of_one_snapshot_while_the_set_moves_on() -> None:
+def test_parts_belong_to_one_snapshot_while_the_set_changes() -> None:
     claims = filled("a", "b", "c")
     first = claims.part(-1, 0, 2)
     claims.change(ClaimChange("aa", 100))
@@ -64,7 +64,7 @@ def test_parts_are_of_one_snapshot_while_the_set_moves_on() -> None:
     assert (again.version, again.offset, again.total) == (4, 0, 4)
 
 
-def test_a_snapshot_that_is_gone_goes_on_where_the_set_has_not_changed() -> None:
+def test_a_lost_snapshot_continues_if_the_set_has_not_changed() -> None:
     claims = filled("a", "b", "c")
     claims.part(-1, 0, 100)
     part = claims.part(3, 2, 100)
@@ -77,7 +77,7 @@ def test_an_offset_beyond_the_snapshot_gives_nothing_more() -> None:
     assert (part.offset, part.total, part.claims) == (5, 1, ())
 
 
-def test_a_fetch_is_whole_when_all_parts_of_one_snapshot_have_come() -> None:
+def test_a_fetch_is_whole_when_all_parts_of_one_snapshot_have_arrived() -> None:
     fetch = Fetch(neighbour=1, epoch=0, asked_at=0.0)
     assert fetch.version == -1  # on the wire: no snapshot is named yet
     a, b = ClaimChange("a", 1), ClaimChange("b", 1)

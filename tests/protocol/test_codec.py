@@ -79,24 +79,24 @@ SUMMED = (
 SUMMED_BYTES = bytes.fromhex("01 06  02  01 67 f02e 02  05 e807 02 00 03 04 01  06 02 01 ac02 02  01 2b 00 00")
 
 
-def test_the_bytes_of_a_control_frame_are_those_of_the_document() -> None:
+def test_control_frame_bytes_match_the_document() -> None:
     assert codec.encode_control(CONTROL) == CONTROL_BYTES
     assert codec.decode_control(CONTROL_BYTES) == CONTROL
 
 
-def test_the_bytes_of_a_data_frame_are_those_of_the_document() -> None:
+def test_data_frame_bytes_match_the_document() -> None:
     assert codec.encode_data(DATA) == DATA_BYTES
     assert codec.decode_data(DATA_BYTES) == DATA
 
 
-def test_the_bytes_of_a_summaries_frame_are_those_of_the_document() -> None:
+def test_summaries_frame_bytes_match_the_document() -> None:
     assert codec.encode_summaries(SUMMED) == SUMMED_BYTES
     assert codec.decode_summaries(SUMMED_BYTES) == SUMMED
 
 
 @BOUNDED
 @given(st.lists(SUMMARIES, max_size=4).map(tuple))
-def test_a_summaries_frame_comes_back_as_it_went(summaries: tuple[Summary, ...]) -> None:
+def test_a_summaries_frame_survives_a_round_trip(summaries: tuple[Summary, ...]) -> None:
     assert codec.decode_summaries(codec.encode_summaries(summaries)) == summaries
 
 
@@ -106,7 +106,7 @@ def test_every_strict_prefix_of_a_summaries_frame_is_refused() -> None:
             codec.decode_summaries(SUMMED_BYTES[:size])
 
 
-def test_the_last_number_there_is_can_be_summed_up() -> None:
+def test_the_largest_number_fits_into_a_summary() -> None:
     """A run may end with it. If a summary could not, the summaries of others in its frame would be refused with it."""
     last = SEQUENCE_MAX
     run = Run(5, 1, last, 1, 1, 1, ("g",), packet("g", b"", 1))
@@ -115,21 +115,21 @@ def test_the_last_number_there_is_can_be_summed_up() -> None:
     assert codec.decode_summaries(codec.encode_summaries(summary)) == summary
 
 
-def test_a_run_that_goes_back_says_so() -> None:
+def test_a_returned_run_keeps_its_flag() -> None:
     returned = [DATA[0]._replace(is_returned=True), DATA[1]]
     assert codec.decode_data(codec.encode_data(returned)) == returned
     alone = returned[:1]
     assert codec.decode_data(codec.encode_data(alone)) == alone
 
 
-def test_a_run_without_groups_is_for_the_outbox_alone() -> None:
+def test_a_run_without_groups_is_valid_in_the_outbox_only() -> None:
     record = codec.encode_data([DATA[0]._replace(groups=())])
     assert codec.decode_data(record, is_record=True) == [DATA[0]._replace(groups=())]
     with pytest.raises(RemoteError, match=r"^A run names group -1, but the frame lists 0\.$"):
         codec.decode_data(record)
 
 
-def test_a_frame_tells_its_kind() -> None:
+def test_kind_of_returns_the_type_of_a_frame() -> None:
     assert codec.kind_of(SUMMED_BYTES) == codec.SUMMARIES
     assert codec.kind_of(CONTROL_BYTES) == codec.CONTROL
     assert codec.kind_of(DATA_BYTES) == codec.DATA
@@ -137,17 +137,17 @@ def test_a_frame_tells_its_kind() -> None:
 
 @BOUNDED
 @given(CONTROL_FRAMES)
-def test_a_control_frame_comes_back_as_it_went(frame: ControlFrame) -> None:
+def test_a_control_frame_survives_a_round_trip(frame: ControlFrame) -> None:
     assert codec.decode_control(codec.encode_control(frame)) == frame
 
 
 @BOUNDED
 @given(batches())
-def test_a_data_frame_comes_back_as_it_went(batch: list[Run]) -> None:
+def test_a_data_frame_survives_a_round_trip(batch: list[Run]) -> None:
     assert codec.decode_data(codec.encode_data(batch)) == batch
 
 
-def test_every_strict_prefix_of_a_control_frame_is_refused_or_is_a_frame_without_its_last_sections() -> None:
+def test_every_strict_prefix_of_a_control_frame_is_refused_or_lacks_its_last_sections() -> None:
     # A control frame ends where a section ends, so the bytes before a section are a frame that holds less.
     accepted = set()
     for size in range(len(CONTROL_BYTES)):
@@ -517,7 +517,7 @@ def test_damaged_frames_raise_nothing_but_remote_error(frame: ControlFrame, data
 
 
 @given(st.integers(1, 9), st.data())
-def test_a_frame_reads_the_same_whether_its_groups_were_seen_before_or_not(groups: int, data: st.DataObject) -> None:
+def test_a_frame_decodes_the_same_whether_or_not_its_groups_were_seen_before(groups: int, data: st.DataObject) -> None:
     names = tuple(f"g{number}/{'x' * data.draw(st.integers(0, 130))}" for number in range(groups))
     body = b"\x32\x05\x00\x01t\x00\x00"
     count = data.draw(st.integers(1, 40))
@@ -538,7 +538,7 @@ def test_a_frame_reads_the_same_whether_its_groups_were_seen_before_or_not(group
     assert found == outcome(codec._decode_any, bytes(damaged)), "what stands around a frame does not matter"
 
 
-def test_a_large_run_is_a_part_of_its_own_and_not_a_copy() -> None:
+def test_a_large_run_is_a_separate_part_and_not_copied() -> None:
     for count, is_apart in ((1, False), (700, True)):
         run = USUAL._replace(length=count, body=USUAL.body * count)
         front, body = codec.encode_data_parts([run])
@@ -547,7 +547,7 @@ def test_a_large_run_is_a_part_of_its_own_and_not_a_copy() -> None:
         assert codec.encode_data_parts([run, run])[1] == b""
 
 
-def test_what_is_remembered_of_a_frames_groups_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_of_frame_beginnings_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A group may have 65,535 bytes, and thousands of those would be remembered after one frame each."""
     monkeypatch.setattr(codec, "_heads", {})
     usual, long = ("g",), tuple(f"g{number}/" + "x" * 400 for number in range(3))
@@ -566,7 +566,7 @@ def outcome(decode: Callable[[bytes], object], data: bytes) -> object:
         return str(error)
 
 
-def test_attack_a_length_without_end_is_refused_and_not_worked_out() -> None:
+def test_attack_an_endless_length_is_refused_early() -> None:
     usual = codec.encode_data([Run(1, 1, 1, 1, 0, 1, ("g",), b"\x30\x04\x00\x01t\x00")])
     codec.decode_data(usual)
     start = usual.index(b"g") + 4  # after the number of runs, flags and hops
@@ -586,7 +586,7 @@ USUAL = Run(1, 1_800_000_000, 70_000, 1, 0, 1, ("g",), b"\x30\x04\x00\x01t\x00")
         (b"\xf0\xa2\x04", b"\x86\x00"),
     ],
 )
-def test_numbers_behind_a_front_that_is_known_are_judged_as_ever(number: bytes, size: bytes) -> None:
+def test_numbers_after_a_known_beginning_are_checked_as_usual(number: bytes, size: bytes) -> None:
     whole = codec.encode_data([USUAL])
     for _ in range(3):
         assert codec.decode_data(whole) == [USUAL]
@@ -598,7 +598,7 @@ def test_numbers_behind_a_front_that_is_known_are_judged_as_ever(number: bytes, 
 
 
 @pytest.mark.parametrize("remembered", [5, 4_096])
-def test_frames_of_many_streams_in_turn_are_read_as_if_each_came_alone(
+def test_frames_of_many_interleaved_streams_decode_as_if_each_came_alone(
     remembered: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """This holds even if not all of them can be remembered."""

@@ -78,7 +78,7 @@ def sent_numbers(effects: list[Effect]) -> list[int]:
 # --- entries ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_giver_hears_when_every_way_has_taken_its_batch() -> None:
+def test_a_giver_is_acknowledged_when_every_destination_has_acknowledged() -> None:
     books = Books()
     near, far = books.give(0, to=(NEAR, FAR), receipt=7)
     assert (near, far) == (1, 2)
@@ -88,19 +88,19 @@ def test_a_giver_hears_when_every_way_has_taken_its_batch() -> None:
     assert books.custody.waiting == 0
 
 
-def test_a_batch_that_became_nothing_is_acknowledged_at_once() -> None:
+def test_an_empty_batch_is_acknowledged_at_once() -> None:
     books = Books()
     books.give(to=(), receipt=7)
     assert books.effects() == [Acknowledge(HOST, (7,))]
 
 
-def test_nobody_hears_of_a_batch_without_a_receipt() -> None:
+def test_a_batch_without_a_receipt_is_not_acknowledged() -> None:
     books = Books()
     (token,) = books.give(0, receipt=0)
     assert books.acknowledge(NEAR, token) == []
 
 
-def test_an_acknowledgement_counts_once_and_only_for_its_way() -> None:
+def test_an_acknowledgement_counts_once_and_only_for_its_destination() -> None:
     books = Books()
     (token,) = books.give(0, receipt=7)
     assert books.acknowledge(FAR, token) == []
@@ -110,7 +110,7 @@ def test_an_acknowledgement_counts_once_and_only_for_its_way() -> None:
     assert books.custody._ways[NEAR].sent_weight == 0
 
 
-def test_a_copy_from_the_same_giver_is_answered_with_the_first() -> None:
+def test_a_duplicate_from_the_same_giver_is_acknowledged_with_the_first() -> None:
     books = Books()
     custody = books.custody
     first, again, other = custody.open(FAR, 1), custody.open(FAR, 2), custody.open(NEAR, 3)
@@ -128,7 +128,7 @@ def test_a_copy_from_the_same_giver_is_answered_with_the_first() -> None:
     assert custody._in_progress == {}
 
 
-def test_a_copy_within_one_batch_does_not_wait_for_itself() -> None:
+def test_a_duplicate_within_one_batch_does_not_wait_for_itself() -> None:
     books = Books()
     entry = books.custody.open(FAR, 1)
     books.custody.note(entry, 50, run_of(0))
@@ -137,7 +137,7 @@ def test_a_copy_within_one_batch_does_not_wait_for_itself() -> None:
     assert books.effects() == [Acknowledge(FAR, (1,))]
 
 
-def test_what_the_host_gave_has_no_copies_to_wait_for() -> None:
+def test_publications_of_the_host_have_no_duplicates_to_wait_for() -> None:
     books = Books()
     entry = books.custody.open(HOST, 1)
     books.custody.note(entry, 50, run_of(0))
@@ -147,7 +147,7 @@ def test_what_the_host_gave_has_no_copies_to_wait_for() -> None:
 # --- destinations ---------------------------------------------------------------------------------------------------
 
 
-def test_beyond_the_window_the_rest_waits_in_order_and_no_way_waits_for_another() -> None:
+def test_beyond_the_window_runs_wait_in_order_and_no_destination_waits_for_another() -> None:
     books = Books(window_bytes=2 * custody.PUBLICATION_BYTES_MIN)
     tokens = [books.give(number)[0] for number in range(5)]
     assert tokens == [1, 2, 0, 0, 0]
@@ -159,14 +159,14 @@ def test_beyond_the_window_the_rest_waits_in_order_and_no_way_waits_for_another(
     assert sent_numbers(effects) == [3, 4]
 
 
-def test_what_waits_for_the_host_is_delivered_when_its_turn_comes() -> None:
+def test_runs_that_wait_for_the_host_are_delivered_in_turn() -> None:
     books = Books(window_bytes=SIZE)
     assert books.give(0, to=(HOST,)) == [1]
     assert books.give(1, to=(HOST,)) == [0]
     assert books.acknowledge(HOST, 1) == [Acknowledge(HOST, (1,)), Deliver((run_of(1),), 2)]
 
 
-def test_a_way_that_was_never_open_keeps_what_is_for_it() -> None:
+def test_a_destination_that_was_never_open_keeps_what_is_for_it() -> None:
     books = Books()
     assert books.give(0, to=(9,)) == [0]
     assert books.custody.open_ways.isdisjoint((9, 10))
@@ -177,7 +177,7 @@ def test_a_way_that_was_never_open_keeps_what_is_for_it() -> None:
     assert 9 in books.custody.open_ways
 
 
-def test_a_way_that_closes_gives_back_what_it_was_sent_and_what_waits_in_order() -> None:
+def test_a_closed_destination_gives_back_what_was_sent_and_what_waits_in_order() -> None:
     books = Books(window_bytes=SIZE)
     for number in range(3):
         books.give(number, receipt=number + 1)
@@ -194,7 +194,7 @@ def test_a_way_that_closes_gives_back_what_it_was_sent_and_what_waits_in_order()
     assert books.custody.close_way(99) == []
 
 
-def test_what_is_not_answered_is_sent_again_in_order() -> None:
+def test_unacknowledged_runs_are_sent_again_in_order() -> None:
     books = Books()
     books.give(0)
     books.now = 1.0
@@ -209,21 +209,21 @@ def test_what_is_not_answered_is_sent_again_in_order() -> None:
     assert books.counters["retransmitted"] == 3
 
 
-def test_over_links_that_lose_nothing_it_is_sent_again_later() -> None:
+def test_over_reliable_links_runs_are_sent_again_later() -> None:
     books = Books(retransmission_factor=10)
     books.give(0)
     assert sent_numbers(books.check(9 * books.settings.expiry_s)) == []
     assert sent_numbers(books.check(books.settings.expiry_s)) == [0]
 
 
-def test_the_host_is_not_sent_to_again() -> None:
+def test_nothing_is_sent_to_the_host_again() -> None:
     """Its session sends again by itself."""
     books = Books(stuck_after_s=1000.0)
     books.give(0, to=(HOST,))
     assert books.check(books.settings.retransmission_s * 3) == []
 
 
-def test_summaries_are_told_again_until_they_are_answered() -> None:
+def test_summaries_are_sent_again_until_they_are_acknowledged() -> None:
     books = Books(stuck_after_s=1000.0)
     summaries = (Summary("g", 5),)
     books.custody.summarise(0.0, NEAR, summaries)
@@ -242,7 +242,7 @@ def test_summaries_are_told_again_until_they_are_answered() -> None:
     assert books.custody.check_at == float("inf")
 
 
-def test_summaries_for_a_way_that_is_closed_are_left_to_the_next_link() -> None:
+def test_summaries_for_a_closed_destination_are_left_to_the_next_link() -> None:
     books = Books()
     books.custody.summarise(0.0, NEAR, (Summary("g", 5),))
     books.effects()
@@ -256,7 +256,7 @@ def test_summaries_for_a_way_that_is_closed_are_left_to_the_next_link() -> None:
 # --- the outbox ------------------------------------------------------------------------------------------------------
 
 
-def test_what_waits_too_long_is_stored_and_then_its_giver_hears() -> None:
+def test_runs_that_wait_too_long_are_stored_and_then_acknowledged() -> None:
     books = Books(window_bytes=SIZE)
     books.give(0, receipt=1)
     books.give(1, receipt=2)
@@ -268,7 +268,7 @@ def test_what_waits_too_long_is_stored_and_then_its_giver_hears() -> None:
     assert (books.custody.waiting, books.custody.records, books.custody.backlog_of(NEAR)) == (1, 2, 3)
 
 
-def test_behind_a_way_that_answers_what_waits_stays_in_memory_for_a_while() -> None:
+def test_behind_a_busy_destination_runs_stay_in_memory_for_a_while() -> None:
     books = Books(window_bytes=SIZE)
     for number in range(20):
         books.give(number, receipt=number + 1)
@@ -284,7 +284,7 @@ def test_behind_a_way_that_answers_what_waits_stays_in_memory_for_a_while() -> N
     assert effects == [Store(NEAR, 0, tuple((run_of(number),) for number in range(token, 20)))]
 
 
-def test_behind_a_way_that_answers_what_is_beyond_the_limit_goes_to_disk_oldest_first(
+def test_behind_a_busy_destination_runs_beyond_the_limit_go_to_disk_oldest_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(custody, "BACKLOG_BYTES", 3 * SIZE)
@@ -299,7 +299,7 @@ def test_behind_a_way_that_answers_what_is_beyond_the_limit_goes_to_disk_oldest_
     assert books.stored(NEAR, 2) == [Acknowledge(HOST, (3,)), Acknowledge(HOST, (4,))]
 
 
-def test_what_is_on_disk_is_fetched_and_sent_before_what_came_after_it() -> None:
+def test_records_on_disk_are_sent_before_later_runs() -> None:
     books = Books(window_bytes=SIZE)
     for number in range(3):
         books.give(number, receipt=number + 1)
@@ -319,7 +319,7 @@ def test_what_is_on_disk_is_fetched_and_sent_before_what_came_after_it() -> None
     assert books.custody.records == 0
 
 
-def test_a_part_of_what_is_on_disk_is_fetched_at_a_time() -> None:
+def test_records_on_disk_are_fetched_piece_by_piece() -> None:
     books = Books(window_bytes=SIZE)
     books.custody.restore({NEAR: (4, 9)})
     assert books.custody.records == 5
@@ -331,7 +331,7 @@ def test_a_part_of_what_is_on_disk_is_fetched_at_a_time() -> None:
     assert books.custody._ways[NEAR].is_idle
 
 
-def test_what_is_stuck_is_stored_and_still_under_way() -> None:
+def test_stuck_runs_are_stored_and_still_under_way() -> None:
     books = Books()
     (token,) = books.give(0, receipt=1)
     books.give(1, receipt=0)  # nobody waits for that
@@ -343,7 +343,7 @@ def test_what_is_stuck_is_stored_and_still_under_way() -> None:
     assert books.acknowledge(NEAR, token) == [Discard(NEAR, (0,))]
 
 
-def test_what_was_done_before_the_disk_had_it_is_let_go_of() -> None:
+def test_records_acknowledged_before_they_were_written_are_discarded() -> None:
     books = Books()
     (token,) = books.give(0, receipt=1)
     books.check(books.settings.stuck_after_s + 0.1)
@@ -351,7 +351,7 @@ def test_what_was_done_before_the_disk_had_it_is_let_go_of() -> None:
     assert books.stored(NEAR, 1) == []
 
 
-def test_what_a_closed_way_was_sent_from_disk_goes_back_there_in_order() -> None:
+def test_records_that_a_closed_destination_was_sent_go_back_to_disk_in_order() -> None:
     books = Books(window_bytes=2 * custody.PUBLICATION_BYTES_MIN)
     books.custody.restore({FAR: (0, 8)})
     books.effects()
@@ -362,7 +362,7 @@ def test_what_a_closed_way_was_sent_from_disk_goes_back_there_in_order() -> None
     assert books.effects() == [Fetch(FAR, 0, 3)]
 
 
-def test_an_answer_that_a_loss_of_the_way_has_overtaken_is_passed_over() -> None:
+def test_an_answer_to_a_fetch_from_before_a_loss_is_ignored() -> None:
     """The neighbour restarted while its records were being read, so the next answer belongs to another fetch."""
     books = Books()
     books.custody.restore({NEAR: (0, 6)})
@@ -376,14 +376,14 @@ def test_an_answer_that_a_loss_of_the_way_has_overtaken_is_passed_over() -> None
     assert sent_numbers(books.fetched(NEAR, 0, 1, 2, 3, 4, 5, end=6)) == [0, 1, 2, 3, 4, 5]
 
 
-def test_answers_that_nobody_asked_for_are_passed_over() -> None:
+def test_answers_without_a_fetch_are_ignored() -> None:
     books = Books()
     assert books.fetched(NEAR, 0, end=1) == []
     assert books.fetched(99, 0, end=1) == []
     assert books.stored(99, 5) == []
 
 
-def test_what_was_stored_behind_something_that_was_not_stays_in_memory_for_its_order() -> None:
+def test_runs_stored_behind_one_that_was_not_stay_in_memory_in_order() -> None:
     books = Books(window_bytes=SIZE)
     books.give(0)
     books.give(1, receipt=2)
@@ -404,7 +404,7 @@ def test_what_was_stored_behind_something_that_was_not_stays_in_memory_for_its_o
     assert books.acknowledge(NEAR, 3)[0] == Discard(NEAR, (0,))
 
 
-def test_what_a_lost_way_had_in_the_outbox_goes_when_another_has_taken_it() -> None:
+def test_a_lost_destinations_stored_runs_are_discarded_when_another_has_taken_them() -> None:
     books = Books()
     books.give(0, receipt=1)
     books.check(books.settings.stuck_after_s + 0.1)
@@ -415,7 +415,7 @@ def test_what_a_lost_way_had_in_the_outbox_goes_when_another_has_taken_it() -> N
     assert books.acknowledge(FAR, token) == [Acknowledge(HOST, (1,))]
 
 
-def test_a_record_that_another_way_took_is_not_written_again_for_it() -> None:
+def test_a_record_that_another_destination_took_is_not_written_again_for_it() -> None:
     books = Books()
     books.block(0, receipt=1)
     books.check(1.0)
@@ -443,7 +443,7 @@ def test_a_neighbour_that_is_gone_for_good_leaves_its_records() -> None:
     assert books.check(1.0) == [Store(7, 4, ((run_of(0),),))]
 
 
-def test_what_a_former_process_left_for_the_host_is_fetched_at_once() -> None:
+def test_records_that_a_former_process_left_for_the_host_are_fetched_at_once() -> None:
     books = Books()
     books.custody.restore({HOST: (3, 5), 7: (0, 2), NEAR: (6, 6), BLOCKED: (1, 4)})
     assert books.effects() == [Fetch(HOST, 3, 5)]
@@ -456,7 +456,7 @@ def test_what_a_former_process_left_for_the_host_is_fetched_at_once() -> None:
     assert books.check(1.0) == [Store(7, 2, ((run_of(0),),))]
 
 
-def test_of_records_only_those_that_a_former_process_left_for_the_host_are_sifted() -> None:
+def test_only_records_that_a_former_process_left_for_the_host_are_sifted() -> None:
     books = Books(window_bytes=SIZE)
     sifted: list[int] = []
 
@@ -479,7 +479,7 @@ def test_of_records_only_those_that_a_former_process_left_for_the_host_are_sifte
 # --- no route --------------------------------------------------------------------------------------------------------
 
 
-def test_what_has_no_way_waits_and_is_stored() -> None:
+def test_runs_without_a_route_wait_and_are_stored() -> None:
     books = Books()
     books.block(0, receipt=1)
     books.block(1, receipt=2)
@@ -497,7 +497,7 @@ def test_what_has_no_way_waits_and_is_stored() -> None:
     assert books.effects() == [Fetch(BLOCKED, 0, 2)]
 
 
-def test_one_that_came_later_is_stored_later() -> None:
+def test_a_run_that_came_later_is_stored_later() -> None:
     books = Books()
     books.block(0, receipt=1)
     books.check(1.0)
@@ -510,7 +510,7 @@ def test_one_that_came_later_is_stored_later() -> None:
     assert books.effects() == [Fetch(BLOCKED, 0, 1), Acknowledge(HOST, (2,))]
 
 
-def test_records_know_where_they_came_from_in_this_process() -> None:
+def test_records_know_their_source_within_this_process() -> None:
     books = Books()
     for number, source in enumerate((FAR, NEAR, FAR)):
         books.custody.keep_blocked(source, ("g",), number)

@@ -24,11 +24,11 @@ def runs(first: int, *payloads: bytes, group: str = "g") -> Run:
     return Run(8, 1, first, len(payloads), 0, 1, (group,), body)
 
 
-def test_a_batch_of_nothing_is_nothing() -> None:
+def test_an_empty_batch_gives_an_empty_result() -> None:
     assert outsider("g").machine.publish(0.0, [])[:2] == ({}, [])
 
 
-def test_publications_with_the_same_way_travel_as_one_run() -> None:
+def test_publications_with_the_same_route_travel_as_one_run() -> None:
     machine = outsider("a", "b").machine
     batch = [
         publication("a", b"1"),
@@ -47,7 +47,7 @@ def test_publications_with_the_same_way_travel_as_one_run() -> None:
     assert frames[1][0].body == packet("a", b"1") + packet("a", b"2")
 
 
-def test_what_nobody_wants_is_counted_and_its_ids_are_left_out() -> None:
+def test_unwanted_publications_are_counted_and_their_ids_are_skipped() -> None:
     machine = outsider("a").machine
     assert machine.publish(0.0, [publication("x"), publication("x")]).frames == {}
     assert machine.publish(0.0, [publication("a")]).frames[1][0].first == 2
@@ -60,7 +60,7 @@ def test_packets_can_be_sent_to_a_group_whatever_their_topics() -> None:
     assert [(run.first, run.length, run.groups) for run in frames[1]] == [(0, 2, ("a",))]
 
 
-def test_a_run_that_was_here_in_part_goes_on_in_part() -> None:
+def test_a_run_that_is_partly_duplicate_is_forwarded_in_part() -> None:
     desk = outsider("g")
     desk.step(Subscribed("g"))
     desk.machine.forward(0.0, 2, [runs(1, b"1", b"2")])
@@ -70,14 +70,14 @@ def test_a_run_that_was_here_in_part_goes_on_in_part() -> None:
     assert desk.machine.counters["duplicates"] == 2
 
 
-def test_a_run_across_the_windows_chunks_goes_on_whole() -> None:
+def test_a_run_across_chunks_of_the_window_is_forwarded_whole() -> None:
     desk = outsider("g")
     routed = desk.machine.forward(0.0, 2, [runs(CHUNK - 1, b"0", b"1")])
     assert [(run.first, run.length) for run in routed.frames[1]] == [(CHUNK - 1, 2)]
     assert desk.machine.forward(0.0, 2, [runs(CHUNK - 1, b"0", b"1")])[:2] == ({}, [])
 
 
-def test_what_never_crosses_the_table_again_is_planned_anew_when_the_ways_change() -> None:
+def test_plans_for_a_topic_are_made_anew_when_the_routes_change() -> None:
     desk = outsider("g")
     assert set(desk.machine.publish(0.0, [publication("g")]).frames) == {1}
     desk.say(2, announcements=(Announcement(9, 1_000, 1, 1, 1),))
@@ -86,13 +86,13 @@ def test_what_never_crosses_the_table_again_is_planned_anew_when_the_ways_change
     assert set(desk.machine.publish(0.0, [publication("g")]).frames) == {2}
 
 
-def test_an_outsider_whose_only_way_is_the_sender_waits_for_another() -> None:
+def test_an_outsider_whose_only_route_is_the_sender_waits_for_another() -> None:
     desk = outsider("g")
     assert desk.machine.forward(0.0, 1, [runs(0, b"0")]).frames == {}
     assert desk.machine.parked_bytes == len(packet("g", b"0"))
 
 
-def test_a_run_that_names_a_known_and_an_unknown_group_goes_on_for_the_known_one_and_what_it_matches() -> None:
+def test_a_run_with_a_known_and_an_unknown_group_is_forwarded_for_the_known_one_and_for_matching_groups() -> None:
     desk = outsider("g", "+/h")
     named = ("g", "unheard/of")
     routed = desk.machine.forward(0.0, 2, [runs(0, b"0")._replace(groups=named)])
@@ -115,7 +115,7 @@ def test_the_caches_of_plans_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(desk.machine._forwarding._plans.by_link) <= 3
 
 
-def test_parked_publications_keep_waiting_for_the_groups_that_are_still_without_a_way() -> None:
+def test_parked_publications_keep_waiting_for_groups_that_still_have_no_route() -> None:
     desk = Desk(peers=(1, 2))
     for peer, core, group in ((1, 8, "g"), (2, 9, "+")):
         desk.say(
@@ -134,7 +134,7 @@ def test_parked_publications_keep_waiting_for_the_groups_that_are_still_without_
     assert desk.machine.parked_bytes == 0
 
 
-def test_what_is_larger_than_allowed_is_dropped_and_counted() -> None:
+def test_publications_beyond_the_size_limit_are_dropped_and_counted() -> None:
     machine = outsider("a", message_bytes_max=20).machine
     frames = machine.publish(0.0, [publication("a", b"1"), publication("a", b"x" * 20), publication("a", b"2")]).frames
     assert [(run.first, run.body) for run in frames[1]] == [(0, packet("a", b"1")), (2, packet("a", b"2"))]

@@ -34,7 +34,7 @@ def filters(draw: st.DrawFn) -> str:
 
 
 @pytest.mark.parametrize("text", POLICIES)
-def test_a_policy_gives_its_text_back(text: str) -> None:
+def test_a_policy_round_trips_through_its_text(text: str) -> None:
     assert str(Grouping.parse(text)) == text
     assert Grouping.parse(text) == Grouping.parse(text)
 
@@ -64,14 +64,14 @@ def test_each_filter_is_a_group_by_default() -> None:
     ],
     ids=lambda text: text[:12],
 )
-def test_an_unknown_policy_is_refused_with_what_is_expected(text: str) -> None:
+def test_an_unknown_policy_is_refused_with_the_expected_values(text: str) -> None:
     with pytest.raises(LocalError, match="expected filter, single, or prefix:N with N from 1 to 32") as caught:
         Grouping.parse(text)
     assert len(str(caught.value)) < 400
 
 
 @pytest.mark.parametrize("arguments", [("bogus", 0), ("prefix", 0), ("prefix", 33), ("filter", 2), ("single", 1)])
-def test_a_policy_that_no_text_names_cannot_be_built(arguments: tuple[Any, int]) -> None:
+def test_a_policy_without_a_name_cannot_be_built(arguments: tuple[Any, int]) -> None:
     with pytest.raises(LocalError):
         Grouping(*arguments)
 
@@ -111,7 +111,7 @@ def test_a_filter_maps_to_its_group(policy: str, filter_: str, group: str) -> No
     assert Grouping.parse(policy).group_of(filter_) == group
 
 
-def test_a_filter_whose_group_would_be_a_byte_too_long_stays_itself() -> None:
+def test_a_filter_whose_group_would_be_a_byte_too_long_is_its_own_group() -> None:
     policy = Grouping.parse("prefix:1")
     longest = "a" * (TOPIC_BYTES_MAX - 1) + "/"
     assert policy.group_of(longest) == longest
@@ -131,7 +131,7 @@ def test_a_group_covers_its_filter_and_is_a_plain_valid_filter(policy: str, filt
 
 @BOUNDED
 @given(st.sampled_from(POLICIES), filters())
-def test_the_group_of_a_group_is_that_group(policy: str, filter_: str) -> None:
+def test_the_group_of_a_group_is_the_group_itself(policy: str, filter_: str) -> None:
     grouping = Grouping.parse(policy)
     group = grouping.group_of(filter_)
     again = grouping.group_of(group)

@@ -78,7 +78,7 @@ def test_qos_0_does_not_wait_behind_a_full_window() -> None:
     assert [run.first for run in sent.runs] == [1]
 
 
-def test_of_a_batch_for_a_member_that_is_away_qos_1_is_kept_and_qos_0_is_dropped_and_counted() -> None:
+def test_for_an_absent_member_qos_1_is_kept_and_qos_0_is_dropped_and_counted() -> None:
     desk = core_with_member("g", RIGHT)
     desk.step(LinkDown(RIGHT))
     routed = desk.machine.publish(desk.now, [publication("g", b"0", 0), publication("g", b"1", 1)], 1)
@@ -101,7 +101,7 @@ def test_deliveries_of_qos_0_do_not_wait_behind_a_full_host() -> None:
     assert [effect.runs[0].first for effect in effects if isinstance(effect, Deliver)] == [1]
 
 
-def test_what_a_neighbour_lacks_waits_for_its_window() -> None:
+def test_publications_that_a_neighbour_lacks_wait_for_its_window() -> None:
     desk = outsider("g", window_bytes=1)
     desk.machine.forward(0.0, RIGHT, [run_of(0), run_of(1)], 1)
     effects = desk.step(Summarised(RIGHT, (Summary("g", 5_000),), 7))
@@ -112,7 +112,7 @@ def test_what_a_neighbour_lacks_waits_for_its_window() -> None:
     assert [effect.runs[0].first for effect in more if isinstance(effect, SendRuns)] == [1]
 
 
-def test_attack_a_stranger_cannot_ask_for_what_was_missed() -> None:
+def test_attack_a_stranger_cannot_ask_for_missed_publications() -> None:
     desk = outsider("g")
     desk.machine.forward(0.0, RIGHT, [run_of(0)], 1)
     assert desk.step(Summarised(77, (Summary("g", 5_000),), 7)) == []
@@ -125,7 +125,7 @@ def test_attack_a_stranger_cannot_ask_for_what_was_missed() -> None:
 # --- lost destinations -----------------------------------------------------------------------------------------------
 
 
-def test_what_another_way_takes_over_waits_for_its_window() -> None:
+def test_rerouted_publications_wait_for_the_window_of_the_other_route() -> None:
     desk = outsider("g", behind=(LEFT, RIGHT), window_bytes=1)
     first = desk.machine.publish(0.0, [publication("g", b"0", 1)], 1)
     assert set(first.tokens) == {LEFT, RIGHT}
@@ -146,7 +146,7 @@ def test_what_another_way_takes_over_waits_for_its_window() -> None:
     assert desk.machine.in_custody == 0
 
 
-def test_what_was_under_way_to_a_member_that_is_lost_is_kept_for_it() -> None:
+def test_publications_under_way_to_a_lost_member_are_kept_for_it() -> None:
     desk = core_with_member("g", RIGHT)
     routed = desk.machine.publish(desk.now, [publication("g", b"0", 1)], 1)
     assert set(routed.tokens) == {RIGHT}
@@ -159,7 +159,7 @@ def test_what_was_under_way_to_a_member_that_is_lost_is_kept_for_it() -> None:
     assert (desk.machine.records, desk.machine.in_custody) == (1, 0)
 
 
-def test_of_a_run_that_a_lost_neighbour_had_it_keeps_its_own_groups_and_others_take_the_rest() -> None:
+def test_a_lost_neighbour_keeps_its_own_groups_of_a_run_and_others_take_the_rest() -> None:
     desk = core_with_member("t/+", RIGHT)
     tell_core(desk, RIGHT, "t/x")
     routed = desk.machine.publish(desk.now, [publication("t/x", b"0", 1)], 1)
@@ -173,7 +173,7 @@ def test_of_a_run_that_a_lost_neighbour_had_it_keeps_its_own_groups_and_others_t
     assert [run.groups for effect in effects if isinstance(effect, SendRuns) for run in effect.runs] == [("t/x",)]
 
 
-def test_of_a_record_that_was_under_way_to_a_lost_neighbour_others_take_what_is_not_its_own_once() -> None:
+def test_others_take_the_foreign_groups_of_a_record_under_way_to_a_lost_neighbour_once() -> None:
     desk = core_with_member("t/+", RIGHT)
     tell_core(desk, RIGHT, "t/x")
     desk.machine.publish(desk.now, [publication("t/x", b"0", 1)], 1)
@@ -197,7 +197,7 @@ def test_of_a_record_that_was_under_way_to_a_lost_neighbour_others_take_what_is_
     assert list(custody._ways[RIGHT].disk) == [[0, 2]]
 
 
-def test_a_copy_of_what_a_former_process_left_for_the_host_is_not_delivered_as_well() -> None:
+def test_a_duplicate_of_a_record_that_a_former_process_left_for_the_host_is_delivered_once() -> None:
     desk = outsider("g")
     desk.step(Subscribed("g"))
     desk.machine._custody.restore({HOST: (0, 2)})
@@ -224,7 +224,7 @@ def records_of_a_neighbour_that_goes(desk: Desk) -> None:
     assert desk.machine.counters["records_orphaned"] == 1
 
 
-def test_records_of_a_neighbour_that_is_gone_for_good_go_by_other_ways() -> None:
+def test_records_of_a_neighbour_that_is_gone_for_good_take_other_routes() -> None:
     desk = core_with_member("g", RIGHT)
     records_of_a_neighbour_that_goes(desk)
     desk.say(LEFT, memberships=SetDelta(1, 0, 1, (SetStep(True, US, "g"),)))
@@ -236,14 +236,14 @@ def test_records_of_a_neighbour_that_is_gone_for_good_go_by_other_ways() -> None
     assert desk.machine.records == 0
 
 
-def test_records_that_nobody_wants_any_longer_end_with_the_neighbour_that_did() -> None:
+def test_records_that_nobody_wants_any_longer_end_with_their_neighbour() -> None:
     desk = core_with_member("g", RIGHT)
     records_of_a_neighbour_that_goes(desk)
     desk.wait(0.2, talking=(LEFT,))
     assert Discard(RIGHT, (0,)) in desk.step(Fetched(RIGHT, ((0, (run_of(0)._replace(origin=US),)),), 1))
 
 
-def test_records_without_a_way_are_read_again_later() -> None:
+def test_records_without_a_route_are_read_again_later() -> None:
     desk = outsider("g")
     desk.step(LinkDown(LEFT))
     desk.machine._custody.restore({9: (0, 2)})
@@ -260,7 +260,7 @@ def test_records_without_a_way_are_read_again_later() -> None:
 # --- no route --------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_of_an_unknown_group_waits_until_claims_are_known_and_is_then_delivered_too() -> None:
+def test_a_run_of_an_unknown_group_waits_for_claims_and_is_then_delivered() -> None:
     desk = Desk(US, (LEFT, RIGHT))
     desk.machine.forward(0.0, LEFT, [run_of(0, "t/x", "unheard/of")], 1)
     desk.machine.forward(0.0, RIGHT, [run_of(0, "t/x", "unheard/of")], 2)
@@ -271,7 +271,7 @@ def test_a_run_of_an_unknown_group_waits_until_claims_are_known_and_is_then_deli
     assert delivered == [0]  # once, although both neighbours brought it
 
 
-def test_what_waited_to_be_matched_waits_for_the_hosts_window_too() -> None:
+def test_runs_that_waited_to_be_matched_wait_for_the_hosts_window_too() -> None:
     desk = Desk(US, (LEFT, RIGHT), window_bytes=1)
     desk.machine.forward(0.0, RIGHT, [run_of(0, "t/x", "unheard/of"), run_of(1, "t/x", "unheard/of")], 1)
     desk.step(Subscribed("t/+"))
@@ -282,7 +282,7 @@ def test_what_waited_to_be_matched_waits_for_the_hosts_window_too() -> None:
     assert [effect.runs[0].first for effect in more if isinstance(effect, Deliver)] == [1]
 
 
-def test_a_record_that_has_no_way_yet_waits_on_without_being_written_again() -> None:
+def test_a_record_without_a_route_keeps_waiting_and_is_not_written_again() -> None:
     desk = Desk(US, (LEFT, RIGHT))
     desk.effects += desk.machine.restore(0.0, outbox={BLOCKED: (3, 4)})
     desk.say(LEFT, claim_deltas=(ClaimDelta(CORE, 1_000, 0, (ClaimChange("g", 100),)),))  # and no route to it
@@ -297,7 +297,7 @@ def test_a_record_that_has_no_way_yet_waits_on_without_being_written_again() -> 
     assert desk.machine.acknowledged(desk.now, LEFT, [sent.token]) == [Discard(BLOCKED, (3,))]
 
 
-def test_what_waited_until_its_id_was_forgotten_goes_all_the_same() -> None:
+def test_a_run_that_waited_until_its_id_was_forgotten_is_still_sent() -> None:
     desk = outsider("g", seen_s=0.1)
     desk.say(LEFT, announcements=(Announcement(CORE, 1_000, 2, UNREACHABLE, 0),))
     desk.machine.forward(0.0, RIGHT, [run_of(0)], 1)
@@ -313,7 +313,7 @@ def test_what_waited_until_its_id_was_forgotten_goes_all_the_same() -> None:
 # --- delivered by a former process -----------------------------------------------------------------------------------
 
 
-def test_what_a_former_process_delivered_is_not_delivered_again_and_older_epochs_are_no_harm() -> None:
+def test_publications_delivered_by_a_former_process_are_not_delivered_again() -> None:
     desk = Desk(US, (LEFT, RIGHT))
     desk.machine.restore(0.0, delivered=[(ORIGIN, epoch, 0, 1) for epoch in range(EPOCHS_MAX + 1, 0, -1)])
     desk.step(Subscribed("g"))
@@ -327,7 +327,7 @@ def test_what_a_former_process_delivered_is_not_delivered_again_and_older_epochs
 # --- coming and going ------------------------------------------------------------------------------------------------
 
 
-def test_who_has_taken_its_leave_takes_nothing_over() -> None:
+def test_a_federator_that_has_left_takes_nothing_over() -> None:
     """Unacknowledged, it goes to others (R37, R61)."""
     desk = outsider("g")
     desk.step(Leave())
@@ -335,7 +335,7 @@ def test_who_has_taken_its_leave_takes_nothing_over() -> None:
     assert desk.machine.counters["received"] == 0
 
 
-def test_a_neighbour_that_was_lost_and_restarted_gets_what_was_kept_for_it_with_its_first_frame() -> None:
+def test_a_lost_and_restarted_neighbour_gets_what_was_kept_for_it_after_its_first_frame() -> None:
     desk = core_with_member("g", RIGHT)
     desk.wait(10.0, talking=(LEFT,))
     assert desk.machine.counters["neighbours_lost"] == 1
@@ -347,7 +347,7 @@ def test_a_neighbour_that_was_lost_and_restarted_gets_what_was_kept_for_it_with_
     ]
 
 
-def test_a_neighbour_that_is_back_and_does_not_hear_us_yet_gets_nothing_until_it_does() -> None:
+def test_a_neighbour_that_is_back_gets_nothing_until_it_hears_us() -> None:
     desk = core_with_member("g", RIGHT)
     desk.step(LinkDown(RIGHT))
     desk.machine.publish(desk.now, [publication("g", b"0", 1)], 1)
@@ -357,7 +357,7 @@ def test_a_neighbour_that_is_back_and_does_not_hear_us_yet_gets_nothing_until_it
     assert [effect.neighbour for effect in desk.say(RIGHT) if isinstance(effect, SendRuns)] == [RIGHT]
 
 
-def test_a_mesh_under_a_core_that_gave_the_group_up_is_forgotten_when_its_time_is_over() -> None:
+def test_a_mesh_under_a_core_that_gave_the_group_up_is_forgotten_in_time() -> None:
     desk = outsider("g")
     desk.step(Subscribed("g"))
     assert desk.machine.mesh_neighbours("g") == (LEFT,)

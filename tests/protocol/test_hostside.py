@@ -26,7 +26,7 @@ def test_a_group_is_of_interest_until_its_last_filter_goes() -> None:
     assert host.interest == {MANAGEMENT_GROUP: 1}
 
 
-def test_a_filter_that_nobody_asked_for_is_not_given_up() -> None:
+def test_an_unknown_filter_cannot_be_removed() -> None:
     host, changes = host_side()
     assert host.on_unsubscribed("a") is None
     assert not changes.is_unsettled
@@ -42,14 +42,14 @@ def test_refused_filters_are_counted_and_change_nothing() -> None:
     assert changes.effects == [Emit("limit_reached", group="b", detail="groups_max")]
 
 
-def test_the_host_is_asked_for_a_group_once_and_released_once() -> None:
+def test_the_host_is_subscribed_once_and_unsubscribed_once_per_group() -> None:
     host, changes = host_side()
     for is_wanted in (False, True, True, False, False):
         host.subscribe("g", is_wanted=is_wanted)
     assert changes.effects == [SubscribeHost("g"), UnsubscribeHost("g")]
 
 
-def test_the_host_is_never_asked_for_what_does_not_cross() -> None:
+def test_groups_that_do_not_cross_are_never_subscribed_at_the_host() -> None:
     host, changes = host_side()
     host.subscribe(MANAGEMENT_GROUP, is_wanted=True)
     assert changes.effects == []

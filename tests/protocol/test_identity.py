@@ -35,7 +35,7 @@ def test_the_smaller_rank_wins_and_then_the_id(rank: int, other_rank: int, one: 
 
 
 @given(IDS, IDS)
-def test_a_better_key_waits_shorter_and_nobody_longer_than_half_an_interval(one: int, other: int) -> None:
+def test_a_better_key_waits_less_and_nobody_longer_than_half_an_interval(one: int, other: int) -> None:
     delays = [claim_delay_s(election_key(100, identity, "smallest"), 1.0) for identity in sorted((one, other))]
     assert 0 <= delays[0] <= delays[1] < 0.5
 
@@ -49,12 +49,12 @@ def test_an_id_out_of_range_is_refused(identity: int) -> None:
 
 
 @pytest.mark.parametrize("identity", [0, 2**32 - 1])
-def test_the_smallest_and_the_largest_id_are_ids(identity: int) -> None:
+def test_the_smallest_and_the_largest_id_are_valid(identity: int) -> None:
     check_federator_id(identity)
     assert Machine(identity, Settings(), now=0.0, wall_s=0).identity == identity
 
 
-def test_a_federator_may_be_interested_in_its_own_group_and_in_nobody_elses() -> None:
+def test_a_federator_may_be_interested_in_its_own_private_group_only() -> None:
     desk = Desk(identity=5)
     desk.step(Subscribed(private_group(5)))
     desk.step(Subscribed(private_group(6)))

@@ -34,7 +34,7 @@ def test_a_frame_carries_the_steps_that_no_frame_has_carried() -> None:
     assert not owner.has_unsent
 
 
-def test_a_frame_carries_at_most_so_many_steps() -> None:
+def test_a_frame_carries_a_limited_number_of_steps() -> None:
     owner = told(OwnedSet(), A, B, C)
     delta = owner.delta(2)
     assert delta is not None
@@ -51,7 +51,7 @@ def test_a_step_that_changes_nothing_is_no_step() -> None:
     assert delta.steps == (SetStep(True, *A),)
 
 
-def test_what_is_acknowledged_is_not_kept_and_what_is_not_is_sent_again() -> None:
+def test_acknowledged_steps_are_dropped_and_others_are_sent_again() -> None:
     owner, mirror = told(OwnedSet(), A, B), MirroredSet()
     exchange(owner, mirror)
     assert not owner.has_unacknowledged
@@ -61,7 +61,7 @@ def test_what_is_acknowledged_is_not_kept_and_what_is_not_is_sent_again() -> Non
     assert owner.delta(100) == SetDelta(1, 2, 0, (SetStep(True, *C),))
 
 
-def test_an_acknowledgement_of_more_than_was_told_is_ignored() -> None:
+def test_an_acknowledgement_of_more_than_was_sent_is_ignored() -> None:
     owner = told(OwnedSet(), A)
     owner.acknowledge(SetAck(1, 2))
     owner.acknowledge(SetAck(7, 1))
@@ -69,7 +69,7 @@ def test_an_acknowledgement_of_more_than_was_told_is_ignored() -> None:
     assert owner.delta(100) == SetDelta(1, 0, 0, (SetStep(True, *A),))
 
 
-def test_a_lost_frame_leaves_a_gap_that_the_mirror_waits_to_have_filled() -> None:
+def test_the_mirror_waits_for_a_gap_to_be_filled() -> None:
     owner, mirror = told(OwnedSet(), A), MirroredSet()
     lost = owner.delta(100)
     owner.add(B)
@@ -83,7 +83,7 @@ def test_a_lost_frame_leaves_a_gap_that_the_mirror_waits_to_have_filled() -> Non
     assert mirror.keys == {A, B}
 
 
-def test_the_mirror_says_what_came_and_went_once() -> None:
+def test_the_mirror_reports_additions_and_removals_once() -> None:
     owner, mirror = told(OwnedSet(), A, B), MirroredSet()
     delta = owner.delta(100)
     assert delta is not None
@@ -112,7 +112,7 @@ def test_a_new_generation_replaces_the_old_set_only_when_it_is_whole() -> None:
     assert mirror.keys == {B, C}
 
 
-def test_an_older_generation_or_epoch_says_nothing_any_more() -> None:
+def test_an_older_generation_or_epoch_is_ignored() -> None:
     owner, mirror = told(OwnedSet(), A), MirroredSet()
     old = owner.delta(100)
     assert old is not None
@@ -123,7 +123,7 @@ def test_an_older_generation_or_epoch_says_nothing_any_more() -> None:
     assert mirror.keys == {A}
 
 
-def test_a_mirror_that_forgot_gets_the_whole_set_again() -> None:
+def test_a_mirror_that_lost_its_state_gets_the_whole_set_again() -> None:
     owner, mirror = told(OwnedSet(), A, B), MirroredSet()
     exchange(owner, mirror)
     assert mirror.clear() == [A, B]
@@ -132,7 +132,7 @@ def test_a_mirror_that_forgot_gets_the_whole_set_again() -> None:
     assert mirror.keys == {A, B}
 
 
-def test_an_empty_set_is_told_once_it_is_introduced_until_it_is_acknowledged() -> None:
+def test_an_empty_set_is_told_once_introduced_until_it_is_acknowledged() -> None:
     owner, mirror = OwnedSet(generation=4), MirroredSet()
     mirror.apply(1, SetDelta(1, 0, 0, (SetStep(True, *A),)))
     assert owner.delta(100) is None
@@ -146,7 +146,7 @@ def test_an_empty_set_is_told_once_it_is_introduced_until_it_is_acknowledged() -
     assert not owner.has_unacknowledged
 
 
-def test_an_owner_that_restarted_is_awaited_with_what_it_had() -> None:
+def test_a_restarted_owners_old_set_holds_until_it_speaks() -> None:
     mirror = MirroredSet()
     mirror.apply(1, SetDelta(3, 0, 0, (SetStep(True, *A),)))
     mirror.await_owner()
@@ -174,7 +174,7 @@ def test_a_neighbour_that_restarts_without_interest_is_no_member_any_more() -> N
     assert not net.machines[1].is_member("g")
 
 
-def test_a_neighbour_that_was_forgotten_on_one_side_only_is_mirrored_rightly_again() -> None:
+def test_a_neighbour_that_one_side_forgot_is_mirrored_correctly_again() -> None:
     net = Network(3, [(0, 1), (1, 2)])
     net.run(3)
     net.subscribe(0, "a", "b")
@@ -298,7 +298,7 @@ class Ends:
 
 @settings(max_examples=examples(200), deadline=None)
 @given(ACTIONS, st.integers(1, 3))
-def test_the_mirror_ends_with_the_owners_set_whatever_the_channel_did(
+def test_the_mirror_ends_with_the_owners_set_whatever_the_channel_does(
     actions: list[tuple[str, object]], steps_max: int
 ) -> None:
     ends = Ends(steps_max)

@@ -23,7 +23,7 @@ def behind(desk: Desk, peer: int, core: int = 9, *, sequence: int = 1, distance:
     desk.say(peer, announcements=(Announcement(core, 1_000, sequence, distance, version),))
 
 
-def test_the_cores_of_all_groups_are_those_of_each() -> None:
+def test_cores_agrees_with_core_of_for_every_group() -> None:
     net = Network(4, [(0, 1), (1, 2), (2, 3)])
     net.run(3)
     net.subscribe(0, "g")
@@ -37,7 +37,7 @@ def test_the_cores_of_all_groups_are_those_of_each() -> None:
     assert net.machines[3].cores()["g"] == 0
 
 
-def test_the_rank_that_the_manager_gives_is_claimed_and_moves_the_core() -> None:
+def test_a_rank_from_the_manager_is_claimed_and_moves_the_core() -> None:
     net = Network(3, [(0, 1), (1, 2)])
     net.run(3)
     net.step(2, Ranked("g", 7))
@@ -53,7 +53,7 @@ def test_the_rank_that_the_manager_gives_is_claimed_and_moves_the_core() -> None
     assert net.machines[2]._claims.sets[0].groups["g"].rank == 900
 
 
-def test_a_filter_that_is_subscribed_twice_is_one_interest() -> None:
+def test_a_filter_subscribed_twice_is_one_interest() -> None:
     desk = Desk(peers=())
     desk.step(Subscribed("g"))
     desk.step(Subscribed("g"))
@@ -71,7 +71,7 @@ def test_a_group_is_wanted_while_one_of_its_filters_is() -> None:
     assert desk.machine.core_of("a/#") is None
 
 
-def test_a_federator_that_was_stopped_for_a_while_does_one_round_not_many() -> None:
+def test_a_federator_that_was_stopped_for_a_while_does_one_round() -> None:
     desk = Desk(peers=(1,))
     desk.now = 57.3
     desk.step(Tick())
@@ -88,7 +88,7 @@ def test_a_neighbour_that_is_down_can_still_be_removed() -> None:
     assert 1 not in desk.machine._neighbours
 
 
-def test_a_fetch_ends_with_the_link_it_ran_over() -> None:
+def test_a_fetch_ends_with_its_link() -> None:
     desk = Desk(peers=(1, 2))
     desk.say(2)
     behind(desk, 1, version=3)
@@ -99,7 +99,7 @@ def test_a_fetch_ends_with_the_link_it_ran_over() -> None:
     assert desk.machine.core_of("g") == 5
 
 
-def test_a_request_without_an_answer_is_asked_again_a_round_later() -> None:
+def test_an_unanswered_request_is_sent_again_a_round_later() -> None:
     desk = Desk(peers=(1,))
     desk.wait(0.5)
     behind(desk, 1, version=3)
@@ -122,7 +122,7 @@ def test_a_part_of_an_older_set_than_ours_ends_the_fetch_and_changes_nothing() -
     assert desk.machine.counters["ignored_claim_part"] == 1
 
 
-def test_a_whole_set_that_comes_unasked_counts_if_it_is_newer_and_is_passed_on_unasked() -> None:
+def test_a_newer_whole_set_that_comes_unasked_counts_and_is_passed_on_unasked() -> None:
     desk = Desk(peers=(1, 2))
     whole = ClaimPart(9, 1_000, 9, 0, 1, (ClaimChange("x", 1),))
     desk.say(1, announcements=(Announcement(9, 1_000, 1, 1, 9),), claim_parts=(whole,))
@@ -134,7 +134,7 @@ def test_a_whole_set_that_comes_unasked_counts_if_it_is_newer_and_is_passed_on_u
     assert desk.machine.counters["ignored_claim_part"] == 1
 
 
-def test_whole_sets_of_more_cores_than_allowed_are_refused() -> None:
+def test_whole_sets_of_cores_beyond_the_limit_are_refused() -> None:
     desk = Desk(peers=(1,), cores_max=1)
     desk.say(1, claim_parts=(ClaimPart(8, 1_000, 1, 0, 1, (ClaimChange("x", 1),)),))
     desk.say(1, claim_parts=(ClaimPart(9, 1_000, 1, 0, 1, (ClaimChange("y", 1),)),))
@@ -143,7 +143,7 @@ def test_whole_sets_of_more_cores_than_allowed_are_refused() -> None:
     assert desk.machine.counters["ignored_claim_part"] == 1
 
 
-def test_a_fetched_set_that_is_empty_ends_the_core() -> None:
+def test_fetching_an_empty_set_ends_the_core() -> None:
     desk = Desk(peers=(1, 2))
     behind(desk, 1, version=5)
     assert desk.machine.distance_to(9) == 2
@@ -181,7 +181,7 @@ def test_a_second_hand_over_to_an_heir_changes_nothing() -> None:
     assert desk.machine._claims.own.version == version == 1
 
 
-def test_a_longer_way_through_the_same_parent_is_passed_on() -> None:
+def test_a_longer_route_through_the_same_parent_is_passed_on() -> None:
     desk = Desk(peers=(1, 2))
     behind(desk, 1)
     behind(desk, 1, sequence=2, distance=4)
@@ -189,7 +189,7 @@ def test_a_longer_way_through_the_same_parent_is_passed_on() -> None:
     assert desk.last_to(2).announcements == (Announcement(9, 1_000, 2, 5, 0),)
 
 
-def test_two_who_wait_for_the_same_number_are_asked_for_once() -> None:
+def test_two_neighbours_that_wait_for_the_same_number_cause_one_request() -> None:
     desk = Desk(peers=(1, 2, 3))
     behind(desk, 1, sequence=5)
     desk.say(2, solicits=(Solicit(9, 1_000, 6),))
@@ -216,7 +216,7 @@ def test_a_core_that_stays_away_is_forgotten_with_its_claims() -> None:
     assert desk.machine.core_epoch(9) is None
 
 
-def test_a_core_is_forgotten_in_the_round_in_which_a_last_useless_word_of_it_expires() -> None:
+def test_a_core_is_forgotten_when_its_last_useless_announcement_expires() -> None:
     desk = Desk(peers=(1, 2), absence_s=5.0)
     behind(desk, 1, sequence=5)
     behind(desk, 2, sequence=5, distance=2)  # not feasible
@@ -226,7 +226,7 @@ def test_a_core_is_forgotten_in_the_round_in_which_a_last_useless_word_of_it_exp
     assert desk.machine.core_epoch(9) is None
 
 
-def test_announcements_go_per_group_where_the_papers_are_compared() -> None:
+def test_announcements_are_per_group_in_the_form_of_the_papers() -> None:
     net = Network(3, [(0, 1), (1, 2)], announcements="per_group")
     net.run(3)
     net.subscribe(0, "a", "b", "c")
@@ -249,13 +249,13 @@ def test_announcements_go_per_group_where_the_papers_are_compared() -> None:
     assert net.got(0) == ["b"]
 
 
-def test_per_group_names_no_group_for_a_core_whose_claims_are_not_known() -> None:
+def test_per_group_announcements_name_no_group_if_the_cores_claims_are_unknown() -> None:
     desk = Desk(peers=(1, 2), announcements="per_group")
     behind(desk, 1, version=3)
     assert desk.last_to(2).announcements == (Announcement(9, 1_000, 1, 2, 0),)
 
 
-def test_every_word_that_is_emitted_is_explained() -> None:
+def test_every_emitted_event_is_documented() -> None:
     net = Network(4, [(0, 1), (1, 2), (2, 3)])
     net.run(2)
     net.subscribe(0, "g")
@@ -286,7 +286,7 @@ def test_the_same_events_give_the_same_effects() -> None:
     assert story() == story()
 
 
-def test_a_child_that_leaves_takes_its_membership_with_it() -> None:
+def test_a_child_that_leaves_takes_its_membership_along() -> None:
     desk = Desk(peers=(1, 2))
     desk.say(1)
     desk.step(Subscribed("g"))
@@ -298,7 +298,7 @@ def test_a_child_that_leaves_takes_its_membership_with_it() -> None:
     assert [emit.neighbour for emit in desk.emitted("neighbour_left")] == [1]
 
 
-def test_the_way_to_a_core_that_restarted_is_chosen_anew_from_the_new_epochs_words() -> None:
+def test_the_route_to_a_restarted_core_is_chosen_from_the_new_epochs_announcements() -> None:
     desk = Desk(peers=(1, 2))
     desk.say(1, announcements=(Announcement(9, 1_000, 1, 1, 0),))
     assert desk.machine.parents_of(9) == (1,)

@@ -20,7 +20,7 @@ def line_with_interest() -> Network:
     return net
 
 
-def test_ids_restarting_at_0_after_a_crash_do_not_make_peers_drop_fresh_messages() -> None:
+def test_ids_restarting_at_0_after_a_crash_do_not_make_peers_drop_new_messages() -> None:
     net = line_with_interest()
     for _ in range(5):
         net.publish(0, "g")
@@ -51,7 +51,7 @@ def test_ids_are_fresh_after_a_crash_that_lost_the_disk_and_the_clock() -> None:
     assert net.got(2) == ["g"] * 6
 
 
-def test_a_restarted_core_is_not_ignored_because_its_sequence_numbers_begin_anew() -> None:
+def test_a_restarted_core_is_not_ignored_because_its_sequence_numbers_restart() -> None:
     net = line_with_interest()
     net.run(20)
     net.crash(0)
@@ -64,7 +64,7 @@ def test_a_restarted_core_is_not_ignored_because_its_sequence_numbers_begin_anew
     assert net.machines[2].distance_to(0) == 2
 
 
-def test_publications_are_not_dropped_while_no_way_to_the_core_is_known() -> None:
+def test_publications_are_not_dropped_while_no_route_to_the_core_is_known() -> None:
     net = Network(4, [(0, 1), (1, 2), (2, 3), (0, 3)])
     net.run(3)
     net.subscribe(0, "g")
@@ -115,7 +115,7 @@ def test_the_parent_list_is_not_cleared_by_an_equal_announcement() -> None:
         desk.wait(1.0)
 
 
-def test_redundancy_stays_two_where_two_shortest_ways_exist() -> None:
+def test_redundancy_stays_two_if_two_shortest_routes_exist() -> None:
     net = Network(4, [(0, 1), (0, 2), (1, 3), (2, 3)])
     for _ in range(20):
         net.run(1.0)

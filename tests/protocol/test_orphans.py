@@ -9,7 +9,7 @@ def record(position: int) -> tuple[int, tuple[Run, ...]]:
     return position, (Run(8, 1, position, 1, 1, 1, ("g",), b"x"),)
 
 
-def test_records_are_asked_for_piece_by_piece_and_in_order() -> None:
+def test_records_are_fetched_piece_by_piece_and_in_order() -> None:
     orphans = Orphans()
     assert orphans.ask(0.0) is None
     assert orphans.add(7, [(0, 3), (5, 6)]) == orphans.count == 4
@@ -23,7 +23,7 @@ def test_records_are_asked_for_piece_by_piece_and_in_order() -> None:
     assert orphans.count == 0
 
 
-def test_answers_to_others_are_left_to_them() -> None:
+def test_answers_for_others_are_left_to_them() -> None:
     orphans = Orphans()
     assert orphans.answered(7, [record(0)], 1) is None
     orphans.add(7, [(0, 3)])
@@ -31,7 +31,7 @@ def test_answers_to_others_are_left_to_them() -> None:
     assert orphans.answered(7, [record(3)], 4) is None  # for the same id, back as a neighbour
 
 
-def test_an_answer_that_comes_again_brings_nothing() -> None:
+def test_a_repeated_answer_brings_nothing() -> None:
     """The neighbour's own fetch was under way when it went."""
     orphans = Orphans()
     orphans.add(7, [(0, 3)])
@@ -41,7 +41,7 @@ def test_an_answer_that_comes_again_brings_nothing() -> None:
     assert orphans.count == 1
 
 
-def test_what_has_no_way_is_asked_for_again_after_a_while() -> None:
+def test_records_without_a_route_are_fetched_again_after_a_while() -> None:
     orphans = Orphans()
     orphans.add(7, [(0, 3)])
     orphans.ask(0.0)

@@ -19,14 +19,14 @@ def test_a_body_is_cut_where_its_packets_end(packets: list[bytes]) -> None:
 
 
 @given(PACKETS, st.integers(1, 7))
-def test_a_body_of_another_number_of_packets_is_refused(packets: list[bytes], count: int) -> None:
+def test_a_body_with_another_number_of_packets_is_refused(packets: list[bytes], count: int) -> None:
     if count != len(packets):
         with pytest.raises(RemoteError):
             check_body(b"".join(packets), count, 1)
 
 
 @given(st.integers(1, 40), st.integers(0, 123))
-def test_packets_of_one_size_are_checked_as_one_by_one(count: int, size: int) -> None:
+def test_packets_of_one_size_are_checked_like_single_packets(count: int, size: int) -> None:
     body = packet("t", b"x" * size) * count
     check_body(body, count, 0)
     for position in (0, len(body) // count * (count - 1)):  # the type and the length of the first and the last packet
@@ -50,7 +50,7 @@ def test_lengths_of_one_to_four_bytes_are_read(size: int) -> None:
     assert topic_of(body) == "t"
 
 
-def test_the_topic_is_that_of_the_packet_at_the_place() -> None:
+def test_topic_of_returns_the_topic_of_the_packet_at_the_position() -> None:
     body = packet("a") + packet("b/ü", b"p", 2)
     assert topic_of(body, len(packet("a"))) == "b/ü"
 
@@ -67,7 +67,7 @@ def test_the_topic_is_that_of_the_packet_at_the_place() -> None:
         (b"\x30\x03\0\1\xff", "The packet at byte 0 of a run has a topic that is not UTF-8."),
     ],
 )
-def test_what_is_no_packet_is_refused_with_a_sentence(body: bytes, message: str) -> None:
+def test_invalid_packets_are_refused_with_a_sentence(body: bytes, message: str) -> None:
     with pytest.raises(RemoteError) as refusal:
         topic_of(body)
     assert str(refusal.value) == message

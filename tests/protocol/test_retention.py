@@ -39,7 +39,7 @@ def never(group: str) -> bool:
     return False
 
 
-def test_what_is_older_than_the_time_to_keep_goes() -> None:
+def test_runs_older_than_the_retention_time_are_dropped() -> None:
     found = kept(run_of(0, 1), run_of(1, 1), run_of(2, 1))
     found.age(7.0, never)
     assert numbers(found.missing(7.0, [Summary("g", 60_000)])) == [1, 2]
@@ -47,13 +47,13 @@ def test_what_is_older_than_the_time_to_keep_goes() -> None:
     assert (found.bytes, found.missing(100.0, [Summary("g", 600_000)])) == (0, [])
 
 
-def test_what_somebody_has_from_before_and_after_a_run_does_not_count_for_it() -> None:
+def test_ranges_before_and_after_a_run_do_not_count_for_it() -> None:
     found = kept(run_of(10, 3))
     have = ((8, 1, ((0, 4), (11, 1), (20, 5))),)
     assert numbers(found.missing(1.0, [Summary("g", 60_000, have)])) == [10, 12]
 
 
-def test_of_a_contested_group_it_is_kept_for_longer_and_goes_when_the_cores_have_met() -> None:
+def test_contested_groups_are_kept_longer_until_the_cores_have_met() -> None:
     found = kept(run_of(0, 1, "g", "h"), run_of(1, 1, "i"), run_of(2, 1, "h"))
     found.age(20.0, lambda group: group == "h")
     assert numbers(found.missing(20.0, [Summary("h", 60_000), Summary("i", 60_000)])) == [0, 2]
@@ -68,7 +68,7 @@ def test_of_a_contested_group_it_is_kept_for_longer_and_goes_when_the_cores_have
     assert (found.bytes, found.missing(60.0, [Summary("h", 60_000)])) == (0, [])
 
 
-def test_what_a_neighbour_was_told_of_is_kept_for_as_long_again() -> None:
+def test_groups_that_a_neighbour_was_told_of_are_kept_as_long_again() -> None:
     found = kept(run_of(0, 1, "g"), run_of(1, 1, "h"))
     found.summaries(5.0, {"g": 0, "other": 0})
     found.age(10.9, never)
@@ -77,7 +77,7 @@ def test_what_a_neighbour_was_told_of_is_kept_for_as_long_again() -> None:
     assert found.bytes == 0
 
 
-def test_of_what_is_contested_the_newest_are_left_to_others() -> None:
+def test_the_newest_contested_runs_are_left_to_others() -> None:
     found = kept(run_of(0, 1, "g", "h"), run_of(1, 1, "i"), run_of(2, 1, "h"), run_of(3, 1, "h"))
     found.age(7.0, lambda group: group == "h")
     size = len(run_of(0, 1).body)
@@ -87,14 +87,14 @@ def test_of_what_is_contested_the_newest_are_left_to_others() -> None:
     assert found.contested(never, size) == []
 
 
-def test_beyond_the_limit_what_is_contested_goes_first() -> None:
+def test_beyond_the_limit_contested_runs_go_first() -> None:
     found = kept(run_of(0, 1), run_of(1, 1), bytes_max=2 * len(run_of(0, 1).body))
     found.age(8.0, lambda _: True)
     found.add(8.0, run_of(2, 1))
     assert numbers(found.missing(8.0, [Summary("g", 60_000)])) == [1, 2]
 
 
-def test_beyond_the_limit_the_oldest_go_and_are_counted() -> None:
+def test_beyond_the_limit_the_oldest_runs_are_dropped_and_counted() -> None:
     counters: Counter[str] = Counter()
     one = run_of(0, 2)
     found = Retention(6.0, 30.0, 2 * len(one.body), counters)
@@ -105,12 +105,12 @@ def test_beyond_the_limit_the_oldest_go_and_are_counted() -> None:
     assert numbers(found.missing(0.0, [Summary("g", 1)])) == [6, 7, 8, 9]
 
 
-def test_a_run_that_alone_is_beyond_the_limit_is_not_kept() -> None:
+def test_a_run_that_alone_exceeds_the_limit_is_not_kept() -> None:
     found = kept(run_of(0, 2), bytes_max=0)
     assert found.bytes == 0
 
 
-def test_a_summary_says_what_is_kept_in_as_few_ranges_as_possible() -> None:
+def test_a_summary_has_as_few_ranges_as_possible() -> None:
     found = kept(
         run_of(4, 2),
         run_of(0, 2),
@@ -127,36 +127,36 @@ def test_a_summary_says_what_is_kept_in_as_few_ranges_as_possible() -> None:
     )
 
 
-def test_who_has_everything_lacks_nothing() -> None:
+def test_a_neighbour_that_has_everything_lacks_nothing() -> None:
     found = kept(run_of(0, 3), run_of(3, 3), run_of(9, 1, origin=2))
     assert found.missing(3.0, found.summaries(3.0, {"g": 60_000})) == []
 
 
-def test_what_somebody_lacks_is_cut_out_of_its_run() -> None:
+def test_missing_publications_are_cut_out_of_their_run() -> None:
     found = kept(run_of(0, 10))
     have = Summary("g", 60_000, ((8, 1, ((0, 1), (3, 2), (7, 1), (20, 5))),))
     assert numbers(found.missing(1.0, [have])) == [1, 2, 5, 6, 8, 9]
 
 
-def test_of_another_origin_or_epoch_nothing_is_known() -> None:
+def test_nothing_is_known_of_another_origin_or_epoch() -> None:
     found = kept(run_of(0, 2), run_of(0, 2, epoch=2), run_of(0, 2, origin=9))
     have = Summary("g", 60_000, ((8, 1, ((0, 2),)),))
     assert [(run.origin, run.epoch) for run in found.missing(3.0, [have])] == [(8, 2), (9, 1)]
 
 
-def test_what_is_too_old_for_who_asks_is_not_for_it() -> None:
+def test_publications_older_than_the_summarys_age_are_not_sent() -> None:
     found = kept(run_of(0, 1), run_of(1, 1), run_of(2, 1))
     assert numbers(found.missing(3.0, [Summary("g", 1_500)])) == [2]
     assert numbers(found.missing(3.0, [Summary("g", 2_000)])) == [1, 2]
 
 
-def test_of_groups_that_were_not_asked_for_nothing_comes() -> None:
+def test_groups_that_were_not_requested_are_not_sent() -> None:
     found = kept(run_of(0, 1, "h"), run_of(1, 1, "g", "h"))
     missing = found.missing(2.0, [Summary("g", 60_000)])
     assert [(run.first, run.groups) for run in missing] == [(1, ("g",))]
 
 
-def test_groups_that_lack_the_same_of_a_run_get_it_together() -> None:
+def test_groups_that_lack_the_same_part_of_a_run_share_it() -> None:
     found = kept(run_of(0, 4, "g", "h", "i"))
     have = [Summary("g", 60_000, ((8, 1, ((0, 2),)),)), Summary("h", 60_000), Summary("i", 60_000)]
     assert [(run.first, run.length, run.groups) for run in found.missing(1.0, have)] == [
@@ -165,7 +165,7 @@ def test_groups_that_lack_the_same_of_a_run_get_it_together() -> None:
     ]
 
 
-def test_a_run_with_too_many_gaps_goes_as_a_whole() -> None:
+def test_a_run_with_too_many_gaps_goes_whole() -> None:
     count = 2 * retention.GAPS_MAX + 3
     found = kept(run_of(0, count))
     have = Summary("g", 60_000, ((8, 1, tuple((number, 1) for number in range(1, count, 2))),))
@@ -177,7 +177,7 @@ def test_a_run_with_too_many_gaps_goes_as_a_whole() -> None:
     st.lists(st.tuples(st.integers(0, 40), st.integers(1, 8)), max_size=6),
     st.lists(st.tuples(st.integers(0, 40), st.integers(1, 8)), max_size=6),
 )
-def test_what_one_has_and_the_other_lacks_is_what_comes(
+def test_one_side_gets_exactly_what_it_lacks_and_the_other_has(
     ours: list[tuple[int, int]], theirs: list[tuple[int, int]]
 ) -> None:
     here = kept(*[run_of(first, count) for first, count in ours])

@@ -21,7 +21,7 @@ def heard(**entries: tuple[int, int]) -> Route:
     return route
 
 
-def test_a_route_that_nobody_told_of_leads_nowhere() -> None:
+def test_an_empty_route_leads_nowhere() -> None:
     route = Route(9, 1_000)
     assert not route.choose(everyone, 2)
     assert (route.distance, route.parents) == (UNREACHABLE, ())
@@ -34,7 +34,7 @@ def test_the_nearest_are_the_parents_smaller_ids_first() -> None:
     assert not route.choose(everyone, 2)
 
 
-def test_a_neighbour_that_is_not_usable_is_no_parent() -> None:
+def test_an_unusable_neighbour_is_no_parent() -> None:
     route = heard(n1=(1, 1), n2=(1, 2))
     route.choose(lambda neighbour: neighbour != 1, 2)
     assert (route.distance, route.parents) == (3, (2,))
@@ -55,7 +55,7 @@ def test_a_neighbour_at_our_distance_or_beyond_is_not_feasible_at_a_number_that_
     assert not route.is_feasible(4, 2)
 
 
-def test_the_feasible_distance_at_an_older_number_is_the_one_of_that_time() -> None:
+def test_the_feasible_distance_at_an_older_number_is_that_of_its_time() -> None:
     route = Route(9, 1_000)
     for sequence, distance in ((1, 2), (5, 4), (9, 3)):
         route.sequence, route.distance = sequence, distance
@@ -70,7 +70,7 @@ def test_the_feasible_distance_at_an_older_number_is_the_one_of_that_time() -> N
     ]
 
 
-def test_a_smaller_distance_at_an_announced_number_bounds_all_that_went_before() -> None:
+def test_a_smaller_distance_at_an_announced_number_bounds_all_earlier_ones() -> None:
     route = Route(9, 1_000)
     for sequence, distance in ((1, 2), (5, 4), (5, 1)):
         route.sequence, route.distance = sequence, distance
@@ -82,7 +82,7 @@ def test_a_smaller_distance_at_an_announced_number_bounds_all_that_went_before()
     assert not route.is_feasible(5, 1)
 
 
-def test_only_so_many_numbers_back_are_remembered() -> None:
+def test_a_limited_number_of_sequence_numbers_is_remembered() -> None:
     route = Route(9, 1_000)
     for sequence in range(10 * STEPS_BACK):
         route.sequence, route.distance = sequence, 2 + sequence % 2
@@ -131,7 +131,7 @@ def test_distances_are_those_of_the_graph_and_parents_are_nearer(
 
 @settings(max_examples=examples(40), deadline=None)
 @given(connected(), DRAWN, st.data())
-def test_no_parent_loop_stands_after_links_were_cut(
+def test_no_parent_loop_remains_after_links_were_cut(
     overlay: tuple[int, list[Link]], drawn: list[int], data: st.DataObject
 ) -> None:
     size, links = overlay

@@ -89,7 +89,7 @@ def steps_to(desk: Desk, peer: int, name: str = "memberships") -> list[SetStep]:
 # --- identity and frames ---------------------------------------------------------------------------------------------
 
 
-def test_r01_the_epoch_of_a_boot_is_larger_than_any_that_disk_clock_or_neighbour_know() -> None:
+def test_r01_the_epoch_of_a_boot_is_larger_than_any_that_disk_clock_or_neighbours_know() -> None:
     assert boot_epoch(stored=7, wall_s=3) == 8
     assert boot_epoch(stored=3, wall_s=7) == 7
     assert boot_epoch(stored=3, wall_s=4, heard=9) == 10
@@ -97,7 +97,7 @@ def test_r01_the_epoch_of_a_boot_is_larger_than_any_that_disk_clock_or_neighbour
     assert machine.start(0.0)[0] == StoreEpoch(41)
 
 
-def test_r02_a_neighbour_that_heard_more_of_us_than_we_said_makes_us_raise_the_epoch() -> None:
+def test_r02_an_echo_of_more_than_we_sent_raises_the_epoch() -> None:
     desk = Desk()
     effects = desk.say(1, echo_epoch=2_000, echo_number=3)
     assert effects[0] == StoreEpoch(2_001)  # on disk before anything is sent under it
@@ -114,7 +114,7 @@ def test_r02_an_announcement_of_ourselves_that_we_never_made_raises_the_epoch() 
     assert desk.emitted("identity_conflict")
 
 
-def test_r02_ids_begin_anew_under_a_raised_epoch() -> None:
+def test_r02_ids_restart_under_a_raised_epoch() -> None:
     desk = Desk()
     core_known(desk, 1, 1)
     first = desk.machine.publish(0.0, [publication("g")]).frames[1][0]
@@ -160,7 +160,7 @@ def test_r05_a_link_to_our_own_id_or_a_second_one_to_a_neighbour_is_refused_with
     assert desk.machine.neighbours() == (1,)
 
 
-def test_r06_distance_0_counts_only_from_the_core_and_only_distance_0_from_it() -> None:
+def test_r06_distance_0_counts_only_from_the_core_and_the_core_counts_only_with_distance_0() -> None:
     desk = Desk()
     desk.say(1, announcements=(Announcement(9, 1_000, 1, 0, 0), Announcement(1, 1_000, 1, 1, 0)))
     assert desk.machine.counters["rejected_distance"] == 2
@@ -181,7 +181,7 @@ def test_r07_a_neighbour_that_does_not_echo_us_is_no_parent_until_it_does() -> N
     assert desk.machine.parents_of(9) == (1,)
 
 
-def test_r07_a_neighbour_that_is_not_heard_for_k_intervals_is_no_parent() -> None:
+def test_r07_a_neighbour_that_is_silent_for_k_intervals_is_no_parent() -> None:
     desk = Desk(peers=(1,))
     core_known(desk, 1, 9)
     desk.wait(K * A)
@@ -205,7 +205,7 @@ def test_r08_the_core_is_the_live_claimant_with_the_best_key(election: str, winn
     assert desk.machine.core_of("g") == other  # rank goes before id
 
 
-def test_r09_a_core_counts_for_an_interval_after_the_last_way_to_it_is_lost() -> None:
+def test_r09_a_core_counts_for_an_interval_after_the_last_route_to_it_is_lost() -> None:
     desk = Desk(peers=(1, 2))
     core_known(desk, 1, 9)
     desk.wait(0.5)
@@ -243,7 +243,7 @@ def test_r10_nothing_is_claimed_before_the_neighbours_have_told_their_claims() -
     assert desk.machine.core_of("h") == 5
 
 
-def test_r10_a_silent_neighbour_is_waited_for_no_longer_than_an_interval() -> None:
+def test_r10_a_silent_neighbour_is_awaited_no_longer_than_an_interval() -> None:
     desk = Desk(peers=(1,))
     desk.step(Subscribed("g"))
     desk.wait(A)
@@ -252,7 +252,7 @@ def test_r10_a_silent_neighbour_is_waited_for_no_longer_than_an_interval() -> No
     assert desk.machine.core_of("g") == 5
 
 
-def test_r11_what_a_core_leaves_is_claimed_after_a_delay_that_grows_with_the_id() -> None:
+def test_r11_a_lost_cores_group_is_claimed_after_a_delay_that_grows_with_the_id() -> None:
     delays = [
         claim_delay_s(election_key(RANK_DEFAULT, identity, "smallest"), A) for identity in (0, 1, 2, 100, 2**32 - 1)
     ]
@@ -271,7 +271,7 @@ def test_r11_what_a_core_leaves_is_claimed_after_a_delay_that_grows_with_the_id(
     assert desk.machine.core_of("g") == 5
 
 
-def test_r11_of_those_who_miss_a_lost_core_the_smallest_speaks_first_and_the_rest_stay_silent() -> None:
+def test_r11_the_smallest_id_claims_first_after_a_lost_core_and_the_others_stay_silent() -> None:
     net = Network(5, [(0, i) for i in range(1, 5)] + [(i, j) for i in range(1, 5) for j in range(i + 1, 5)])
     net.run(3)
     for broker in range(5):
@@ -285,7 +285,7 @@ def test_r11_of_those_who_miss_a_lost_core_the_smallest_speaks_first_and_the_res
     assert elected == [0, 1]
 
 
-def test_r12_the_loser_withdraws_when_the_winners_mesh_has_connected_it() -> None:
+def test_r12_the_loser_withdraws_when_it_is_connected_to_the_winners_mesh() -> None:
     desk = Desk(peers=(1, 2))
     desk.say(1)
     desk.say(2)
@@ -418,7 +418,7 @@ def test_r16_an_appointment_that_ends_leaves_an_ordinary_core() -> None:
     assert desk.machine.core_of("g") == 7
 
 
-def test_r17_the_management_group_spans_all_and_is_claimed_only_by_who_sees_no_smaller_id() -> None:
+def test_r17_the_management_group_spans_all_and_only_the_smallest_visible_id_claims_it() -> None:
     net = Network(6, PAPER)
     net.run(3)
     assert net.cores(MANAGEMENT_GROUP) == {0}
@@ -449,7 +449,7 @@ def test_r17_the_management_groups_claim_advertises_the_grouping() -> None:
 # --- claims ----------------------------------------------------------------------------------------------------------
 
 
-def test_r18_a_claim_is_told_at_once_and_passed_on_once_on_each_link() -> None:
+def test_r18_a_claim_is_told_at_once_and_passed_on_once_per_link() -> None:
     net = Network(6, PAPER)
     net.subscribe(5, "f")  # so that the core is known, and only the change is new
     net.run(3.5)
@@ -467,7 +467,7 @@ def test_r18_a_claim_is_told_at_once_and_passed_on_once_on_each_link() -> None:
     assert len(told) == len(set(told)) <= 2 * len(PAPER)
 
 
-def test_r19_whoever_has_fewer_claims_than_an_announcement_names_asks_the_one_that_named_it() -> None:
+def test_r19_a_federator_with_fewer_claims_than_announced_asks_the_neighbour_that_announced_them() -> None:
     desk = Desk()
     core_known(desk, 1, 9)
     desk.say(2, announcements=(Announcement(9, 1_000, 2, 2, 3),))
@@ -475,7 +475,7 @@ def test_r19_whoever_has_fewer_claims_than_an_announcement_names_asks_the_one_th
     assert not any(frame.claim_requests for frame in desk.frames[1])
 
 
-def test_r19_an_asker_gets_the_changes_while_they_are_remembered_else_the_whole_set_in_parts() -> None:
+def test_r19_an_asker_gets_remembered_changes_or_else_the_whole_set_in_parts() -> None:
     desk = Desk(peers=(1,), claim_log_max=2, items_per_frame_max=3)
     desk.say(1)
     for number in range(6):
@@ -510,7 +510,7 @@ def test_r20_the_old_claims_hold_until_a_new_epochs_set_is_whole() -> None:
     assert [desk.machine.core_of(group) for group in "abc"] == [None, 9, 9]
 
 
-def test_r21_a_group_that_is_given_up_and_wanted_counts_as_claimed_for_a_while() -> None:
+def test_r21_a_group_given_up_while_wanted_counts_as_claimed_for_a_while() -> None:
     desk = Desk(5, (1,), announcement_interval_s=0.1)
     core_known(desk, 1, 9, ("g", "h"))
     ended = (ClaimChange("g", None, "left"), ClaimChange("h", None))
@@ -554,7 +554,7 @@ def test_r22_neighbours_are_asked_for_the_claims_of_cores_that_nobody_announces(
     assert set(asked) == {ClaimRequest(9, 1_000, 1, -1, 0)}
 
 
-def test_r22_a_federator_that_was_here_before_and_claims_nothing_says_so() -> None:
+def test_r22_a_restarted_federator_that_claims_nothing_says_so() -> None:
     for stored_epoch, told in ((0, []), (7, [(ClaimChange(MANAGEMENT_GROUP, None),)])):
         desk = Desk(5, ())
         desk.machine = Machine(5, Settings(), now=0.0, wall_s=1_000, stored_epoch=stored_epoch)
@@ -586,7 +586,7 @@ def test_r23_a_core_announces_itself_every_interval_with_the_next_number_and_nob
     assert net.machines[0].distance_to(1) == 1
 
 
-def test_r24_of_a_core_that_has_given_everything_up_a_late_word_is_none_whatever_its_epoch() -> None:
+def test_r24_a_late_announcement_of_a_core_that_gave_everything_up_is_ignored_in_any_epoch() -> None:
     # An announcement of the epoch before made a route that late announcements of the newer epoch did not end.
     desk = Desk(peers=(1, 2))
     desk.say(1, claim_parts=(ClaimPart(9, 1_002, 6, 0, 0, ()),))
@@ -597,7 +597,7 @@ def test_r24_of_a_core_that_has_given_everything_up_a_late_word_is_none_whatever
     assert desk.machine.distance_to(9) == 2
 
 
-def test_r25_a_word_counts_for_k_intervals_and_one_for_each_hop_while_its_number_stands_still() -> None:
+def test_r25_an_announcement_whose_number_stands_still_counts_for_k_intervals_and_one_per_hop() -> None:
     desk = Desk(peers=(1,))
     desk.say(1, announcements=(Announcement(9, 1_000, 1, 2, 0),))
     for _ in range(K + 2):
@@ -608,7 +608,7 @@ def test_r25_a_word_counts_for_k_intervals_and_one_for_each_hop_while_its_number
     assert desk.machine.distance_to(9) is None
 
 
-def test_r25_a_word_whose_number_advances_keeps_counting() -> None:
+def test_r25_an_announcement_whose_number_advances_keeps_counting() -> None:
     desk = Desk(peers=(1,))
     for sequence in range(1, 20):
         desk.say(1, announcements=(Announcement(9, 1_000, sequence, 2, 0),))
@@ -616,7 +616,7 @@ def test_r25_a_word_whose_number_advances_keeps_counting() -> None:
     assert desk.machine.distance_to(9) == 3
 
 
-def test_r26_a_neighbour_counts_only_if_its_way_cannot_lead_through_us() -> None:
+def test_r26_a_neighbour_counts_only_if_its_route_cannot_lead_through_us() -> None:
     desk = Desk(peers=(1, 2))
     desk.say(1, announcements=(Announcement(9, 1_000, 5, 1, 0),))
     assert desk.machine.distance_to(9) == 2  # and so we announced at number 5
@@ -631,7 +631,7 @@ def test_r26_a_neighbour_counts_only_if_its_way_cannot_lead_through_us() -> None
     assert desk.machine.distance_to(9) == 5  # a number that we have never announced
 
 
-def test_r27_the_parents_are_the_nearest_whoever_spoke_first() -> None:
+def test_r27_the_parents_are_the_nearest_whoever_announced_first() -> None:
     desk = Desk(peers=(1, 2, 3, 4), redundancy=2)
     for peer, distance in ((4, 1), (1, 2), (3, 1), (2, 1)):
         desk.say(peer, announcements=(Announcement(9, 1_000, 1, distance, 0),))
@@ -669,7 +669,7 @@ def test_r28_changes_within_the_coalescing_time_travel_together() -> None:
     assert said == [[7], [8, 9]]
 
 
-def test_r28_a_quiet_round_costs_one_frame_a_link_and_direction() -> None:
+def test_r28_a_quiet_round_costs_one_frame_per_link_and_direction() -> None:
     net = Network(6, PAPER)
     net.subscribe(1, "a", "b", "c")
     net.subscribe(4, "c", "d")
@@ -680,7 +680,7 @@ def test_r28_a_quiet_round_costs_one_frame_a_link_and_direction() -> None:
     assert sorted(ways) == sorted([link for a, b in PAPER for link in ((a, b), (b, a))] * 10)
 
 
-def test_r29_a_full_frame_that_does_not_list_a_core_takes_back_what_was_said_of_it() -> None:
+def test_r29_a_full_frame_withdraws_announcements_of_cores_that_it_does_not_list() -> None:
     desk = Desk(peers=(1,))
     desk.say(1, announcements=(Announcement(8, 1_000, 1, 1, 0), Announcement(9, 1_000, 1, 1, 0)))
     desk.say(1, announcements=(Announcement(8, 1_000, 2, 1, 0),))
@@ -689,7 +689,7 @@ def test_r29_a_full_frame_that_does_not_list_a_core_takes_back_what_was_said_of_
     assert (desk.machine.distance_to(8), desk.machine.distance_to(9)) == (2, None)
 
 
-def test_r30_whoever_loses_the_last_parent_says_so_at_once_and_solicits() -> None:
+def test_r30_a_federator_that_loses_its_last_parent_retracts_and_solicits_at_once() -> None:
     desk = Desk(peers=(1, 2))
     desk.say(1, announcements=(Announcement(9, 1_000, 5, 1, 0),))
     desk.step(LinkDown(1))
@@ -698,7 +698,7 @@ def test_r30_whoever_loses_the_last_parent_says_so_at_once_and_solicits() -> Non
     assert frame.solicits == (Solicit(9, 1_000, 6),)
 
 
-def test_r30_who_loses_the_last_parent_solicits_the_newest_number_that_those_who_wait_for_it_need() -> None:
+def test_r30_the_solicit_asks_for_the_newest_number_that_waiting_neighbours_need() -> None:
     # 20 brokers in a ring whose core was lost on one side asked one after the other, one round trip each.
     desk = Desk(peers=(1, 2, 3))
     desk.say(1, announcements=(Announcement(9, 1_000, 5, 1, 0),))
@@ -707,7 +707,7 @@ def test_r30_who_loses_the_last_parent_solicits_the_newest_number_that_those_who
     assert desk.last_to(3).solicits == (Solicit(9, 1_000, 8),)
 
 
-def test_r30_who_has_no_way_asks_a_neighbour_that_has_one_which_is_too_old() -> None:
+def test_r30_a_federator_without_a_route_solicits_a_neighbour_whose_route_is_too_old() -> None:
     desk = Desk(peers=(1, 2))
     desk.say(1, announcements=(Announcement(9, 1_000, 5, 1, 0),))
     desk.step(LinkDown(1))
@@ -723,7 +723,7 @@ def test_r30_who_has_no_way_asks_a_neighbour_that_has_one_which_is_too_old() -> 
     assert desk.machine.distance_to(9) == 13
 
 
-def test_r31_a_neighbour_with_a_way_answers_a_solicit_at_once() -> None:
+def test_r31_a_neighbour_with_a_route_answers_a_solicit_at_once() -> None:
     desk = Desk(peers=(1, 2))
     desk.say(1, announcements=(Announcement(9, 1_000, 5, 1, 0),))
     desk.say(1, announcements=(Announcement(9, 1_000, 6, 1, 0),))
@@ -733,7 +733,7 @@ def test_r31_a_neighbour_with_a_way_answers_a_solicit_at_once() -> None:
     assert send.frame.announcements == (Announcement(9, 1_000, 6, 2, 0),)
 
 
-def test_r31_a_wish_for_a_newer_number_is_passed_to_the_parents_and_answered_when_the_number_comes() -> None:
+def test_r31_a_solicit_for_a_newer_number_is_passed_to_the_parents_and_answered_when_the_number_comes() -> None:
     desk = Desk(peers=(1, 2))
     desk.say(1, announcements=(Announcement(9, 1_000, 5, 1, 0),))
     desk.say(2, solicits=(Solicit(9, 1_000, 6),))
@@ -744,7 +744,7 @@ def test_r31_a_wish_for_a_newer_number_is_passed_to_the_parents_and_answered_whe
     ]
 
 
-def test_r31_the_core_honours_the_wish_for_its_next_number_and_no_larger_one() -> None:
+def test_r31_the_core_honours_a_solicit_for_its_next_number_and_no_larger_one() -> None:
     desk = Desk(peers=(1,))
     desk.say(1)
     desk.step(Subscribed("g"))
@@ -756,7 +756,7 @@ def test_r31_the_core_honours_the_wish_for_its_next_number_and_no_larger_one() -
     assert desk.last_to(1).announcements[0].sequence == number + 1
 
 
-def test_r31_a_cut_link_is_healed_by_way_of_others_within_a_fraction_of_a_round() -> None:
+def test_r31_a_cut_link_is_healed_through_others_within_a_fraction_of_a_round() -> None:
     net = Network(6, PAPER)
     net.run(3.5)
     net.subscribe(0, "g")
@@ -807,7 +807,7 @@ def test_r34_a_child_is_told_connected_when_the_parent_is_the_core_or_is_itself_
     assert steps_to(core, 1, "connections") == [SetStep(True, 5, "g")]
 
 
-def test_r35_a_former_parent_is_left_only_when_the_new_one_is_connected() -> None:
+def test_r35_a_former_parent_keeps_the_membership_until_the_new_one_is_connected() -> None:
     desk = Desk(peers=(1, 2), redundancy=1)
     desk.step(Subscribed("g"))
     desk.say(2)
@@ -824,7 +824,7 @@ def test_r35_a_former_parent_is_left_only_when_the_new_one_is_connected() -> Non
     assert SetStep(False, 9, "g") in steps_to(desk, 2)
 
 
-def test_r35_a_former_cores_mesh_is_left_only_when_the_new_ones_has_connected_us() -> None:
+def test_r35_a_former_cores_mesh_is_left_only_when_the_new_core_is_connected() -> None:
     desk = Desk(peers=(7, 1))
     core_known(desk, 7, 7)
     desk.say(1)
@@ -837,7 +837,7 @@ def test_r35_a_former_cores_mesh_is_left_only_when_the_new_ones_has_connected_us
     assert desk.machine.mesh_neighbours("g") == (1,)
 
 
-def test_r36_when_a_core_gives_a_group_up_the_memberships_of_others_hold_for_a_while() -> None:
+def test_r36_memberships_of_others_hold_for_a_while_after_a_core_gives_a_group_up() -> None:
     desk = Desk(peers=(1, 2))
     core_known(desk, 1, 9, ("g", "h"))
     desk.say(2, memberships=joined("g", 9))
@@ -858,7 +858,7 @@ def test_r36_when_a_core_gives_a_group_up_the_memberships_of_others_hold_for_a_w
     assert SetStep(False, 9, "g") in steps_to(desk, 1)
 
 
-def test_r36_a_member_that_becomes_the_core_stays_in_the_former_mesh_until_the_others_have_found_it() -> None:
+def test_r36_a_member_that_becomes_the_core_stays_in_the_former_mesh_until_the_others_find_it() -> None:
     desk = Desk(peers=(1,))
     core_known(desk, 1, 1)
     desk.step(Subscribed("g"))
@@ -871,7 +871,7 @@ def test_r36_a_member_that_becomes_the_core_stays_in_the_former_mesh_until_the_o
     assert steps_to(desk, 1)[-1] == SetStep(False, 1, "g")
 
 
-def test_r37_leaving_is_said_in_one_frame_that_ends_claims_and_memberships() -> None:
+def test_r37_leaving_is_one_frame_that_ends_claims_and_memberships() -> None:
     desk = Desk(peers=(1, 2))
     desk.say(1)
     desk.say(2)
@@ -898,7 +898,7 @@ def test_r37_a_neighbour_that_leaves_is_forgotten_with_its_memberships_and_claim
     assert net.cores("g") == {0}
 
 
-def test_r38_a_link_lost_without_a_word_leaves_the_memberships_in_place_for_a_time() -> None:
+def test_r38_a_link_lost_without_a_goodbye_leaves_the_memberships_in_place_for_a_time() -> None:
     desk = Desk(peers=(1,), absence_s=30.0)
     desk.say(1)
     desk.step(Subscribed("g"))
@@ -940,7 +940,7 @@ def test_r39_a_group_covers_its_filters_so_nothing_is_lost_under_any_policy(poli
     assert net.got(0) == net.got(2) == ["a/b/c"]
 
 
-def test_r39_a_federator_whose_grouping_is_not_the_advertised_one_says_so() -> None:
+def test_r39_a_federator_whose_grouping_differs_from_the_advertised_one_reports_it() -> None:
     desk = Desk(peers=(1,))
     desk.say(
         1,
@@ -966,7 +966,7 @@ def test_r40_steps_are_sent_again_until_they_are_acknowledged() -> None:
     assert times() == 2
 
 
-def test_r41_the_set_comes_whole_in_a_new_generation_when_the_neighbour_has_restarted() -> None:
+def test_r41_a_restarted_neighbour_gets_the_whole_set_in_a_new_generation() -> None:
     desk = Desk(peers=(1,))
     core_known(desk, 1, 1, ("g", "h"))
     desk.step(Subscribed("g"))
@@ -1001,7 +1001,7 @@ def run_of(
     return Run(origin, epoch, first, len(topics), 0, hops, groups, body)
 
 
-def test_r42_a_publication_gets_the_next_id_and_goes_once_on_each_link_with_the_groups_that_it_serves() -> None:
+def test_r42_a_publication_gets_the_next_id_and_goes_once_over_each_link_with_the_groups_it_serves() -> None:
     machine = three_neighbours().machine
     routed = machine.publish(0.0, [publication("g"), publication("g"), publication("h")])
     assert {
@@ -1023,12 +1023,12 @@ def test_r43_in_the_mesh_a_publication_goes_to_all_mesh_neighbours_but_the_sende
 
 
 @pytest.mark.parametrize(("outsider", "expected"), [("all_parents", {1, 3}), ("one_parent", {1})])
-def test_r44_from_outside_it_goes_to_the_parents_towards_the_core(outsider: str, expected: set[int]) -> None:
+def test_r44_an_outsiders_publication_goes_to_the_parents_towards_the_core(outsider: str, expected: set[int]) -> None:
     desk = three_neighbours(outsider=outsider)
     assert set(desk.machine.forward(0.0, 2, [run_of("h", groups=("h",))]).frames) == expected
 
 
-def test_r44_a_publication_from_outside_enters_the_mesh_where_it_meets_it() -> None:
+def test_r44_an_outsiders_publication_enters_the_mesh_at_the_first_member() -> None:
     net = Network(6, PAPER)
     net.run(3)
     net.subscribe(1, "g")
@@ -1043,7 +1043,7 @@ def test_r44_a_publication_from_outside_enters_the_mesh_where_it_meets_it() -> N
     assert net.got(1) == net.got(5) == ["g"]
 
 
-def test_r45_what_is_left_of_a_former_cores_mesh_finds_the_core_as_an_outsider_does() -> None:
+def test_r45_the_rest_of_a_former_cores_mesh_reaches_the_core_like_an_outsider() -> None:
     # 2 relays for 3 towards core 0, which both are cut off from. 4, on their own side, is the core that exists.
     net = Network(5, [(0, 1), (1, 2), (2, 3), (1, 4)], redundancy=1)
     net.run(3)
@@ -1062,7 +1062,7 @@ def test_r45_what_is_left_of_a_former_cores_mesh_finds_the_core_as_an_outsider_d
     assert net.got(4) == ["g"]
 
 
-def test_r46_what_would_go_back_to_its_sender_goes_where_the_former_core_was() -> None:
+def test_r46_a_publication_whose_only_route_is_its_sender_goes_to_the_former_cores_parents() -> None:
     # Core 7 is behind 1, core 8 behind 2. 2 has not heard yet that 7 gave the group up, and sends towards it.
     desk = Desk(peers=(1, 2))
     core_known(desk, 1, 7)
@@ -1078,7 +1078,7 @@ def test_r46_what_would_go_back_to_its_sender_goes_where_the_former_core_was() -
     assert desk.machine.parked_bytes > 0  # by now all have heard of it: the routes are changing
 
 
-def test_r46_what_a_core_sends_to_who_has_left_its_mesh_has_been_served() -> None:
+def test_r46_a_publication_from_a_core_to_a_former_member_has_been_served() -> None:
     """It was returned, and went through the whole mesh once more: thousands of them after a restart."""
     desk = Desk(5, (1, 2))
     core_known(desk, 1, 1)
@@ -1092,7 +1092,7 @@ def test_r46_what_a_core_sends_to_who_has_left_its_mesh_has_been_served() -> Non
     assert other.machine.counters["blocked"] == 1
 
 
-def test_r47_a_later_copy_is_forwarded_only_for_groups_that_no_earlier_copy_served() -> None:
+def test_r47_a_duplicate_is_forwarded_only_for_groups_that_it_was_not_served_for() -> None:
     desk = three_neighbours()
     first = desk.machine.forward(0.0, 3, [run_of("g", groups=("g",))])
     assert (set(first.frames), len(first.deliveries)) == ({1, 2}, 1)
@@ -1105,7 +1105,7 @@ def test_r47_a_later_copy_is_forwarded_only_for_groups_that_no_earlier_copy_serv
     assert desk.machine.counters["duplicates"] == 1
 
 
-def test_r47_what_comes_back_to_its_origin_is_dropped() -> None:
+def test_r47_a_publication_that_returns_to_its_origin_is_dropped() -> None:
     desk = three_neighbours()
     assert desk.machine.forward(0.0, 1, [run_of("g", groups=("g",), origin=5)])[:2] == ({}, [])
     assert desk.machine.counters["duplicates"] == 1
@@ -1126,7 +1126,7 @@ def sent_on(desk: Desk, neighbour: int, run: Run, receipt: int) -> set[int]:
     return set(desk.machine.forward(desk.now, neighbour, [run], receipt).tokens)
 
 
-def test_r48_what_comes_back_outside_a_mesh_goes_where_it_has_not_been_sent() -> None:
+def test_r48_a_publication_that_comes_back_outside_a_mesh_goes_to_neighbours_that_did_not_get_it() -> None:
     """Seed 333: a federator lost its route, waited, and found one through us, but we took it for a duplicate."""
     desk = Desk(5, (1, 2, 3, 4))
     core_known(desk, 2, 9, ("g",))
@@ -1147,7 +1147,7 @@ def test_r48_what_comes_back_outside_a_mesh_goes_where_it_has_not_been_sent() ->
     assert desk.machine.in_custody == 3
 
 
-def test_r48_a_copy_of_what_waits_here_does_not_wait_too_and_what_has_waited_is_not_sent_twice() -> None:
+def test_r48_a_duplicate_of_a_waiting_publication_does_not_wait_and_nothing_is_sent_twice() -> None:
     desk = Desk(5, (1, 2, 4))
     core_known(desk, 2, 9, ("g",))
     desk.say(2, announcements=(Announcement(9, 1_000, 2, UNREACHABLE, 0),))
@@ -1159,7 +1159,7 @@ def test_r48_a_copy_of_what_waits_here_does_not_wait_too_and_what_has_waited_is_
     assert sent_on(desk, 4, run, 13) == set()
 
 
-def test_r48_what_comes_back_to_its_origin_outside_a_mesh_goes_on() -> None:
+def test_r48_a_publication_that_comes_back_to_its_origin_outside_a_mesh_goes_on() -> None:
     desk = Desk(5, (1, 2))
     core_known(desk, 2, 9, ("g",))
     run = run_of("g", groups=("g",), origin=5)._replace(qos=1, body=packet("g", qos=1))
@@ -1189,7 +1189,7 @@ def test_r49_a_group_that_the_sender_serves_in_the_same_frame_does_not_go_back_t
     assert sorted(run.first for run in routed.deliveries) == [0, 1]
 
 
-def test_r49_what_matches_the_same_groups_stays_together() -> None:
+def test_r49_publications_that_match_the_same_groups_stay_together() -> None:
     desk = three_neighbours()
     topics = ("g", "g", "g", "nobody/wants", "nobody/wants", "g")
     routed = desk.machine.forward(0.0, 3, [run_of(*topics, groups=("new/#",))])
@@ -1207,7 +1207,7 @@ def test_r50_a_publication_that_has_made_too_many_hops_is_dropped_and_counted() 
     assert desk.machine.counters["dropped_hops"] == 1
 
 
-def test_r50_the_limit_grows_with_the_largest_known_distance_as_far_as_a_frame_can_say() -> None:
+def test_r50_the_hop_limit_grows_with_the_largest_known_distance_up_to_the_frames_maximum() -> None:
     desk = Desk(peers=(1,))
     core_known(desk, 1, 9)
     desk.say(1, announcements=(Announcement(9, 1_000, 9, 99, 1),))
@@ -1216,7 +1216,7 @@ def test_r50_the_limit_grows_with_the_largest_known_distance_as_far_as_a_frame_c
     assert desk.machine.hop_limit() == 254
 
 
-def test_r51_a_publication_with_no_way_waits_for_one_in_order() -> None:
+def test_r51_a_publication_without_a_route_waits_in_order() -> None:
     desk = Desk(peers=(1, 2))
     core_known(desk, 1, 9)
     desk.step(LinkDown(1))
@@ -1232,7 +1232,7 @@ def test_r51_a_publication_with_no_way_waits_for_one_in_order() -> None:
     assert desk.machine.parked_bytes == 0
 
 
-def test_r51_what_waits_too_long_or_takes_too_much_is_dropped_and_counted() -> None:
+def test_r51_publications_that_wait_too_long_or_take_too_much_are_dropped_and_counted() -> None:
     desk = Desk(peers=(1, 2), parked_bytes_max=20)
     core_known(desk, 1, 9)
     desk.step(LinkDown(1))
@@ -1247,7 +1247,7 @@ def test_r51_what_waits_too_long_or_takes_too_much_is_dropped_and_counted() -> N
     assert desk.machine.counters["parked_expired"] == 2
 
 
-def test_r52_ids_are_remembered_for_the_set_time_and_older_copies_are_refused() -> None:
+def test_r52_ids_are_remembered_for_the_set_time_and_older_duplicates_are_refused() -> None:
     desk = three_neighbours(seen_s=10.0)
     run = run_of("g", groups=("g",), first=3)
     desk.machine.forward(0.0, 3, [run])
@@ -1269,7 +1269,7 @@ def test_r52_the_newest_epochs_of_an_origin_count_and_older_ones_are_refused() -
     assert desk.machine.counters["refused_old"] == 1
 
 
-def test_r53_a_federator_subscribes_to_what_someone_elsewhere_wants_and_to_nothing_else() -> None:
+def test_r53_a_federator_subscribes_only_to_what_others_want() -> None:
     desk = Desk(peers=(1,))
     desk.say(1)
     assert desk.step(Subscribed("g"))
@@ -1313,7 +1313,7 @@ def effects_of(kind: type, effects: Any) -> list[Any]:
     return [effect for effect in effects if isinstance(effect, kind)]
 
 
-def test_r55_the_giver_is_acknowledged_when_every_way_and_the_host_broker_have_acknowledged() -> None:
+def test_r55_the_giver_is_acknowledged_when_every_destination_has_acknowledged() -> None:
     net = chain()
     net.publish(0, "g", qos=1)
     net.run(0.015)
@@ -1324,7 +1324,7 @@ def test_r55_the_giver_is_acknowledged_when_every_way_and_the_host_broker_have_a
     assert [machine.in_custody for machine in net.machines.values()] == [0, 0, 0]
 
 
-def test_r55_a_batch_that_became_nothing_is_acknowledged_at_once() -> None:
+def test_r55_an_empty_batch_is_acknowledged_at_once() -> None:
     desk = Desk()
     desk.say(1)
     routed = desk.machine.publish(0.0, [publication("nobody", qos=1)], 7)
@@ -1344,7 +1344,7 @@ def two_ways(**settings: Any) -> Desk:
     return desk
 
 
-def test_r56_a_copy_from_another_sender_is_acknowledged_at_once() -> None:
+def test_r56_a_duplicate_from_another_sender_is_acknowledged_at_once() -> None:
     desk = two_ways()
     run = run_of("g", groups=("g",), origin=8)._replace(qos=1, body=packet("g", qos=1))
     first = desk.machine.forward(0.0, 1, [run], 11)
@@ -1353,7 +1353,7 @@ def test_r56_a_copy_from_another_sender_is_acknowledged_at_once() -> None:
     assert desk.machine.forward(0.0, 2, [run], 12).effects == [Acknowledge(2, (12,))]
 
 
-def test_r56_a_copy_from_the_same_sender_is_acknowledged_with_the_first() -> None:
+def test_r56_a_duplicate_from_the_same_sender_is_acknowledged_with_the_first() -> None:
     desk = two_ways()
     run = run_of("g", groups=("g",), origin=8)._replace(qos=1, body=packet("g", qos=1))
     tokens = desk.machine.forward(0.0, 1, [run], 11).tokens
@@ -1373,7 +1373,7 @@ def test_r56_a_sender_that_restarted_is_another_sender() -> None:
     assert desk.machine.forward(0.0, 1, [run], 12).effects == [Acknowledge(1, (12,))]
 
 
-def test_r57_what_the_host_broker_has_acknowledged_is_not_delivered_by_the_next_process() -> None:
+def test_r57_publications_the_host_broker_acknowledged_are_not_delivered_by_the_next_process() -> None:
     net = chain(2)
     net.publish(0, "g", qos=2)
     net.run(1)
@@ -1387,7 +1387,7 @@ def test_r57_what_the_host_broker_has_acknowledged_is_not_delivered_by_the_next_
     assert net.got(1) == ["g"]
 
 
-def test_r58_what_the_host_broker_hands_in_again_keeps_its_id() -> None:
+def test_r58_publications_the_host_broker_hands_in_again_keep_their_ids() -> None:
     net = chain(2)
     machine = net.machines[0]
     epoch, number = machine.epoch, machine.next_id
@@ -1399,7 +1399,7 @@ def test_r58_what_the_host_broker_hands_in_again_keeps_its_id() -> None:
     assert machine.next_id == number + 1
 
 
-def test_r59_more_than_a_window_waits_behind_it_in_order() -> None:
+def test_r59_beyond_the_window_publications_wait_in_order() -> None:
     net = chain(2, window_bytes=1)
     for number in range(4):
         net.publish(0, "g", b"%d" % number, qos=1)
@@ -1408,7 +1408,7 @@ def test_r59_more_than_a_window_waits_behind_it_in_order() -> None:
     assert [delivered.packet[-1:] for delivered in net.deliveries] == [b"0", b"1", b"2", b"3"]
 
 
-def test_r60_what_is_not_acknowledged_is_sent_again() -> None:
+def test_r60_unacknowledged_publications_are_sent_again() -> None:
     net = chain(2)
     net.deaf.add((0, 1))
     net.publish(0, "g", qos=1)
@@ -1419,7 +1419,7 @@ def test_r60_what_is_not_acknowledged_is_sent_again() -> None:
     assert net.machines[0].counters["retransmitted"] == 1
 
 
-def test_r61_what_a_lost_neighbour_was_sent_goes_another_way_at_once() -> None:
+def test_r61_publications_under_way_to_a_lost_neighbour_are_rerouted_at_once() -> None:
     links = [(0, 1), (0, 2), (1, 3), (2, 3)]
     net = Network(4, links, interest={3: ["g"]}, outsider="one_parent")
     net.run(5)
@@ -1430,7 +1430,7 @@ def test_r61_what_a_lost_neighbour_was_sent_goes_another_way_at_once() -> None:
     assert own(net, 0) == 0
 
 
-def test_r61_another_way_may_lead_over_who_has_passed_it_on_already() -> None:
+def test_r61_the_new_route_may_lead_through_a_federator_that_has_passed_it_on_already() -> None:
     """0 sends through 1 and 2 to 3, which loses its route to the core and finds one through 2."""
     links = [(0, 1), (0, 2), (1, 3), (2, 3), (3, 4), (4, 5), (2, 6), (6, 7), (7, 8), (8, 5)]
     net = Network(9, links, interest={5: ["g"]})
@@ -1446,7 +1446,7 @@ def test_r61_another_way_may_lead_over_who_has_passed_it_on_already() -> None:
     assert own(net, 0) == 0
 
 
-def test_r62_what_was_stuck_until_it_was_on_disk_goes_another_way_too() -> None:
+def test_r62_publications_that_were_stuck_until_on_disk_are_rerouted_too() -> None:
     """Seed 376: the record waited for a neighbour on the route, which came back when the route was another."""
     links = [(0, 1), (0, 2), (1, 3), (2, 3)]
     net = Network(4, links, interest={3: ["g"]}, outsider="one_parent")
@@ -1466,7 +1466,7 @@ def test_r62_what_was_stuck_until_it_was_on_disk_goes_another_way_too() -> None:
     assert net.machines[0].counters["rerouted"] == rerouted == 1
 
 
-def test_r63_a_publication_without_a_way_waits_for_one() -> None:
+def test_r63_a_publication_without_a_route_waits() -> None:
     net = chain()
     net.cut(1, 2)
     net.run(3)
@@ -1480,7 +1480,7 @@ def test_r63_a_publication_without_a_way_waits_for_one() -> None:
     assert [on_disk(net, broker) for broker in range(3)] == [0, 0, 0]
 
 
-def test_r63_what_comes_before_claims_are_known_waits_for_them() -> None:
+def test_r63_publications_before_claims_are_known_wait_for_them() -> None:
     desk = Desk(5, ())
     routed = desk.machine.publish(0.0, [publication("g", qos=1), publication("h", qos=1)], 7)
     assert routed == ({}, [], {}, ())
@@ -1496,7 +1496,7 @@ def test_r63_what_comes_before_claims_are_known_waits_for_them() -> None:
     assert desk.machine.acknowledged(0.0, 1, [sent.token]) == [Acknowledge(HOST, (7,))]
 
 
-def test_r64_after_a_restart_groups_that_others_wanted_are_waited_for_and_then_given_up() -> None:
+def test_r64_after_a_restart_groups_that_others_wanted_are_awaited_and_then_given_up() -> None:
     desk = Desk(5, (), announcement_interval_s=0.1)
     desk._take(desk.machine.restore(0.0, wanted=["g"]))
     assert desk.machine.host_subscriptions() == {"g"}
@@ -1517,7 +1517,7 @@ def returned(desk: Desk) -> Any:
     return sent
 
 
-def test_r64_a_core_that_begins_anew_and_has_not_claimed_yet_is_waited_for() -> None:
+def test_r64_a_core_in_a_new_epoch_that_has_not_claimed_yet_is_awaited() -> None:
     desk = Desk(5, (1,))
     core_known(desk, 1, 9, ("g", "h"))
     desk.say(1, claim_deltas=(ClaimDelta(9, 2_000, 0, (ClaimChange("h", 100),)),))
@@ -1528,7 +1528,7 @@ def test_r64_a_core_that_begins_anew_and_has_not_claimed_yet_is_waited_for() -> 
     assert desk.machine.in_custody == 0
 
 
-def test_r65_a_newcomer_waits_for_groups_that_neighbours_name_and_could_not_tell_of() -> None:
+def test_r65_a_newcomer_waits_for_unknown_groups_that_neighbours_name() -> None:
     """Seed 354: it had lost its disk, and the only neighbour so far had no route to the core of `+`."""
     desk = Desk(5, (1, 2))
     core_known(desk, 1, 8, ("#",))
@@ -1545,7 +1545,7 @@ def test_r65_a_newcomer_waits_for_groups_that_neighbours_name_and_could_not_tell
     assert not desk.machine.is_hearsay("+")
 
 
-def test_r65_a_newcomer_waits_for_named_groups_also_where_they_came_before_claims() -> None:
+def test_r65_a_newcomer_waits_for_named_groups_also_if_they_came_before_claims() -> None:
     desk = Desk(5, (1, 2))
     run = run_of("g", groups=("+", "h"), origin=7)._replace(qos=1, body=packet("g", qos=1))
     desk.machine.forward(0.0, 2, [run], 11)
@@ -1558,7 +1558,7 @@ def test_r65_a_newcomer_waits_for_named_groups_also_where_they_came_before_claim
     assert (sent.neighbour, sent.runs[0].groups) == (1, ("+",))
 
 
-def test_r65_what_a_newcomer_was_named_and_hears_no_more_of_is_given_up_and_others_are_not_waited_for() -> None:
+def test_r65_a_newcomer_gives_up_hearsay_groups_in_time_and_waits_for_no_others() -> None:
     desk = Desk(5, (1, 2), announcement_interval_s=0.1)
     core_known(desk, 1, 8, ("h",))
     run = run_of("g", groups=("+",), origin=7)._replace(qos=1, body=packet("g", qos=1))
@@ -1571,7 +1571,7 @@ def test_r65_what_a_newcomer_was_named_and_hears_no_more_of_is_given_up_and_othe
     assert desk.machine.counters["dropped_unknown_group"] == 1
 
 
-def test_r66_what_could_only_go_back_is_returned() -> None:
+def test_r66_a_publication_whose_only_route_leads_back_is_returned() -> None:
     desk = Desk(5, (1, 2))
     desk.say(
         1,
@@ -1583,7 +1583,7 @@ def test_r66_what_could_only_go_back_is_returned() -> None:
     assert (sent.neighbour, sent.runs[0].is_returned, sent.runs[0].hops) == (1, True, 3)
 
 
-def test_r67_what_is_returned_goes_on_although_it_has_passed_here() -> None:
+def test_r67_a_returned_publication_goes_on_although_it_was_here_before() -> None:
     desk = Desk(5, (1, 2))
     desk.say(
         2,
@@ -1601,7 +1601,7 @@ def test_r67_what_is_returned_goes_on_although_it_has_passed_here() -> None:
     assert desk.machine.counters["turned"] == 1
 
 
-def test_r67_what_is_returned_to_its_origin_or_too_often_goes_on_or_is_dropped() -> None:
+def test_r67_a_returned_publication_goes_on_from_its_origin_and_is_dropped_after_too_many_hops() -> None:
     desk = Desk(5, (1, 2))
     desk.say(
         2,
@@ -1622,7 +1622,7 @@ def test_r67_what_is_returned_to_its_origin_or_too_often_goes_on_or_is_dropped()
     assert desk.machine.counters["rejected_packet"] == 1
 
 
-def test_r67_what_is_returned_and_is_wanted_here_by_now_is_delivered_once() -> None:
+def test_r67_a_returned_publication_that_is_wanted_here_by_now_is_delivered_once() -> None:
     desk = Desk(5, (1, 2))
     desk.say(
         2,
@@ -1636,7 +1636,7 @@ def test_r67_what_is_returned_and_is_wanted_here_by_now_is_delivered_once() -> N
     assert not effects_of(Deliver, desk.machine.forward(0.0, 1, [run], 12).effects)
 
 
-def test_r67_what_is_returned_and_too_old_to_know_of_is_refused_and_its_sender_told() -> None:
+def test_r67_a_returned_publication_that_is_too_old_is_refused_and_its_sender_acknowledged() -> None:
     desk = Desk(5, (1, 2), seen_s=10.0)
     core_known(desk, 2, 9)
     desk.say(1)
@@ -1649,7 +1649,7 @@ def test_r67_what_is_returned_and_too_old_to_know_of_is_refused_and_its_sender_t
     assert desk.machine.counters["refused_old"] == 1
 
 
-def test_r67_nobody_returns_qos_0_and_what_claims_to_be_is_not_passed_on() -> None:
+def test_r67_a_returned_publication_of_qos_0_is_dropped() -> None:
     desk = Desk(5, (1, 2))
     core_known(desk, 2, 9)
     desk.say(1)
@@ -1661,7 +1661,7 @@ def test_r67_nobody_returns_qos_0_and_what_claims_to_be_is_not_passed_on() -> No
 # --- missed publications ---------------------------------------------------------------------------------------------
 
 
-def test_r68_while_a_groups_cores_have_not_met_its_publications_are_kept_for_longer() -> None:
+def test_r68_publications_are_kept_longer_while_a_groups_cores_have_not_met() -> None:
     net = Network(3, [(0, 1), (1, 2)], interest={0: ["g"], 2: ["g"]})
     net.run(5)
     net.cut(1, 2)
@@ -1687,7 +1687,7 @@ def test_r68_retention_is_bounded_in_bytes_and_time() -> None:
     assert net.machines[0].retained_bytes == 0
 
 
-def test_r69_a_new_mesh_edge_brings_what_was_missed() -> None:
+def test_r69_a_new_mesh_edge_brings_missed_publications() -> None:
     net = Network(3, [(0, 1), (1, 2)], interest={0: ["g"], 2: ["g"]})
     net.run(5)
     net.cut(1, 2)
@@ -1703,7 +1703,7 @@ def test_r69_a_new_mesh_edge_brings_what_was_missed() -> None:
     assert net.machines[0].counters["supplied"] == 1
 
 
-def test_r69_what_was_published_while_a_membership_was_on_its_way_to_the_core_comes() -> None:
+def test_r69_publications_from_before_a_membership_reached_the_core_arrive() -> None:
     net = Network(4, [(0, 1), (1, 2), (0, 3)], interest={0: ["g"]})
     net.run(5)
     net.deaf.add((1, 0))
@@ -1716,7 +1716,7 @@ def test_r69_what_was_published_while_a_membership_was_on_its_way_to_the_core_co
     assert net.got(2) == ["g"]
 
 
-def test_r70_what_is_older_than_the_interest_is_not_asked_for() -> None:
+def test_r70_publications_older_than_the_interest_are_not_sent() -> None:
     net = Network(2, [(0, 1)], interest={0: ["g"]})
     net.run(5)
     net.subscribe(1, "other")
@@ -1728,7 +1728,7 @@ def test_r70_what_is_older_than_the_interest_is_not_asked_for() -> None:
     assert net.got(1) == []
 
 
-def test_r70_what_is_on_its_way_to_who_asks_is_not_sent_once_more() -> None:
+def test_r70_publications_under_way_to_the_asking_neighbour_are_not_sent_again() -> None:
     desk = two_ways()
     asked = Summarised(3, (Summary("g", 5_000),), 9)
     run = run_of("g", groups=("g",), origin=8)._replace(qos=1, body=packet("g", qos=1))
@@ -1742,7 +1742,7 @@ def test_r70_what_is_on_its_way_to_who_asks_is_not_sent_once_more() -> None:
     assert len(effects_of(SendRuns, desk.step(asked))) == 1
 
 
-def test_r70_from_a_stranger_summaries_are_refused() -> None:
+def test_r70_summaries_of_a_stranger_are_refused() -> None:
     desk = Desk(5, (1,))
     assert desk.step(Summarised(7, (Summary("g", 1),), 3)) == []
     assert desk.machine.counters["rejected_stranger"] == 1
@@ -1754,7 +1754,7 @@ def asked_for(effects: list[Effect]) -> list[tuple[int, list[str]]]:
     return [(one.neighbour, [summary.group for summary in one.summaries]) for one in found]
 
 
-def test_r71_who_learns_that_a_group_was_wanted_for_longer_asks_its_other_edges_once() -> None:
+def test_r71_earlier_interest_makes_a_federator_ask_its_other_edges_once() -> None:
     desk = two_ways()
     desk.now = 20.0
     assert asked_for(desk.step(Summarised(2, (Summary("g", 5_000),), 9))) == [(1, ["g"]), (3, ["g"])]
@@ -1783,7 +1783,7 @@ def test_r72_summaries_are_sent_again_until_they_are_acknowledged() -> None:
     assert effects_of(SendSummaries, desk.effects) == [asked, again]
 
 
-def test_r72_who_is_told_of_what_it_still_lacks_a_round_later_asks_back_but_not_for_its_own() -> None:
+def test_r72_a_federator_that_still_lacks_named_publications_a_round_later_asks_back() -> None:
     for origin, asked in ((8, [(2, "g")]), (5, [])):
         desk = two_ways()
         desk.step(Subscribed("g"))
@@ -1806,7 +1806,7 @@ def test_r72_summaries_within_the_coalescing_time_travel_together() -> None:
     assert asked_for(desk.wait(0.006)) == [(1, ["h", "i"])]
 
 
-def test_r73_who_leaves_returns_what_the_other_cores_mesh_may_lack() -> None:
+def test_r73_a_leaving_federator_returns_what_the_other_cores_mesh_may_lack() -> None:
     desk = Desk(5, (1, 2))
     desk.say(1)
     desk.say(2)
@@ -1849,7 +1849,7 @@ def test_r74_a_core_that_gives_a_group_up_passes_what_only_it_had_to_the_other_c
 # --- absence and the outbox ------------------------------------------------------------------------------------------
 
 
-def test_r75_what_an_absent_neighbours_meshes_get_is_kept_for_it_in_order() -> None:
+def test_r75_publications_of_an_absent_neighbours_meshes_are_kept_for_it_in_order() -> None:
     net = chain(2)
     net.cut(0, 1)
     for number in range(3):
@@ -1864,7 +1864,7 @@ def test_r75_what_an_absent_neighbours_meshes_get_is_kept_for_it_in_order() -> N
     assert on_disk(net, 0) == 0
 
 
-def test_r75_a_neighbour_that_left_is_not_waited_for() -> None:
+def test_r75_nothing_is_kept_for_a_neighbour_that_left() -> None:
     net = chain(2)
     net.leave(1)
     net.machines[0].publish(net.now, [publication("g", qos=1)], 0)
@@ -1872,7 +1872,7 @@ def test_r75_a_neighbour_that_left_is_not_waited_for() -> None:
     assert net.machines[0].in_custody == 0
 
 
-def test_r76_what_a_lost_core_was_sent_is_kept_for_it_although_others_seem_to_have_it() -> None:
+def test_r76_publications_sent_to_a_lost_core_are_kept_for_it_although_others_acknowledge_them() -> None:
     # Only 3 wants the group. It gets it from 1 and, as a duplicate that it acknowledges at once, from 2.
     links = ((0, 1), (0, 2), (1, 2), (1, 3), (2, 3))
     net = Network(4, links, interest={3: ["g"]})
@@ -1894,7 +1894,7 @@ def test_r76_what_a_lost_core_was_sent_is_kept_for_it_although_others_seem_to_ha
 
 
 @pytest.mark.parametrize("is_removed", [False, True])
-def test_r76_what_was_under_way_to_a_core_is_kept_for_it_unless_it_is_gone_for_good(is_removed: bool) -> None:
+def test_r76_publications_under_way_to_a_core_are_kept_for_it_unless_it_is_gone_for_good(is_removed: bool) -> None:
     desk = Desk(5, (1, 2), outbox_after_s=100.0)
     core_known(desk, 1, 1)
     core_known(desk, 2, 9)
@@ -1908,7 +1908,7 @@ def test_r76_what_was_under_way_to_a_core_is_kept_for_it_unless_it_is_gone_for_g
     assert desk.machine.in_custody == (0 if is_removed else 1)
 
 
-def test_r77_what_the_host_broker_does_not_take_goes_to_the_outbox_and_its_giver_is_told() -> None:
+def test_r77_publications_the_host_broker_does_not_acknowledge_go_to_the_outbox_and_are_then_acknowledged() -> None:
     net = chain(2)
     net.hosts[1].is_taking = False
     net.publish(0, "g", qos=1)
@@ -1919,7 +1919,7 @@ def test_r77_what_the_host_broker_does_not_take_goes_to_the_outbox_and_its_giver
     assert on_disk(net, 1) == 1
 
 
-def test_r78_what_is_on_disk_is_found_by_the_next_process() -> None:
+def test_r78_the_next_process_finds_the_records_on_disk() -> None:
     net = chain(2)
     net.cut(0, 1)
     net.publish(0, "g", qos=1)
@@ -1945,12 +1945,12 @@ def test_every_rule_of_the_document_has_a_test_and_a_place_in_the_code() -> None
     assert [rule for rule in rules if not re.search(rf"\bR{rule}\b", source)] == []
 
 
-def test_the_tests_stand_in_the_order_of_the_rules() -> None:
+def test_the_tests_are_in_the_order_of_the_rules() -> None:
     names = re.findall(r"^def test_r(\d\d)_", Path(__file__).read_text(), re.MULTILINE)
     assert names == sorted(names)
 
 
-def test_the_documents_parameters_are_the_settings() -> None:
+def test_the_documents_parameters_match_the_settings() -> None:
     table = DOCUMENT.split("## Parameters")[1].split("## State")[0]
     documented = dict(re.findall(r"^\| `(\w+)` \|[^|]*\|[^|]*\| ([^|]*?) \|", table, re.MULTILINE))
     defaults = Settings()

@@ -20,7 +20,7 @@ def test_a_run_is_new_once() -> None:
     assert window.record_if_new(0.0, 16, 5, G)
 
 
-def test_a_run_that_was_here_in_part_comes_in_pieces_that_share_a_history() -> None:
+def test_a_run_that_is_partly_duplicate_comes_in_pieces_that_share_a_history() -> None:
     window = SeenWindow()
     window.record(0.0, 2, 2, G)
     window.record(0.0, 4, 1, H)
@@ -39,7 +39,7 @@ def test_a_run_across_chunks_is_recorded_piece_by_piece() -> None:
     ]
 
 
-def test_what_is_forgotten_is_refused_and_what_never_was_is_not() -> None:
+def test_forgotten_ids_are_refused_and_unknown_ones_are_not() -> None:
     window = SeenWindow()
     window.record(0.0, 5, 1, G)
     window.record(50.0, 3 * CHUNK, 1, G)
@@ -50,7 +50,7 @@ def test_what_is_forgotten_is_refused_and_what_never_was_is_not() -> None:
     assert window.record_if_new(50.0, 6, 1, G)
 
 
-def test_a_chunk_that_is_still_touched_keeps_the_younger_ones() -> None:
+def test_a_chunk_that_is_still_touched_keeps_the_later_ones() -> None:
     window = SeenWindow()
     window.record(50.0, 0, 1, G)
     window.record(0.0, CHUNK, 1, G)
@@ -58,7 +58,7 @@ def test_a_chunk_that_is_still_touched_keeps_the_younger_ones() -> None:
     assert list(window.pieces(CHUNK, 1)) == [(CHUNK, 1, G)]
 
 
-def test_more_histories_than_a_byte_can_name_are_kept_all_the_same() -> None:
+def test_more_histories_than_a_byte_can_name_are_kept() -> None:
     window = SeenWindow()
     histories: list[Done] = [(frozenset({str(number)}), False) for number in range(2 * OVERFLOW)]
     for number, done in enumerate(histories):
@@ -68,7 +68,7 @@ def test_more_histories_than_a_byte_can_name_are_kept_all_the_same() -> None:
     assert list(window.pieces(1_000, 2)) == [(1_000, 1, G), (1_001, 1, histories[500])]
 
 
-def test_some_epochs_of_an_origin_are_remembered_and_the_oldest_gives_way() -> None:
+def test_some_epochs_of_an_origin_are_remembered_and_the_oldest_is_dropped() -> None:
     seen = SeenIds(60.0, 1 << 20)
     windows = {epoch: seen.window(1, epoch) for epoch in range(10, 10 + EPOCHS_MAX)}
     assert None not in windows.values()
@@ -80,7 +80,7 @@ def test_some_epochs_of_an_origin_are_remembered_and_the_oldest_gives_way() -> N
     assert seen.window(2, 1) is not None
 
 
-def test_more_ids_than_allowed_are_forgotten_before_their_time() -> None:
+def test_ids_beyond_the_limit_are_forgotten_early() -> None:
     seen = SeenIds(60.0, 4 * CHUNK)
     window = seen.window(1, 1)
     assert window is not None
@@ -99,7 +99,7 @@ ACTIONS = st.lists(st.tuples(st.sampled_from(["new", "record", "pieces", "forget
 
 @settings(max_examples=examples(150), deadline=None)
 @given(ACTIONS, st.sampled_from([0, CHUNK - 30]))
-def test_a_window_remembers_as_a_dictionary_does(actions: list[tuple[str, tuple[int, int], Done]], shift: int) -> None:
+def test_a_window_behaves_like_a_dictionary(actions: list[tuple[str, tuple[int, int], Done]], shift: int) -> None:
     window, model = SeenWindow(), dict[int, Done]()
     touched: dict[int, float] = {}
     floor = 0
@@ -131,7 +131,7 @@ def test_a_window_remembers_as_a_dictionary_does(actions: list[tuple[str, tuple[
         assert told == [(number, None if number < floor else model.get(number, NOTHING)) for number in ids]
 
 
-def test_ids_that_are_all_fresh_are_kept_although_they_are_too_many() -> None:
+def test_fresh_ids_are_kept_even_if_there_are_too_many() -> None:
     seen = SeenIds(60.0, CHUNK)
     window = seen.window(1, 1)
     assert window is not None

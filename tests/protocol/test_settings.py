@@ -26,13 +26,13 @@ from hanse.protocol.settings import Settings
         ("announcements", "both", "announcements is 'both'; it must be one of per_core, per_group."),
     ],
 )
-def test_a_setting_out_of_its_range_is_refused_with_a_sentence(name: str, value: Any, message: str) -> None:
+def test_a_setting_out_of_range_is_refused_with_a_sentence(name: str, value: Any, message: str) -> None:
     with pytest.raises(LocalError) as refusal:
         Settings(**{name: value})
     assert str(refusal.value) == message
 
 
-def test_what_is_not_refreshed_for_k_intervals_is_gone() -> None:
+def test_the_expiry_is_k_intervals() -> None:
     assert Settings(announcement_interval_s=0.5, expiry_factor=4).expiry_s == 2.0
 
 

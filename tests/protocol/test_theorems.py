@@ -23,7 +23,7 @@ def reached(links: set[Link], start: int) -> set[int]:
 @BOUNDED
 @given(connected(), st.sampled_from([0.001, 0.01, 0.05]))
 @example((7, [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 6)]), 0.001)
-def test_theorem_1_a_cores_announcements_of_a_round_are_at_most_two_a_link(
+def test_theorem_1_a_core_causes_at_most_two_announcements_per_link_and_round(
     overlay: tuple[int, list[Link]], latency_s: float
 ) -> None:
     size, links = overlay
@@ -140,7 +140,7 @@ def quiet(net: Network) -> bool:
 
 
 @pytest.mark.parametrize("groups", [500, pytest.param(10_000, marks=pytest.mark.slow)])
-def test_a_quiet_round_costs_one_small_frame_a_link_and_direction_however_many_groups(groups: int) -> None:
+def test_a_quiet_round_costs_one_small_frame_per_link_and_direction_whatever_the_number_of_groups(groups: int) -> None:
     net = twelve_with(groups)
     for _ in range(60):
         net.run(1.0)

@@ -258,12 +258,12 @@ def all_filters(alphabet: list[str], levels_max: int) -> list[str]:
 
 
 @pytest.mark.parametrize("topic", ORDINARY_NAMES + MAY_REFUSE_BUT_ACCEPTED)
-def test_a_name_that_a_broker_accepts_is_accepted_as_it_is(topic: str) -> None:
+def test_a_name_that_a_broker_accepts_is_accepted_unchanged(topic: str) -> None:
     check_name(topic)
     assert matches(topic, topic)
 
 
-def test_a_name_like_a_shared_subscription_is_a_name_that_no_filter_of_its_own_text_matches() -> None:
+def test_a_name_like_a_shared_subscription_is_matched_by_no_filter_of_its_own_text() -> None:
     check_name("$share/g/t")
     assert not matches("$share/g/t", "$share/g/t")
     assert not may_cross("$share/g/t")
@@ -351,7 +351,7 @@ def test_matching_follows_the_mqtt_rules(filter_: str, topic: str, expected: boo
 
 
 @pytest.mark.parametrize(("wide", "narrow", "expected"), COVERING)
-def test_covering_cases(wide: str, narrow: str, expected: bool) -> None:
+def test_covering_follows_the_table_of_cases(wide: str, narrow: str, expected: bool) -> None:
     assert covers(wide, narrow) is expected
 
 
@@ -387,7 +387,7 @@ def test_filters_that_match_one_topic_meet(one: str, other: str, topic: str) -> 
 
 @BOUNDED
 @given(filters(), filters(), NAMES)
-def test_what_the_narrow_filter_matches_the_wide_one_matches(wide: str, narrow: str, topic: str) -> None:
+def test_the_wide_filter_matches_what_the_narrow_one_matches(wide: str, narrow: str, topic: str) -> None:
     check_filter(wide)
     check_name(topic)
     if covers(wide, narrow) and matches(narrow, topic):
@@ -396,7 +396,7 @@ def test_what_the_narrow_filter_matches_the_wide_one_matches(wide: str, narrow: 
 
 @BOUNDED
 @given(filters(), NAMES)
-def test_covering_a_name_is_matching_it(filter_: str, topic: str) -> None:
+def test_covering_a_name_equals_matching_it(filter_: str, topic: str) -> None:
     assert covers(filter_, topic) == matches(filter_, topic)
 
 
@@ -409,19 +409,19 @@ def test_covering_is_reflexive_and_transitive(one: str, two: str, three: str) ->
 
 
 @pytest.mark.parametrize(("topic", "expected"), CROSSING)
-def test_control_probes_and_dollar_topics_do_not_cross(topic: str, expected: bool) -> None:
+def test_control_topics_probes_and_dollar_topics_do_not_cross(topic: str, expected: bool) -> None:
     check_name(topic)
     assert may_cross(topic) is expected
 
 
-def test_a_name_stays_exactly_if_it_is_hidden_or_matches_what_is_never_federated() -> None:
+def test_a_name_stays_exactly_if_it_is_hidden_or_matches_a_closed_filter() -> None:
     words = ["federator", "federated_topology_ann", "hanse", "probe", "federators", "z", ""]
     for topic in all_names(words, levels_max=3):
         assert may_cross(topic) == (not any(matches(closed, topic) for closed in NEVER_FEDERATED)), topic
 
 
 @pytest.mark.parametrize(("filter_", "expected"), FILTER_CROSSING)
-def test_a_filter_may_cross_unless_all_that_it_matches_stays(filter_: str, expected: bool) -> None:
+def test_a_filter_may_cross_unless_all_its_matches_stay(filter_: str, expected: bool) -> None:
     check_filter(filter_)
     assert filter_may_cross(filter_) is expected
 

@@ -49,7 +49,7 @@ class Walk:
 
 @settings(max_examples=examples(40), deadline=None)
 @given(graphs.connected(), st.integers(0, 2**16), st.booleans())
-def test_a_probe_goes_the_ways_of_a_publication_and_is_delivered_where_it_would_be(
+def test_a_probe_takes_the_routes_of_a_publication_and_ends_where_it_would_be_delivered(
     overlay: tuple[int, list[graphs.Link]], seed: int, is_disturbed: bool
 ) -> None:
     size, links = overlay
@@ -98,11 +98,11 @@ def probe(groups: tuple[str, ...] = ("g/#",), *, topic: str = "g/x", origin: int
     return Probe(origin, 1_000, 1, topic, groups, path)
 
 
-def test_what_nobody_claims_ends_at_once() -> None:
+def test_a_topic_that_nobody_claims_ends_at_once() -> None:
     assert Tracer(Desk().machine).look("g/x") == Verdict(ends=(End(Reason.NO_INTEREST),))
 
 
-def test_what_only_this_brokers_clients_want_ends_here() -> None:
+def test_a_topic_that_only_clients_of_this_broker_want_ends_here() -> None:
     desk = Desk()
     desk.say(1)
     desk.say(2)
@@ -114,7 +114,7 @@ def test_what_only_this_brokers_clients_want_ends_here() -> None:
 
 
 @pytest.mark.parametrize("topic", ["$SYS/x", "federator/routing/1/2", "hanse/probe/1"])
-def test_what_never_crosses_is_said_to(topic: str) -> None:
+def test_a_topic_that_never_crosses_ends_with_that_reason(topic: str) -> None:
     assert Tracer(Desk().machine).look(topic).ends[0].reason is Reason.NEVER_CROSSES
 
 
@@ -124,14 +124,14 @@ def test_an_outsider_sends_to_its_parents() -> None:
     assert tracer.take(2, probe()) == Verdict(forwarded=((1, ("g/#",)),))
 
 
-def test_a_second_copy_and_what_is_back_at_its_origin_are_duplicates() -> None:
+def test_a_second_probe_and_one_back_at_its_origin_are_duplicates() -> None:
     tracer = Tracer(desk_with_core().machine)
     tracer.take(2, probe())
     assert tracer.take(2, probe()).ends == (End(Reason.DUPLICATE, ("g/#",)),)
     assert tracer.take(2, probe(origin=5)).ends[0].reason is Reason.DUPLICATE
 
 
-def test_beyond_the_limit_of_hops_it_ends() -> None:
+def test_a_probe_ends_beyond_the_limit_of_hops() -> None:
     desk = desk_with_core()
     limit = desk.machine.hop_limit()
     assert Tracer(desk.machine).take(2, probe(hops=limit)).forwarded
@@ -144,13 +144,13 @@ def test_an_unknown_group_is_matched_anew_and_ends_where_nothing_matches() -> No
     assert tracer.take(2, probe(("h",), topic="h")).ends == (End(Reason.UNKNOWN_GROUP, ("h",)),)
 
 
-def test_beside_an_unknown_group_one_that_is_known_is_served_once() -> None:
+def test_a_known_group_beside_an_unknown_one_is_served_once() -> None:
     """The topic is matched anew, and the match is the group that the neighbour named."""
     tracer = Tracer(desk_with_core().machine)
     assert tracer.take(2, probe(("g/#", "h"))) == Verdict(forwarded=((1, ("g/#",)),))
 
 
-def test_a_copy_for_another_group_goes_on_and_is_not_delivered_again() -> None:
+def test_a_duplicate_for_another_group_goes_on_and_is_not_delivered_again() -> None:
     desk = desk_with_core()
     desk.say(1, claim_deltas=(ClaimDelta(8, 1_000, 1, (ClaimChange("+/x", 100),)),))
     for filter_ in ("g/#", "+/x"):
@@ -164,7 +164,7 @@ def test_a_copy_for_another_group_goes_on_and_is_not_delivered_again() -> None:
     assert "delivered here for another group" in end.detail
 
 
-def test_what_comes_to_a_core_that_nobody_has_joined_is_wanted_no_more() -> None:
+def test_a_probe_at_a_core_without_members_or_interest_is_unwanted() -> None:
     desk = desk_with_core()
     desk.step(Ranked("g/#", 1))
     desk.step(Appointed("g/#", True))
@@ -174,12 +174,12 @@ def test_what_comes_to_a_core_that_nobody_has_joined_is_wanted_no_more() -> None
     assert "neither here nor beyond" in end.detail
 
 
-def test_an_outsider_whose_way_leads_back_to_the_sender_waits() -> None:
+def test_an_outsider_whose_route_leads_back_to_the_sender_waits() -> None:
     desk = desk_with_core()
     assert Tracer(desk.machine).take(1, probe()).ends == (End(Reason.NO_WAY, ("g/#",)),)
 
 
-def test_a_lost_way_names_the_link() -> None:
+def test_a_lost_route_names_the_link() -> None:
     desk = desk_with_core()
     desk.machine.step(desk.now, LinkDown(1))
     (end,) = Tracer(desk.machine).look("g/x").ends
@@ -190,7 +190,7 @@ def test_a_lost_way_names_the_link() -> None:
     assert "no link of this federator is up" in end.detail
 
 
-def test_an_absent_member_is_named_beside_those_that_get_it() -> None:
+def test_an_absent_member_is_named_beside_those_that_get_the_probe() -> None:
     desk = desk_with_core()
     desk.say(2, memberships=SetDelta(1, 0, 1, (SetStep(True, 8, "g/#"),)))
     desk.wait(1.5, talking=(1, 2))
@@ -200,7 +200,7 @@ def test_an_absent_member_is_named_beside_those_that_get_it() -> None:
     assert [(end.reason, end.neighbour) for end in verdict.ends] == [(Reason.LINK_DOWN, 2)]
 
 
-def test_probes_are_remembered_only_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_of_probes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracing, "PROBES_MAX", 2)
     tracer = Tracer(desk_with_core().machine)
     for number in range(3):
@@ -209,7 +209,7 @@ def test_probes_are_remembered_only_so_long(monkeypatch: pytest.MonkeyPatch) -> 
     assert tracer.take(2, probe()._replace(number=0)).forwarded
 
 
-def test_of_several_reasons_what_was_set_says_more_than_what_is_missing() -> None:
+def test_of_several_reasons_operator_settings_say_more_than_missing_things() -> None:
     assert foremost({Reason.NO_INTEREST, Reason.IMPORT, Reason.LINK_DOWN}) is Reason.IMPORT
     assert foremost({Reason.NO_WAY, Reason.LINK_DOWN}) is Reason.LINK_DOWN
     assert foremost(set()) is None
@@ -232,7 +232,7 @@ def test_every_strict_prefix_and_every_trailing_byte_of_a_probe_is_refused() -> 
         codec.decode_probe(data + b"\0")
 
 
-def test_a_probe_is_laid_out_as_the_page_says() -> None:
+def test_a_probe_is_laid_out_as_the_document_says() -> None:
     small = Probe(5, 6, 7, "t", ("g",), (PathHop(5, 1, 2),))
     assert codec.encode_probe(small) == bytes((1, 5, 5, 6, 7, 1)) + b"t" + bytes((1, 1)) + b"g" + bytes((1, 5, 1, 2))
 
@@ -250,6 +250,6 @@ def test_a_probe_is_laid_out_as_the_page_says() -> None:
         (PROBE._replace(origin=1 << 32), "federator id"),
     ],
 )
-def test_a_probe_that_no_federator_makes_is_refused(wrong: Probe, says: str) -> None:
+def test_an_impossible_probe_is_refused(wrong: Probe, says: str) -> None:
     with pytest.raises(RemoteError, match=says):
         codec.decode_probe(codec.encode_probe(wrong))

@@ -69,7 +69,9 @@ def count_nodes(index: FilterIndex) -> int:
         (["a/+/c/#"], "a/b", ()),
     ],
 )
-def test_an_index_finds_all_that_match_in_order(filters_: list[str], topic: str, expected: tuple[str, ...]) -> None:
+def test_an_index_finds_all_matching_filters_in_order(
+    filters_: list[str], topic: str, expected: tuple[str, ...]
+) -> None:
     for order in itertools.islice(itertools.permutations(filters_), 24):
         index = index_of(*order)
         assert index.match(topic) == expected
@@ -94,7 +96,7 @@ def test_an_index_is_iterated_in_sorted_order() -> None:
 
 
 @pytest.mark.parametrize("filter_", ["", "a/#/b", "a+", "a\0", "\ud800", "/" * LEVELS_MAX, "$share/g", "$share/g/a"])
-def test_what_is_no_plain_valid_filter_is_refused_and_leaves_the_index_as_it_was(filter_: str) -> None:
+def test_an_invalid_or_shared_filter_is_refused_and_leaves_the_index_unchanged(filter_: str) -> None:
     index = index_of("a/+")
     with pytest.raises(RemoteError):
         index.add(filter_)
@@ -138,7 +140,7 @@ def test_two_hundred_levels_neither_recurse_nor_cost_a_node_each() -> None:
         (["+", "a/#"], "a/#"),  # the root has no place to give
     ],
 )
-def test_where_a_filter_leaves_the_trie_closes(filters_: list[str], leaving: str) -> None:
+def test_the_trie_closes_where_a_filter_leaves(filters_: list[str], leaving: str) -> None:
     index = index_of(*filters_)
     assert index.discard(leaving)
     assert index._root == index_of(*(filter_ for filter_ in filters_ if filter_ != leaving))._root
@@ -149,7 +151,7 @@ def test_where_a_filter_leaves_the_trie_closes(filters_: list[str], leaving: str
 
 @BOUNDED
 @given(st.sets(filters(), max_size=20), st.lists(NAMES, min_size=1, max_size=8))
-def test_an_index_answers_as_the_naive_matcher_does(filters_: set[str], topics: list[str]) -> None:
+def test_an_index_answers_like_the_naive_matcher(filters_: set[str], topics: list[str]) -> None:
     index = index_of(*sorted(filters_))
     count_nodes(index)
     for topic in topics:
@@ -158,7 +160,7 @@ def test_an_index_answers_as_the_naive_matcher_does(filters_: set[str], topics: 
 
 @BOUNDED
 @given(st.lists(st.tuples(st.booleans(), filters()), max_size=40))
-def test_after_any_changes_an_index_is_as_if_built_anew(changes: list[tuple[bool, str]]) -> None:
+def test_after_any_changes_an_index_equals_one_built_anew(changes: list[tuple[bool, str]]) -> None:
     index = FilterIndex()
     kept: set[str] = set()
     for is_addition, filter_ in changes:
@@ -176,7 +178,7 @@ def test_after_any_changes_an_index_is_as_if_built_anew(changes: list[tuple[bool
 
 @BOUNDED
 @given(st.lists(filters(), unique=True, min_size=1, max_size=20))
-def test_an_index_that_is_emptied_keeps_no_node(filters_: list[str]) -> None:
+def test_an_emptied_index_keeps_no_node(filters_: list[str]) -> None:
     index = index_of(*sorted(filters_))
     for filter_ in filters_:
         assert index.discard(filter_)
@@ -197,7 +199,7 @@ def test_any_text_is_indexed_or_refused_and_any_topic_answered(filter_: str, top
     assert set(index.match(topic)) <= set(index)
 
 
-def test_a_cache_answers_as_its_index_and_asks_it_once() -> None:
+def test_a_cache_answers_like_its_index_and_asks_it_once() -> None:
     index = index_of("a/+", "a/b")
     cache = MatchCache(index)
     assert cache.match("a/b") == cache.match("a/b") == ("a/+", "a/b")
@@ -221,7 +223,7 @@ def test_every_change_of_the_index_empties_every_cache() -> None:
         assert cache.cleared_full == 0
 
 
-def test_a_change_that_changes_nothing_keeps_the_cache() -> None:
+def test_a_change_without_effect_keeps_the_cache() -> None:
     index = index_of("a/b")
     cache = MatchCache(index)
     cache.match("a/b")
@@ -262,7 +264,7 @@ def test_cached_answers_are_bounded_by_the_filters_that_they_name(monkeypatch: p
     assert len(cache) == 0
 
 
-def test_a_long_topic_is_answered_and_not_kept() -> None:
+def test_a_long_topic_is_answered_and_not_cached() -> None:
     cache = MatchCache(index_of("#"))
     topic = "a" * (trie.CACHE_TOPIC_CHARACTERS_MAX + 1)
     assert cache.match(topic) == cache.match(topic) == ("#",)
@@ -270,7 +272,7 @@ def test_a_long_topic_is_answered_and_not_kept() -> None:
     assert cache.misses == 2
 
 
-def test_a_cache_without_room_is_refused() -> None:
+def test_a_cache_without_capacity_is_refused() -> None:
     with pytest.raises(LocalError, match="cache of 0 entries"):
         MatchCache(FilterIndex(), entries_max=0)
 
