@@ -223,6 +223,7 @@ def test_accounts_that_are_kept_together_still_tell_what_waits_from_what_went(mo
     book.use(Way(1, A, ((2, A),), False, A), run())
     rows = {(row.measure, row.groups): row.publications for row in book.rows()}
     assert rows["parked", OTHER_GROUPS] == 1
+    assert rows["received", B] == 1
     book = Accounts()
     book.use(Way(1, B, ((2, B),), False, ()), run(groups=B))
     book.use(Way(1, A, ((2, A),), False, ()), run())
@@ -312,6 +313,12 @@ def test_a_destination_that_joined_later_cannot_be_compared(since: float, starte
     assert destination.unexplained is None
     assert destination.why.startswith(says)
     assert balance(books).unexplained == 0
+
+
+def test_a_destination_is_compared_with_the_first_publication_that_the_origin_counted() -> None:
+    books = line(5, 5, 3, interest_since=20.0)
+    books[0] = Books(0, 0.0, {}, [*books[0].rows, row("published", 1, since=30.0)])
+    assert balance(books).accounts[0].destinations[0].unexplained is None
 
 
 def test_a_destination_whose_interest_ended_is_shown_without_a_verdict() -> None:

@@ -624,7 +624,7 @@ def test_a_run_may_follow_one_of_federator_0() -> None:
     assert codec.decode_data(codec.encode_data(pair)) == pair
 
 
-@pytest.mark.parametrize("size", [1, 200, 20_000, 3_000_000])
+@pytest.mark.parametrize("size", [1, 121, 122, 200, 20_000, 3_000_000])
 def test_a_usual_frame_is_read_by_the_short_way_whatever_its_size(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     run = USUAL._replace(body=packet("t", b"x" * size))
     first = codec.encode_data([run])

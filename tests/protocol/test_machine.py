@@ -16,7 +16,7 @@ from hanse.protocol.messages import (
     SetStep,
     Solicit,
 )
-from hanse.protocol.settings import MANAGEMENT_GROUP
+from hanse.protocol.settings import EPOCH_MAX, MANAGEMENT_GROUP
 
 
 def behind(desk: Desk, peer: int, core: int = 9, *, sequence: int = 1, distance: int = 1, version: int = 0) -> None:
@@ -242,7 +242,8 @@ def test_announcements_are_per_group_in_the_form_of_the_papers() -> None:
         for announcement in sent.control.announcements
     ]
     assert sorted(said) == [(0, MANAGEMENT_GROUP), (0, "a"), (0, "b"), (0, "c")]
-    assert len([s for s in net.control_since(begin) if (s.source, s.target) == (0, 1)]) == 4
+    frames = [s.control for s in net.control_since(begin) if (s.source, s.target) == (0, 1) and s.control is not None]
+    assert [frame.number - frames[0].number for frame in frames] == [0, 1, 2, 3]
     assert net.cores("a") == {0}
     net.publish(2, "b")
     net.run(0.1)
@@ -430,3 +431,35 @@ def test_an_epoch_that_was_raised_is_told_to_those_who_watch() -> None:
     assert desk.machine.epoch > 5_000
     assert [emit.detail for emit in desk.emitted("epoch_raised")] == [str(desk.machine.epoch)]
     assert desk.machine.counters["epochs_raised"] == 1
+
+
+def test_an_epoch_that_cannot_be_raised_is_counted_and_stays() -> None:
+    desk = Desk(peers=(1,), wall_s=EPOCH_MAX)
+    assert desk.machine.epoch == EPOCH_MAX
+    desk.say(1, echo_epoch=EPOCH_MAX, echo_number=1_000)
+    assert desk.machine.epoch == EPOCH_MAX
+    assert desk.machine.counters["rejected_epoch"] == 1
+    assert desk.machine.counters["epochs_raised"] == 0
+    assert not desk.emitted("epoch_raised")
+
+
+def test_a_membership_is_sent_again_only_after_a_whole_round_without_an_answer() -> None:
+    desk = Desk(peers=(1,))
+    desk.say(
+        1,
+        announcements=(Announcement(9, 1_000, 1, 1, 1),),
+        claim_deltas=(ClaimDelta(9, 1_000, 0, (ClaimChange("g", 1),)),),
+    )
+    desk.wait(0.9)
+    desk.step(Subscribed("g"))  # shortly before the next round
+    assert _times_sent(desk, "g") == 1
+    desk.wait(0.2)  # the round that finds the step unanswered for the first time
+    assert _times_sent(desk, "g") == 1
+    desk.wait(1.0)
+    assert _times_sent(desk, "g") == 2
+
+
+def _times_sent(desk: Desk, group: str) -> int:
+    """Return how many times neighbour 1 was sent the membership of a group."""
+    deltas = [frame.memberships for frame in desk.frames[1] if frame.memberships is not None]
+    return sum(step.group == group for delta in deltas for step in delta.steps)

@@ -179,6 +179,9 @@ def test_a_full_leaf_gives_up_a_link_to_its_cut_vertex() -> None:
     plan = repair(range(6), full, 3)
     assert plan.remove
     check(list(range(6)), apply(full, plan), 3)
+    # 0 is the cut vertex between 1 to 4, all full at 3, and 5. The link moves away from 0, which stays connected.
+    hanging = {(0, 1), (0, 2), (1, 3), (1, 4), (2, 3), (2, 4), (3, 4), (0, 5)}
+    assert repair(range(6), hanging, 3) == Repair(((1, 5),), ((0, 1),))
 
 
 def test_a_lowered_maximum_is_kept() -> None:

@@ -570,7 +570,6 @@ class Machine:
             return
         self.epoch = epoch
         self.counters["epochs_raised"] += 1
-        self._had_life = True
         self._emit(StoreEpoch(self.epoch))
         self._emit(Emit("epoch_raised", detail=str(self.epoch)))
         self._claims.begin_epoch(self.epoch)
