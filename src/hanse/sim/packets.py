@@ -55,3 +55,11 @@ def _length(size: int) -> bytes:
         found.append(low | (0x80 if size else 0))
         if not size:
             return bytes(found)
+
+
+def retained_packet(topic: str, text: str) -> bytes:
+    """Return a PUBLISH packet of QoS 1 with RETAIN and this payload."""
+    name, payload = topic.encode(), text.encode()
+    body = len(name).to_bytes(2, "big") + name + b"\0\0\0" + payload
+    assert len(body) < 128, "a short packet"
+    return bytes((0x33, len(body))) + body

@@ -1,0 +1,146 @@
+"""The book: what a federator knows of each retained topic, bounded, and ready to be written to disk.
+
+Rules:
+
+- Per topic: the winner (version and digest), what the host broker holds (version and digest), what it held before
+  injections that it has not acknowledged, and the injections of the last minute. Values are not in the book.
+- Each change of a topic gets the next number of the feed. Others ask for what has changed since a number.
+- A topic beyond `topics_max` is not taken, and counted.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from hanse.protocol.retained.values import ABSENT
+from hanse.protocol.retained.versions import Version, stamp_at
+from hanse.protocol.trie import FilterIndex
+
+
+class Injection(NamedTuple):
+    """One value that we published at the host broker with RETAIN."""
+
+    at_ms: int
+    digest: int
+    version: Version | None
+
+
+class Entry:
+    """One topic.
+
+    Attributes:
+        version, digest: the winner; `ABSENT` is a deletion. No version: nothing is known.
+        host, host_digest: what the host broker holds, and its version where that is known.
+        sequence: number of the last change in the feed.
+        changed_ms: wall time of the last change of the winner.
+        priors: what the host broker held before each injection that it has not acknowledged.
+        recent: injections of the last minute, oldest first.
+    """
+
+    __slots__ = ("changed_ms", "digest", "host", "host_digest", "priors", "recent", "sequence", "version")
+
+    def __init__(
+        self,
+        version: Version | None = None,
+        digest: int = ABSENT,
+        host: Version | None = None,
+        host_digest: int = ABSENT,
+        sequence: int = 0,
+        changed_ms: int = 0,
+        priors: tuple[int, ...] = (),
+        recent: tuple[Injection, ...] = (),
+    ) -> None:
+        self.version = version
+        self.digest = digest
+        self.host = host
+        self.host_digest = host_digest
+        self.sequence = sequence
+        self.changed_ms = changed_ms
+        self.priors = priors
+        self.recent = recent
+
+    @property
+    def is_tombstone(self) -> bool:
+        """Whether the winner is a deletion."""
+        return self.version is not None and self.digest == ABSENT
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the host broker holds the winner."""
+        return self.version is not None and self.digest == self.host_digest
+
+    def __repr__(self) -> str:
+        return f"Entry({self.version}, {self.digest:x}, host {self.host}, {self.host_digest:x}, priors {self.priors})"
+
+
+class Book:
+    """All topics that this federator knows.
+
+    Args:
+        epoch: begins a new feed; cursors of another epoch count for nothing.
+        topics_max: bound.
+        counters: to count into: `retained_book_full`.
+    """
+
+    def __init__(self, epoch: int, topics_max: int, counters: Counter[str]) -> None:
+        self.epoch = epoch
+        self.sequence = 0
+        self.entries: dict[str, Entry] = {}
+        self.dirty: set[str] = set()
+        self._topics_max = topics_max
+        self._counters = counters
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def get(self, topic: str) -> Entry | None:
+        """Return a topic's entry."""
+        return self.entries.get(topic)
+
+    def open(self, topic: str) -> Entry | None:
+        """Return a topic's entry, made if need be; None if the book is full."""
+        entry = self.entries.get(topic)
+        if entry is None:
+            if len(self.entries) >= self._topics_max:
+                self._counters["retained_book_full"] += 1
+                return None
+            entry = self.entries[topic] = Entry()
+        return entry
+
+    def note(self, topic: str, entry: Entry, wall_ms: int) -> None:
+        """Take note that an entry changed: it moves to the end of the feed, and must be written."""
+        # Wall time keeps the numbers rising over a restart, even if the topic with the largest one was dropped.
+        self.sequence = entry.sequence = max(self.sequence + 1, stamp_at(wall_ms))
+        self.dirty.add(topic)
+
+    def drop(self, topic: str) -> None:
+        """Forget a topic."""
+        if self.entries.pop(topic, None) is not None:
+            self.dirty.add(topic)
+
+    def restore(self, topic: str, entry: Entry) -> None:
+        """Take an entry from disk."""
+        if self.open(topic) is not None:
+            self.entries[topic] = entry
+            self.sequence = max(self.sequence, entry.sequence)
+
+    def matching(self, filters: Iterable[str]) -> set[str]:
+        """Return the topics that any of the filters matches."""
+        found: set[str] = set()
+        wild = FilterIndex()
+        for filter_ in filters:
+            if "+" in filter_ or "#" in filter_:
+                wild.add(filter_)
+            elif filter_ in self.entries:
+                found.add(filter_)
+        if len(wild):
+            found.update(topic for topic in self.entries if wild.match(topic))
+        return found
+
+    def changed_since(self, filters: Iterable[str], sequence: int) -> list[str]:
+        """Return the topics under the filters that changed after a number of the feed, in the order of the feed."""
+        if sequence >= self.sequence:
+            return []
+        entries = self.entries
+        found = [topic for topic in self.matching(filters) if entries[topic].sequence > sequence]
+        return sorted(found, key=lambda topic: entries[topic].sequence)

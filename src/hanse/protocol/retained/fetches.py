@@ -1,0 +1,87 @@
+"""The asker's side of fetches: what was asked, who has answered, and how far each federator's feed has been applied."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from hanse.protocol.retained.codec import CURSORS_MAX, FILTERS_MAX
+from hanse.protocol.retained.messages import Change, Cursor, Fetch
+
+# Fetches that are open at once; older ones are closed early.
+OPEN_MAX = 256
+
+
+@dataclass(slots=True)
+class OpenFetch:
+    """One fetch whose answers are awaited."""
+
+    filters: tuple[str, ...]
+    is_standing: bool
+    until: float
+    answered: set[int] = field(default_factory=set)
+    # Copies that wait for the answer of their origin: (answerer, change).
+    held: list[tuple[int, Change]] = field(default_factory=list)
+
+
+class Fetches:
+    """Open fetches, filters that wait to be fetched, and cursors."""
+
+    def __init__(self) -> None:
+        self.open: dict[int, OpenFetch] = {}
+        self.cursors: dict[str, dict[int, tuple[int, int]]] = {}
+        self._due: dict[str, bool] = {}
+        self._next = 1
+
+    @property
+    def is_due(self) -> bool:
+        """Whether filters wait to be fetched."""
+        return bool(self._due)
+
+    def want(self, filters: Iterable[str], *, is_standing: bool) -> None:
+        """Fetch filters soon."""
+        for filter_ in filters:
+            self._due[filter_] = is_standing or self._due.get(filter_, False)
+
+    def begin(self, until: float) -> list[Fetch]:
+        """Open fetches for all filters that wait; return the messages."""
+        due, self._due = self._due, {}
+        made = []
+        for is_standing in (True, False):
+            filters = sorted(filter_ for filter_, stands in due.items() if stands == is_standing)
+            for start in range(0, len(filters), FILTERS_MAX):
+                part = tuple(filters[start : start + FILTERS_MAX])
+                number = self._next
+                self._next += 1
+                self.open[number] = OpenFetch(part, is_standing, until)
+                made.append(Fetch(number, part, self._cursors_for(part), is_standing))
+        return made
+
+    def _cursors_for(self, filters: tuple[str, ...]) -> tuple[Cursor, ...]:
+        """Return the cursors that hold for all of the filters: per federator the smallest."""
+        known = [self.cursors.get(filter_, {}) for filter_ in filters]
+        found = []
+        for federator in sorted(known[0]):
+            places = [places[federator] for places in known if federator in places]
+            if len(places) == len(known) and len({epoch for epoch, _ in places}) == 1:
+                found.append(Cursor(federator, places[0][0], min(sequence for _, sequence in places)))
+        return tuple(found[:CURSORS_MAX])
+
+    def note(self, filters: Iterable[str], federator: int, epoch: int, sequence: int) -> None:
+        """All of a federator's feed up to a number has been applied, for these filters."""
+        for filter_ in filters:
+            self.cursors.setdefault(filter_, {})[federator] = (epoch, sequence)
+
+    def forget(self, filter_: str) -> dict[int, tuple[int, int]]:
+        """A filter is given up; return its cursors."""
+        self._due.pop(filter_, None)
+        return self.cursors.pop(filter_, {})
+
+    def expired(self, now: float) -> list[OpenFetch]:
+        """Close fetches whose time is over, and those beyond `OPEN_MAX`; return them."""
+        numbers = [number for number, fetch in self.open.items() if fetch.until <= now]
+        numbers += [number for number in list(self.open)[: max(0, len(self.open) - OPEN_MAX)] if number not in numbers]
+        return [self.open.pop(number) for number in numbers]
+
+    @property
+    def deadline(self) -> float:
+        """When the next open fetch closes."""
+        return min((fetch.until for fetch in self.open.values()), default=float("inf"))

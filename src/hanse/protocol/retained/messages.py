@@ -1,0 +1,70 @@
+"""What federators say to each other about retained state. `codec` gives each its bytes."""
+
+from typing import NamedTuple
+
+from hanse.protocol.retained.versions import Version
+
+
+class Change(NamedTuple):
+    """One topic's value with its version; an empty `value` is a deletion."""
+
+    topic: str
+    version: Version
+    value: bytes
+
+
+class Cursor(NamedTuple):
+    """How far the asker has applied one federator's change feed."""
+
+    federator: int
+    epoch: int
+    sequence: int
+
+
+class Fetch(NamedTuple):
+    """Asks for everything that is retained under some filters, and has changed since the cursors.
+
+    `is_standing`: the sender has lasting interest in the filters, so it may hold copies.
+    """
+
+    number: int
+    filters: tuple[str, ...]
+    cursors: tuple[Cursor, ...] = ()
+    is_standing: bool = True
+
+
+class Answer(NamedTuple):
+    """Part of the answer to a fetch: changes in the order of the feed, up to `sequence` of the answerer's `epoch`."""
+
+    number: int
+    epoch: int
+    sequence: int
+    is_last: bool
+    changes: tuple[Change, ...] = ()
+
+
+class Push(NamedTuple):
+    """Values that are newer than those that the receiver answered with."""
+
+    changes: tuple[Change, ...]
+
+
+class Acknowledge(NamedTuple):
+    """The sender remembers all deletions of the receiver's feed under these filters up to `sequence`.
+
+    `is_gone`: the sender has given the filters up, and holds no copy under them any more.
+    """
+
+    epoch: int
+    sequence: int
+    filters: tuple[str, ...]
+    is_gone: bool = False
+
+
+class Rejoined(NamedTuple):
+    """A link of the sender is back: federators behind it may have missed something."""
+
+    neighbour: int
+
+
+Message = Fetch | Answer | Push | Acknowledge | Rejoined

@@ -1,0 +1,62 @@
+"""Parameters of retained state, each with its unit and what a larger or smaller value costs."""
+
+from dataclasses import dataclass
+
+from hanse.errors import LocalError
+
+
+@dataclass(frozen=True, slots=True)
+class RetainedSettings:
+    """Settings of one federator's retained state; docs/protocol.md has the table.
+
+    Attributes:
+        topics_max: topics in the book. Beyond it, retained messages travel without protection, and are counted.
+        value_bytes_max: values kept in memory, so that a repair need not ask others for them.
+        clock_ahead_s_max: a version further ahead of our clock is refused.
+        recent_s: how long an injection is remembered, to recognise it at a look.
+        recent_max: injections remembered per topic.
+        verify_s: a write heard this soon after an injection is verified by a look.
+        look_gap_s: pause between two looks, so that a busy topic does not keep the broker busy.
+        look_retry_s: pause after a look that failed.
+        fetch_interval_s: everything of interest is fetched again this often.
+        fetch_s: how long answers to one fetch are awaited; a copy waits this long for its origin's answer.
+        linger_s: how long interest outlives the last unsubscription, and copies outlive interest.
+        tombstone_s_min: a deletion is remembered at least this long: as long as an old value may wait in an outbox.
+        tombstone_s_max: a deletion is forgotten after this, even if a member has not acknowledged it.
+        members_max: federators remembered as possible holders of copies.
+        filters_max: filters of interest, and filters remembered per member.
+        is_exact: the host replays retained messages only for exact topics.
+    """
+
+    topics_max: int = 1_000_000
+    value_bytes_max: int = 8 << 20
+    clock_ahead_s_max: float = 300.0
+    recent_s: float = 60.0
+    recent_max: int = 8
+    verify_s: float = 3.0
+    look_gap_s: float = 0.2
+    look_retry_s: float = 5.0
+    fetch_interval_s: float = 600.0
+    fetch_s: float = 5.0
+    linger_s: float = 600.0
+    tombstone_s_min: float = 7_200.0
+    tombstone_s_max: float = 30 * 86_400.0
+    members_max: int = 10_000
+    filters_max: int = 100_000
+    is_exact: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("topics_max", "recent_max", "members_max", "filters_max"):
+            if getattr(self, name) < 1:
+                raise LocalError(f"{name} is {getattr(self, name)}; it must be at least 1.")
+        for name in ("fetch_interval_s", "fetch_s", "look_retry_s"):
+            if getattr(self, name) <= 0:
+                raise LocalError(f"{name} is {getattr(self, name)}; it must be above 0.")
+        for name in ("recent_s", "verify_s", "look_gap_s", "linger_s", "tombstone_s_min", "clock_ahead_s_max"):
+            if getattr(self, name) < 0:
+                raise LocalError(f"{name} is {getattr(self, name)}; it must not be negative.")
+        if self.tombstone_s_max < self.tombstone_s_min:
+            raise LocalError(
+                f"tombstone_s_max is {self.tombstone_s_max}; it must be at least tombstone_s_min, "
+                f"{self.tombstone_s_min}."
+            )
