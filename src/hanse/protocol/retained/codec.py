@@ -5,7 +5,7 @@ bytes that are left.
 """
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TypeVar, assert_never
 
 from hanse.errors import RemoteError
 from hanse.protocol import topics
@@ -54,6 +54,8 @@ def encode(message: Message) -> bytes:
             return head + put_number(epoch) + put_number(sequence) + _put_filters(filters)
         case Rejoined(neighbour):
             return bytes((VERSION, REJOINED)) + put_number(neighbour)
+        case _:
+            assert_never(message)
 
 
 def decode(data: bytes) -> Message:
