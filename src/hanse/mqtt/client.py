@@ -70,15 +70,44 @@ SURVEYS_MAX: Final = 3
 Version = Literal[4, 5, "auto"]
 
 
+class ConnectRefused(LocalError):  # noqa: N818 - the name is what the broker did
+    """Refusal of the session until the operator changes something: CONNACK with `reason_code`."""
+
+    def __init__(self, message: str, reason_code: int) -> None:
+        super().__init__(message)
+        self.reason_code = reason_code
+
+
+class SentAway(Unavailable):
+    """Refusal or end of the session that may pass: CONNACK or DISCONNECT with `reason_code`.
+
+    `server_reference` is the broker's text, unchecked; `is_connack` tells the two packets apart.
+    """
+
+    def __init__(
+        self, message: str, reason_code: int, server_reference: str | None = None, *, is_connack: bool = False
+    ) -> None:
+        super().__init__(message)
+        self.reason_code = reason_code
+        self.server_reference = server_reference
+        self.is_connack = is_connack
+
+
 @dataclass(frozen=True, slots=True)
 class Will:
-    """What the broker publishes if this client vanishes."""
+    """Message that the broker publishes if this client vanishes; a 3.1.1 broker gets it without properties."""
 
     topic: str
     payload: bytes = b""
     qos: int = 0
     retain: bool = False
     delay_s: int = 0
+    expiry_s: int | None = None
+    payload_format_indicator: int = 0
+    content_type: str | None = None
+    response_topic: str | None = None
+    correlation_data: bytes | None = None
+    user_properties: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +122,7 @@ class ClientSettings:
             Mosquitto 2.0.11 saves no session to disk whose CONNECT asked for a clean start.
         session_expiry_s: how long the broker keeps the session (and what arrives for it) while we are away.
         receive_max: how many unacknowledged publications of QoS 1 and 2 the broker may send.
+        tolerated: how many of them end the connection; by default twice as many.
         packet_bytes_max: what is larger is not taken.
         tells_packet_max: whether the broker is told, and keeps such packets to itself. Where it is not, a larger
             PUBLISH is left out of the stream, answered and counted (`skipping`).
@@ -102,8 +132,9 @@ class ClientSettings:
         version: which MQTT to speak; `auto` finds out. 3.1.1 has no expiry: a session that lasts at all lasts as long
             as the broker likes, and `delay_s` of a will is nothing there.
         probe_topic: below which a 3.1.1 broker may be asked what it can do; without one, or for a session that does
-            not last, the worse is assumed.
+            not last, `assumed` is.
         probe_client_id: the client id of the short session that asks; by default one of its own that nobody knows.
+        assumed: what a 3.1.1 broker can do that was not asked.
     """
 
     url: str
@@ -117,6 +148,7 @@ class ClientSettings:
     clean_start: bool = True
     session_expiry_s: int = 0
     receive_max: int = RECEIVE_MAX
+    tolerated: int | None = None
     packet_bytes_max: int = PACKET_BYTES_MAX
     tells_packet_max: bool = True
     connect_timeout_s: float = 10.0
@@ -129,6 +161,7 @@ class ClientSettings:
     version: Version = 5
     probe_topic: str | None = None
     probe_client_id: str | None = None
+    assumed: Traits = UNKNOWN
 
 
 class ClientHandler:
@@ -148,6 +181,9 @@ class ClientHandler:
 
     def on_refused(self, refused: list[tuple[int, int]]) -> None:
         """Publications that it will not take, with its reason code, or 0x92: unknown, lost with its session."""
+
+    def on_writable(self) -> None:
+        """The transport takes bytes again, after `is_writable` was false."""
 
     def on_credit(self) -> None:
         """After `publish_run` raised Unavailable: half of the room is free again."""
@@ -202,8 +238,14 @@ class Client:
         self._tls = self._tls_context()
         # The version that the broker has taken, or refused to go beyond; None while it may be either.
         self._version: int | None = None if settings.version == "auto" else settings.version
-        self.traits = UNKNOWN if self._version == v311.LEVEL else Traits()
+        self.traits = settings.assumed if self._version == v311.LEVEL else Traits()
         self._is_clean = settings.clean_start
+        # Whether the session at the broker is the one that the unacknowledged publications here belong to.
+        self._is_same_session = True
+        # Set by `retarget`: the next attempt does not wait.
+        self._is_hurried = False
+        self._is_reference = False
+        self._home = self.address
         self._is_surveyed = False
         self._unanswered = 0
         self._connect_packet(self._version or 5)  # so that what is wrong with the settings is said at once
@@ -229,7 +271,11 @@ class Client:
         self._exchange = Exchange(
             self.counters,
             self._sending,
-            Receiving(self.counters, receive_max=settings.receive_max, tolerated=2 * settings.receive_max),
+            Receiving(
+                self.counters,
+                receive_max=settings.receive_max,
+                tolerated=settings.tolerated or 2 * settings.receive_max,
+            ),
             others=BY_CLIENT,
             on_publications=handler.on_publications,
             on_acknowledged=handler.on_acknowledged,
@@ -272,6 +318,34 @@ class Client:
         """Whether the broker has let us in and the connection stands."""
         return self._connected.is_set()
 
+    @property
+    def is_writable(self) -> bool:
+        """Whether the transport takes more without keeping it in memory."""
+        attempt = self._attempt
+        return attempt is not None and attempt.connection is not None and attempt.connection.is_writable
+
+    def retarget(
+        self, url: str, *, clean_start: bool, is_same_session: bool, at_once: bool, is_reference: bool
+    ) -> None:
+        """Dial another broker from the next attempt on; subscriptions and unacknowledged publications go along.
+
+        Args:
+            url: the broker; a login in it replaces that of the settings' address.
+            clean_start: whether the next CONNECT makes that broker forget an old session.
+            is_same_session: whether that broker's session is the one that was left. If not, what is unacknowledged
+                goes out as new, because packet identifiers mean nothing to another session.
+            at_once: whether the next attempt is made without a delay.
+            is_reference: whether a broker named it. Its certificate must then hold its own host name, whatever
+                `tls.server_name` says of the address in the settings.
+        """
+        self.address = parse(url)
+        self.where = str(self.address)
+        self._tls = self._tls_context()
+        self._is_clean = clean_start
+        self._is_same_session = is_same_session
+        self._is_hurried = at_once
+        self._is_reference = is_reference
+
     # Out.
 
     @property
@@ -311,9 +385,16 @@ class Client:
         """Acknowledge publications; the broker then forgets them."""
         self._exchange.ack(receipts)
 
-    def subscribe(self, items: Iterable[Subscription]) -> None:
-        """Want these filters, from now on and over reconnects; `on_subscribed` tells the broker's answers."""
-        self._write(self._subscriptions.subscribe(items))
+    def subscribe(self, items: Iterable[Subscription], *, repeats: bool = False) -> None:
+        """Want these filters, from now on and over reconnects; `on_subscribed` tells the broker's answers.
+
+        With `repeats` the broker is told again of those that are wanted already, and sends its retained messages again.
+        """
+        self._write(self._subscriptions.subscribe(items, repeats=repeats))
+
+    def withdraw_oldest(self) -> list[Subscription]:
+        """Want the filters of the oldest unanswered SUBSCRIBE no more, and return them; see `Subscriptions`."""
+        return self._subscriptions.withdraw_oldest()
 
     def unsubscribe(self, patterns: Iterable[str]) -> None:
         """Want these filters no more, whether this process subscribed to them or a former one."""
@@ -323,6 +404,10 @@ class Client:
     def subscriptions(self) -> dict[str, Subscription]:
         """The filters wanted."""
         return dict(self._subscriptions.wanted)
+
+    def wanted(self, pattern: str) -> Subscription | None:
+        """Return what is wanted of a filter, if anything is."""
+        return self._subscriptions.wanted.get(pattern)
 
     @property
     def is_subscribed(self) -> bool:
@@ -362,7 +447,8 @@ class Client:
     @property
     def login(self) -> tuple[str | None, str | None]:
         """User name and password: those of the settings, else those of the address."""
-        settings, address = self.settings, self.address
+        settings = self.settings
+        address = self.address if self.address.username is not None else self._home
         username = settings.username if settings.username is not None else address.username
         return username, settings.password if settings.password is not None else address.password
 
@@ -376,6 +462,12 @@ class Client:
             qos=mqtt5.QoS(will.qos),
             retain=will.retain,
             will_delay_interval=will.delay_s,
+            message_expiry_interval=will.expiry_s,
+            payload_format_indicator=will.payload_format_indicator,
+            content_type=will.content_type,
+            response_topic=will.response_topic,
+            correlation_data=will.correlation_data,
+            user_properties=list(will.user_properties),
         )
 
     def _connect_packet_311(self, client_id: str, *, clean_session: bool) -> bytes:
@@ -417,7 +509,7 @@ class Client:
         if self.settings.socket_path is not None:
             await loop.create_unix_connection(make, str(self.settings.socket_path))
             return
-        name = self.settings.tls.server_name if self.settings.tls else None
+        name = self.settings.tls.server_name if self.settings.tls and not self._is_reference else None
         await loop.create_connection(
             make,
             self.address.host,
@@ -439,6 +531,9 @@ class Client:
                 self._backoff.held(loop.time() - since)
             except HanseError as error:
                 self.handler.on_disconnected(error)
+            if self._is_hurried:
+                self._is_hurried = False
+                continue
             await asyncio.sleep(self._backoff.next_s())
 
     async def _connect(self) -> None:
@@ -474,7 +569,7 @@ class Client:
                 await self._survey(settings.client_id, None)
             self._is_surveyed = True
         if self.traits.version != v311.LEVEL:
-            self.traits = UNKNOWN
+            self.traits = settings.assumed
         attempt = _Attempt(self, v311.LEVEL)
         await self._try(attempt)
         if attempt.failure is not None:
@@ -540,11 +635,13 @@ class Client:
         connection.keep_alive(self.settings.keep_alive_s if keep_alive_s is None else keep_alive_s, pings=True)
         receive_max = connack.receive_max if attempt.older is None else V311_WINDOW
         connection.know_window(receive_max)
+        is_present = connack.session_present and self._is_same_session
+        self._is_same_session = True
         self.handler.on_connected(connack.session_present)
         self._exchange.attach(
             connection.write if attempt.older is None else attempt.write,
             connection.waiting_bytes,
-            session_present=connack.session_present,
+            session_present=is_present,
             receive_max=receive_max,
             packet_bytes_max=connack.max_packet_size,
             qos_max=self.traits.qos_max,
@@ -552,9 +649,7 @@ class Client:
             older=attempt.older,
         )
         attempt.write(
-            self._subscriptions.attach(
-                session_present=connack.session_present, has_identifiers=connack.subscription_id_available
-            )
+            self._subscriptions.attach(session_present=is_present, has_identifiers=connack.subscription_id_available)
         )
 
     def _on_lost(self, error: HanseError | None) -> None:
@@ -637,7 +732,11 @@ class _Attempt:
         """The broker says DISCONNECT: why the connection is about to end."""
         reason = packet.reason_str or packet.reason_code.name.lower().replace("_", " ")
         elsewhere = f" (use {packet.server_reference})" if packet.server_reference else ""
-        self._told = Unavailable(f"{self._client.where} ended the connection: {reason}{elsewhere}.")
+        self._told = SentAway(
+            f"{self._client.where} ended the connection: {reason}{elsewhere}.",
+            int(packet.reason_code),
+            packet.server_reference,
+        )
         assert self.connection is not None
         self.connection.end(self._told, b"")
 
@@ -672,10 +771,17 @@ class _Attempt:
         where = self._client.where
         self.is_older = self.may_be_older = self.older is None and code == UNSUPPORTED_VERSION
         if code in _OPERATORS:
-            self.failure = LocalError(f"{where} refused the session: {_OPERATORS[code]} ({name}); check the settings.")
+            self.failure = ConnectRefused(
+                f"{where} refused the session: {_OPERATORS[code]} ({name}); check the settings.", code
+            )
         else:
             elsewhere = f"; it names {connack.server_reference}" if connack.server_reference else ""
-            self.failure = Unavailable(f"{where} refused the session for now: {name}{elsewhere}.")
+            self.failure = SentAway(
+                f"{where} refused the session for now: {name}{elsewhere}.",
+                code,
+                connack.server_reference,
+                is_connack=True,
+            )
         assert self.connection is not None
         self.connection.end(self.failure, b"")
 
@@ -698,4 +804,5 @@ class _Attempt:
         self.answered.set()
 
     def on_writable(self) -> None:
-        """Sending looks at what waits by itself."""
+        """Sending looks at what waits by itself; others may wait for it."""
+        self._client.handler.on_writable()

@@ -94,9 +94,12 @@ class Subscriptions:
         """The connection is gone."""
         self._is_attached = False
 
-    def subscribe(self, items: Iterable[Subscription]) -> bytes:
-        """Want these too (or otherwise than before): what to write now."""
-        changed = [item for item in items if self.wanted.get(item.filter) != item]
+    def subscribe(self, items: Iterable[Subscription], *, repeats: bool = False) -> bytes:
+        """Want these too (or otherwise than before): what to write now.
+
+        With `repeats` the unchanged ones are said again, for which the broker sends its retained messages again.
+        """
+        changed = [item for item in items if repeats or self.wanted.get(item.filter) != item]
         if len(self.wanted) + len(changed) > FILTERS_MAX:
             raise LocalError(f"{len(self.wanted) + len(changed)} filters were asked for; {FILTERS_MAX} can be held.")
         for item in changed:
@@ -121,6 +124,16 @@ class Subscriptions:
         if pattern in self.wanted:
             return self.wanted.pop(pattern)
         return Subscription(pattern, no_local=False)
+
+    def withdraw_oldest(self) -> list[Subscription]:
+        """Want the filters of the oldest unanswered SUBSCRIBE no more: the broker ended the connection over them."""
+        for packet_id, (is_subscribe, items) in self._under_way.items():
+            if is_subscribe:
+                del self._under_way[packet_id]
+                for item in items:
+                    self.wanted.pop(item.filter, None)
+                return list(items)
+        return []
 
     def answer(self, packet_id: int, is_subscribe: bool, codes: list[int]) -> list[tuple[Subscription, int]]:
         """SUBACK or UNSUBACK: each filter with its reason code. Call `proceed` afterwards."""

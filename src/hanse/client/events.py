@@ -1,0 +1,24 @@
+"""What a client tells about its connection, for logs and displays."""
+
+from dataclasses import dataclass
+
+from hanse.errors import HanseError
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """Acceptance by a broker. Subscriptions and unacknowledged publications follow by themselves."""
+
+    address: str
+    session_present: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnected:
+    """End of a connection, or of an attempt. The client tries again."""
+
+    address: str
+    error: HanseError | None
+
+
+Event = Connected | Disconnected
