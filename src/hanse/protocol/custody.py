@@ -435,8 +435,7 @@ class Custody:
         self.check_at = min(self.check_at, now + CHECK_EVERY_S)
         return self.orphans.add(identity, way.disk)
 
-    # --- runs without a route
-    # ------------------------------------------------------------------------------------------
+    # --- runs without a route -----------------------------------------------------------------------------------------
 
     def blocked_keys(self) -> list[tuple[int, tuple[str, ...]]]:
         """Return source and groups of everything that waits for a route."""

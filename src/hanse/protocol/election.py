@@ -82,8 +82,7 @@ class Election:
             for group, claimants in self._claims.cores_by_group.items()
         }
 
-    # --- orders of the manager
-    # -----------------------------------------------------------------------------------------
+    # --- orders of the manager ----------------------------------------------------------------------------------------
 
     def on_ranked(self, group: str, rank: int) -> None:
         """Set the rank of our claim for a group (R8)."""
@@ -98,8 +97,7 @@ class Election:
         (self._appointments.add if is_appointed else self._appointments.discard)(group)
         self._changes.groups.add(group)
 
-    # --- deciding
-    # ------------------------------------------------------------------------------------------------------
+    # --- deciding -----------------------------------------------------------------------------------------------------
 
     def decide(self, now: float, group: str) -> None:
         """Elect the group's core from what we know, and claim or withdraw accordingly (R8 to R17)."""

@@ -84,8 +84,7 @@ class Forwarding:
         # Runs of QoS 1 and 2 of the present batch that have no route.
         self._blocked_runs: list[Run] = []
 
-    # --- calls of the control side
-    # -------------------------------------------------------------------------------------
+    # --- calls of the control side ------------------------------------------------------------------------------------
 
     def invalidate(self) -> None:
         """Drop all plans, because the control side has changed."""
@@ -746,8 +745,7 @@ class Forwarding:
         if token:
             self.custody.effects.append(Deliver((run,), token))
 
-    # --- what neighbours lack
-    # -------------------------------------------------------------------------------------------
+    # --- what neighbours lack -----------------------------------------------------------------------------------------
 
     def supply(self, now: float, neighbour: int, summaries: Sequence[Summary], receipt: int) -> None:
         """Answer summaries: send the neighbour what it lacks, in order (R70).

@@ -4,8 +4,7 @@ Two of these run each way on every link: *memberships* (child to parent), and *c
 those memberships reach their core). The rules:
 
 - The owner numbers its steps. Frames carry the steps that are not yet acknowledged. An acknowledgement is a position,
-  so
-  nothing is kept for steps that have arrived.
+  so nothing is kept for steps that have arrived.
 - When either end has lost its state, the owner starts a new *generation*: the whole set as steps, `complete_at` of
   them. Until that many have been applied, the mirror keeps showing the old set (R41). A mirror that has lost its state
   shows it by an acknowledgement that goes back.

@@ -19,8 +19,7 @@ The rules:
 - `step` is the only way in for control. The same state, time and event give the same effects. There is no clock and no
   randomness, and everything that can reach the wire is iterated in sorted order.
 - A handler notes what changed (`Changes`). `_settle` draws the conclusions until nothing is dirty. `Speaker.flush`
-  tells
-  each neighbour its news in one frame.
+  tells each neighbour its news in one frame.
 - Every part of an inbound frame is accepted, ignored (stale or duplicate, counted) or rejected (it breaks a rule,
   counted).
 """

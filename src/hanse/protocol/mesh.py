@@ -104,8 +104,7 @@ class Mesh:
             return own_core is not None and self.is_connected((own_core, group))
         return any(key in self._neighbours[parent].connected.keys for parent in self._ways.parents_of(core))
 
-    # --- from neighbours
-    # ------------------------------------------------------------------------------------------------
+    # --- from neighbours ----------------------------------------------------------------------------------------------
 
     def on_memberships(self, neighbour: Neighbour, delta: SetDelta) -> None:
         """Apply memberships of a neighbour, which joins or leaves meshes through us."""
@@ -135,8 +134,7 @@ class Mesh:
         for key in neighbour.joined.clear():
             self._drop_child(key, neighbour)
 
-    # --- from elections and routes
-    # --------------------------------------------------------------------------------------
+    # --- from elections and routes ------------------------------------------------------------------------------------
 
     def choose_own_core(self, group: str, core: int | None, *, has_interest: bool) -> None:
         """Choose the core under which we join the group for our own sake, now that `core` is elected (R32)."""

@@ -4,8 +4,7 @@ The rules (docs/protocol.md R42 to R49, R54):
 
 - A plan is made from what the control side tells (`Table`), and holds until `invalidate` says that this has changed.
 - A publication never goes back to its sender. Within a mesh it goes to all edges. An outsider sends it towards the
-  core,
-  or, if its only route leads back to the sender, to the neighbours that led to the core before.
+  core, or, if its only route leads back to the sender, to the neighbours that led to the core before.
 - What a plan does with a publication is remembered with its id as marks, so that duplicates are handled correctly.
 """
 

@@ -323,8 +323,7 @@ class Ways:
                 self.forget_core(core)
                 self._claims.forget_core(core)
 
-    # --- our announcements
-    # ----------------------------------------------------------------------------------------------
+    # --- our announcements --------------------------------------------------------------------------------------------
 
     def begin_round(self) -> None:
         """Raise our own sequence number, because a core announces itself with the next one every interval (R23)."""
