@@ -296,7 +296,7 @@ def test_a_machine_whose_deadline_stands_still_is_found() -> None:
             return effects
 
     federation, _ = world(Still)
-    with pytest.raises(HanseError, match="still wants one"):
+    with pytest.raises(HanseError, match="still has a past deadline"):
         federation.run(5.0)
 
 

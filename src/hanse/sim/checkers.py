@@ -1,18 +1,17 @@
-"""The checkers: what must hold after every step, and what must hold once a fault is over.
+"""Checks of a simulated federation: after every step, and once the bound after a fault has passed.
 
 After every step of a machine, about that machine only:
-- its parents are neighbours it has a link to, at most `redundancy`, each one hop nearer than itself by what the
-  parent last told it, and following parents does not lead back for longer than an interval (no loop);
-- it gives no group up that has members and no other core;
-- what comes from a neighbour does not go back to it in the same breath, hop counts stay within the limit, and no
-  message crosses a link more often than its groups can explain;
-- delivered is a subset of published, once each in one life of a federator, unchanged, and an id never means two
-  messages.
+- Its parents are neighbours that it has a link to. There are at most `redundancy` of them. Each is one hop nearer to
+  the core, by the distance that the parent announced last. A loop of parents lasts an interval at most.
+- It never gives up a group that has members and no other core.
+- It sends nothing back to the neighbour that it came from. Hop counts stay within the limit.
+- Deliveries are a subset of publications, unchanged, and each is made once per run of a federator. An id always means
+  the same message.
 
-Each simulated A, about everybody: once the bound after the last fault has passed, the federation has converged
-(`convergence`), and whatever was published since then has reached everyone entitled to it.
+Once per simulated A, about all federators: when the bound after the last fault has passed, the federation has converged
+(`convergence`), and each publication since then has reached every entitled subscriber.
 
-A broken rule raises `InvariantError` at once: the run stops where the trace still shows why.
+A broken rule raises `InvariantError` at once. The run stops while the trace still shows the cause.
 """
 
 import math
@@ -33,27 +32,27 @@ from hanse.sim.ledger import ENTITLED_AFTER_A, Ledger, Message
 from hanse.sim.monitor import Monitor
 from hanse.sim.packets import read_packets
 
-# B: clients here report their interest at once; the bound allows for a source that tells it only with its beacons.
+# B: simulated clients report their interest at once. The bound allows for a source that reports it only by beacons.
 BEACON_A = 1.0
-# An edge of these kinds may cost (K+1)A + B; of the others, which bring something back, 2A.
+# A change of one of these kinds may take (K+1)A + B to repair. The other kinds bring something back and may take 2A.
 LOSSES = frozenset({"stop", "pause", "cut", "deaf", "link down"})
-# After a change of interest a group may look for its core for this long, in announcement intervals.
+# After a change of interest, a group may look for its core for this long, in announcement intervals.
 INTEREST_BOUND_A = 2.0
-# Words that must cross the overlay one after the other before a mesh is whole.
+# Messages that must cross the overlay one after the other before a mesh is complete.
 WORDS = 3
-# How often it is looked whether the federation has converged, in announcement intervals: the figures' precision.
+# Interval between checks for convergence, in announcement intervals. It is the precision of the reported times.
 POLL_A = 0.1
-# Redundant parents may come this much later than the first, in announcement intervals: a way that is as short but was
-# further away a moment ago waits for the core's next announcements to come around.
+# Redundant parents may appear this much later than the first, in announcement intervals. A route that is as short now
+# but was longer a moment ago becomes feasible only with the core's next announcements.
 REDUNDANCY_BOUND_A = 4.0
-# A core knows no distances but its own: no federator may use a smaller limit than this.
+# A core knows no distance but its own, so no federator may use a smaller limit than this (R50).
 HOPS_FLOOR = 64
-# An edge this soon after a publication explains its loss, in announcement intervals.
+# A change this soon after a publication explains its loss, in announcement intervals.
 EXCUSED_AFTER_A = 2.0
 
 
 class InvariantError(HanseError):
-    """Something happened that the protocol promises never to happen."""
+    """Violation of something that the protocol promises."""
 
     def __init__(self, name: str, at_s: float, text: str) -> None:
         super().__init__(f"{name}: {text} (at {at_s:.3f} s)")
@@ -62,7 +61,7 @@ class InvariantError(HanseError):
 
 
 class Way:
-    """The way of one federator to one core, as it was when it was looked at last."""
+    """Route of one federator to one core, as of the last check."""
 
     __slots__ = ("core", "distance", "parents")
 
@@ -73,10 +72,10 @@ class Way:
 
 
 class Checkers(Monitor):
-    """Watches a federation, keeps the books, raises on the first broken rule."""
+    """Monitor that keeps the ledger of a federation and raises on the first broken rule."""
 
     def __init__(self, *, is_eager: bool = True) -> None:
-        # Without eagerness only messages and convergence are checked: for overlays of thousands.
+        # Without eagerness only messages and convergence are checked. That is for overlays of thousands.
         self.is_eager = is_eager
         self.faults: Counter[str] = Counter()
         self.reconvergence_a: defaultdict[str, list[float]] = defaultdict(list)
@@ -86,7 +85,7 @@ class Checkers(Monitor):
         self.is_frozen = False
 
     def attach(self, federation: Federation) -> None:
-        """Start watching."""
+        """Begin to watch a federation."""
         self._federation = federation
         self._settings = federation.settings
         self._a = federation.interval_s
@@ -101,36 +100,36 @@ class Checkers(Monitor):
         self._parts: dict[int, int] | None = None
         self._heard: dict[tuple[int, int], dict[int, int]] = {}
         self._last_frame: dict[tuple[int, int], tuple[int, int]] = {}
-        # Federator to its ways, in the order of `_cores`.
+        # Federator to its routes, in the order of `_cores`.
         self._ways: dict[int, list[Way]] = {identity: [] for identity in federation.nodes}
         self._distance_largest = 1
-        # Whoever has ever been a core, in that order: the only ones that anybody can have a way to.
+        # All federators that have ever been a core, in that order. Nobody can have a route to any other.
         self._cores: dict[int, None] = {}
-        # When a group last got or lost a core.
+        # Group to the time when it last got or lost a core.
         self._handed_s: dict[str, float] = {}
         self._sweep_s = 0.0
-        # When the overlay fell apart, and which side each federator was on.
+        # Times of partitions, each with the component of every federator.
         self._partitions: list[tuple[float, dict[int, int]]] = []
-        # When federators took their leave: who says so is not waited for.
+        # Federator to the times when it left on purpose. Nothing is kept for a federator that leaves.
         self._left_s: defaultdict[int, list[float]] = defaultdict(list)
-        # When federators lost their disk: what they delivered before may be delivered again.
+        # Federator to the time when it lost its disk. It may deliver again what it delivered before.
         self._disk_lost_s: dict[int, float] = {}
 
     def refuse(self, name: str, text: str) -> None:
-        """A rule is broken: the run ends here."""
+        """End the run, because a rule is broken."""
         raise InvariantError(name, self._federation.engine.now, text)
 
     # --- faults and the bound after them ---
 
     def edge(self, kind: str) -> None:
-        """Something changed that the protocol has to repair."""
+        """Start the bound anew, because something changed that the protocol has to repair."""
         now = self._federation.engine.now
         self._edges.append(now)
         self._parts = self._travel_s = None
         factor = self._settings.expiry_factor
         bound_a = factor + 1 + BEACON_A if kind in LOSSES else 2.0
         if kind == "deaf":
-            # Nobody is told: both ends notice when a round finds KA of silence, and only then does the repair begin.
+            # Nobody is told. Both ends notice when a round finds KA of silence, and only then does the repair begin.
             bound_a += 2.0
         due_s = now + bound_a * self._a
         self._due_s = max(due_s, self._due_s)
@@ -138,7 +137,7 @@ class Checkers(Monitor):
         self._watch()
 
     def fault_began(self, kind: str, *, is_restless: bool) -> None:
-        """Count a fault; a restless one keeps the bound from running."""
+        """Count a fault. While a restless one lasts, the bound does not run."""
         self.faults[kind] += 1
         if kind == "partition":
             now = self._federation.engine.now
@@ -150,29 +149,29 @@ class Checkers(Monitor):
         self._watch()
 
     def fault_ended(self, kind: str, *, is_restless: bool) -> None:
-        """A fault is over: the bound runs from here."""
+        """Start the bound, because a fault is over."""
         self._restless -= is_restless
         if is_restless:
             self.edge(kind)
 
     @property
     def is_calm(self) -> bool:
-        """No fault is changing anything, and the bound after the last one has passed."""
+        """True if no fault changes anything now and the bound after the last one has passed."""
         return not self._restless and self._federation.engine.now > self.settled_at_s
 
     @property
     def settled_at_s(self) -> float:
-        """When the bound after the last edge will have passed.
+        """Time at which the bound after the last change will have passed.
 
-        The bounds are for overlays that a word crosses in much less than A. A ring of 20 with links of 100 ms is not
-        one, so the time that words really need is added: an announcement out, a membership back, its answer.
+        The bounds assume that a message crosses the overlay in much less than A. In a ring of 20 with links of 100 ms
+        it does not, so the travel time is added: of an announcement, a membership back, and its answer.
         """
         if self._federation.engine.now <= self._due_s:
             return self._due_s
         return self._due_s + self._words_s()
 
     def _words_s(self) -> float:
-        """The time that the words of a repair spend on their way, in the overlay as it is now."""
+        """Return the travel time of the messages of a repair, in the overlay as it is now."""
         if self._travel_s is None:
             self._travel_s = self._federation.longest_way_s() if self.is_eager else 0.0
         return WORDS * self._travel_s
@@ -184,7 +183,7 @@ class Checkers(Monitor):
 
     def _poll(self) -> None:
         federation, now = self._federation, self._federation.engine.now
-        # While a restless fault is on, nothing is promised, and whatever is found says nothing.
+        # While a restless fault is on, nothing is promised, so there is nothing to check.
         if not self._restless:
             trouble = why_not_converged(federation, self._excused(now), needs_redundancy=False)
             if trouble is None:
@@ -196,10 +195,10 @@ class Checkers(Monitor):
         federation.engine.after(POLL_A * self._a, self._poll)
 
     def _excused(self, now: float) -> list[str]:
-        """Groups whose interest has just changed, or whose core has, because of that.
+        """Return the groups whose interest changed just now, or whose core changed because of that.
 
-        An heir that loses its interest in the moment of the hand-over keeps the group for K·A, and hands it on a round
-        later (R14, R15): what that takes to be known everywhere is excused, and nothing between.
+        An heir that loses its interest in the moment of the hand-over keeps the group for K·A and hands it on a round
+        later (R14, R15). The time until that is known everywhere is excused, and nothing in between.
         """
         words_s = self._words_s()
         bound_s = INTEREST_BOUND_A * self._a + words_s
@@ -211,7 +210,7 @@ class Checkers(Monitor):
         ]
 
     def sweep(self) -> None:
-        """Look at everything; to be called each simulated A."""
+        """Check the whole federation. The caller does this once per simulated A."""
         federation = self._federation
         now = federation.engine.now
         self.ledger.judge(now, self._reason)
@@ -222,15 +221,15 @@ class Checkers(Monitor):
                 self.refuse("not converged", f"{trouble}; no fault is on")
 
     def _reason(self, message: Message, client: Client) -> str | None:
-        """Why a pair may have been lost; None where nothing excuses it."""
+        """Return why a message may be missing at a client, or None if nothing excuses it."""
         federation = self._federation
         origin, target = federation.nodes[message.origin], federation.nodes[client.broker]
         if origin.starts == 0 or target.starts == 0:
             return "not started"
         if message.qos and message.is_told:
-            # In custody from here on: only what no federator can help is an excuse.
-            # R75: nothing is kept for who says goodbye. What was still on its way, for as long as it may wait for
-            # a way (R64), is given up with what comes later.
+            # The message is in custody. Only a loss that no federator can prevent is excused. R75: nothing is kept for
+            # a federator that leaves. A publication under way is given up with what comes later, for as long as it may
+            # wait for a route (R64).
             left = [left_s - message.published_s for left_s in self._left_s.get(client.broker, ())]
             if any(-self._a < after_s < self._settings.retention_s_max for after_s in left):
                 return "its federator took its leave"
@@ -251,11 +250,11 @@ class Checkers(Monitor):
         return "while a fault was on"
 
     def _was_parted(self, message: Message, client: Client) -> bool:
-        """Whether a partition came between while the message was under way: each side is lossless within."""
+        """Return True if a partition began while the message was under way. Each side is lossless within itself."""
         for begun_s, sides in self._partitions:
             if -self._a < begun_s - message.published_s < EXCUSED_AFTER_A * self._a:
                 there = sides.get(client.broker)
-                # Where the origin has gone as well, what it published is with its neighbours.
+                # If the origin is gone as well, its neighbours have what it published.
                 near = (
                     (message.origin,)
                     if message.origin in sides
@@ -272,23 +271,23 @@ class Checkers(Monitor):
     # --- control plane ---
 
     def started(self, node: Node) -> None:
-        """A new machine has no past."""
+        """Forget the routes and frames of the previous run of a federator."""
         self._ways[node.identity] = []
         for neighbour in node.ways:
             self._last_frame.pop((node.identity, neighbour), None)
 
     def leaving(self, node: Node) -> None:
-        """Nothing is kept for who says goodbye."""
+        """Note that a federator leaves: nothing is kept for it from now on."""
         now = self._federation.engine.now
         self._left_s[node.identity].append(now)
-        # Whoever leaves may have been the only way between others.
+        # The federator may have been the only connection between others.
         self._federation.engine.after(0.3 * self._a, self._note_partition, now)
 
     def heard(self, node: Node, neighbour: int, frame: ControlFrame) -> None:
-        """Remember what a neighbour says of each core."""
+        """Remember the distances that a neighbour announces."""
         if not self.is_eager:
             return
-        # A frame that comes late or again says nothing: a machine must ignore it too.
+        # A machine must ignore late and repeated frames, so they do not count here, either.
         if (frame.epoch, frame.number) <= self._last_frame.get((node.identity, neighbour), (0, 0)):
             return
         self._last_frame[node.identity, neighbour] = (frame.epoch, frame.number)
@@ -302,7 +301,7 @@ class Checkers(Monitor):
         if not self.is_eager or machine is None:
             return
         ways = self._ways[node.identity]
-        # Every step of a run passes here, with each of its cores, and nearly always finds what it found before.
+        # Each step of a run checks each core here, and nearly always finds nothing new.
         for way in ways:
             core = way.core
             distance, parents = machine.distance_to(core), machine.parents_of(core)
@@ -347,10 +346,10 @@ class Checkers(Monitor):
         self._check_loop(node.identity, core)
 
     def _check_loop(self, identity: int, core: int, *, is_second_look: bool = False) -> None:
-        """Following parents must not lead back.
+        """Check that following parents does not lead back.
 
-        Words cross on their way: two nodes may for a moment trust what the other no longer says. Such a loop is
-        counted, and looked at again an interval later, when both have long heard of it.
+        Frames cross on the wire, so two federators may for a moment rely on each other's former announcement. Such a
+        loop is counted, and checked again an interval later, when both have long heard the news.
         """
         machine = self._federation.nodes[identity].machine
         if machine is None or not self._leads_back(machine, core):
@@ -361,12 +360,12 @@ class Checkers(Monitor):
         self._federation.engine.after(self._a, self._look_again, identity, core, len(self._edges))
 
     def _look_again(self, identity: int, core: int, edges: int) -> None:
-        # Where something changed meanwhile it may be another loop: that one gets its own interval.
+        # If something changed meanwhile, this may be another loop, which gets its own interval.
         if not self._restless:
             self._check_loop(identity, core, is_second_look=len(self._edges) == edges)
 
     def _leads_back(self, machine: Machine, core: int) -> bool:
-        # Only over links that frames pass: beyond a cut nobody can have heard, and nothing can go around.
+        # Follow only links that pass frames. Behind a cut nobody can have heard the news, and nothing can circulate.
         live_neighbours = self._federation.live_neighbours
         pending, seen = [machine], set[int]()
         while pending:
@@ -381,7 +380,7 @@ class Checkers(Monitor):
         return False
 
     def emitted(self, node: Node, effect: Emit) -> None:
-        """Count elections; a core stays while it has members, unless another claims the group."""
+        """Count elections. A core must stay while it has members, unless another federator claims the group."""
         if effect.name in {"core_elected", "core_withdrawn"}:
             self._handed_s[effect.group] = self._federation.engine.now
         if effect.name == "core_elected":
@@ -394,11 +393,11 @@ class Checkers(Monitor):
                 self.refuse("resigned", text)
 
     def closed(self, node: Node, neighbour: int, reason: str) -> None:
-        """A machine closed a link: in a simulation nobody breaks the rules that lead to it."""
+        """Refuse that a machine closes a link. No simulated federator breaks the rules that lead to it."""
         self.refuse("link closed", f"{node.identity} closed its link to {neighbour}: {reason}")
 
     def interest_changed(self, node: Node, topic_filter: str) -> None:
-        """A group may need another core, or a larger mesh."""
+        """Note the change: the group may need another core, or a larger mesh."""
         del node
         group = self._settings.grouping.group_of(topic_filter)
         self._interest_s[group] = self._federation.engine.now
@@ -406,7 +405,7 @@ class Checkers(Monitor):
     # --- data plane ---
 
     def published(self, node: Node, number: int, topic: str, qos: int, packet: bytes, *, is_told: bool) -> None:
-        """Open the books: who is entitled, and is it a time of calm?"""
+        """Open the ledger for a message: who is entitled to it, and whether the federation is calm."""
         now = self._federation.engine.now
         message = Message(number, node.identity, topic, qos, packet, now, is_told, self.is_calm)
         message.arrived_s[node.identity] = now
@@ -416,7 +415,10 @@ class Checkers(Monitor):
         self.ledger.publish(message, entitled)
 
     def _has_heard(self, node: Node, client: Client, topic: str) -> bool:
-        """Whether the origin knows of a group that leads to the client: before it does, nothing can be kept for it."""
+        """Return True if the origin knows a group that leads to the client.
+
+        Before that, nothing can be kept for the client.
+        """
         group_of = self._settings.grouping.group_of
         groups = [group_of(topic_filter) for topic_filter in client.since_s if matches(topic_filter, topic)]
         return node.machine is not None and any(map(node.machine.is_known, groups))
@@ -435,31 +437,31 @@ class Checkers(Monitor):
         return found
 
     def _components(self) -> dict[int, int]:
-        """Federator to the smallest id it can reach.
+        """Map each federator to the smallest id that it can reach.
 
-        Who is cut off from the origin is entitled to nothing: without custody nobody keeps it for the other side.
+        A client that is cut off from the origin is entitled to nothing. Without custody nobody keeps anything for it.
         """
         if self._parts is None:
             self._parts = {k: part[0] for part in self._federation.components() for k in part}
         return self._parts
 
     def unsubscribing(self, client: Client, topic_filter: str) -> None:
-        """Who goes did not stay."""
+        """End the entitlement of a client that did not stay."""
         self.ledger.release(client, topic_filter)
 
     def host_stopped(self, node: Node) -> None:
-        """Whoever subscribes at a dead broker is entitled to nothing meanwhile."""
+        """End the entitlement of all clients at a dead broker."""
         for client in node.host.clients.values():
             self.ledger.release(client, None)
 
     def routed(self, node: Node, publications: Sequence[Publication], routed: Routed) -> None:
-        """A host's publications left their machine: nothing of them may come straight back."""
+        """Check that nothing of a host's publications goes straight back to that host."""
         del publications
         if routed.deliveries:
             self.refuse("echo", f"{node.identity} delivers to its host what its host published")
 
     def forwarded(self, node: Node, neighbour: int, runs: Sequence[Run], routed: Routed) -> None:
-        """Nothing goes back to the neighbour that it came from."""
+        """Check that nothing goes back to the neighbour that it came from."""
         now = self._federation.engine.now
         for run in runs:
             self.hops_largest = max(self.hops_largest, run.hops)
@@ -471,13 +473,14 @@ class Checkers(Monitor):
             for run in back:
                 for k in range(run.length):
                     named = came.get((run.origin, run.epoch, run.first + k), ())
-                    # A hop that knows more groups than the sender may serve those back; never the ones it came for.
+                    # A hop that knows more groups than the sender may serve those back, but never the groups it came
+                    # for.
                     if not set(named).isdisjoint(run.groups):
                         text = f"{node.identity} sends to {neighbour} what came from there, for {run.groups}"
                         self.refuse("back to the sender", text)
 
     def sending(self, node: Node, neighbour: int, runs: Sequence[Run]) -> None:
-        """Hop counts and copies stay within their limits."""
+        """Check the hop count of each run, and count the links that its messages cross."""
         limit = max(HOPS_FLOOR, 2 * self._distance_largest + 4)
         for run in runs:
             if self.is_eager and run.hops > limit:
@@ -488,7 +491,7 @@ class Checkers(Monitor):
                 self.ledger.counters["forwards"] += 1
 
     def delivered(self, node: Node, runs: Sequence[Run]) -> None:
-        """A machine hands publications to its host broker."""
+        """Enter in the ledger the publications that a machine hands to its host broker."""
         for run in runs:
             for message in self.ledger.read(run, f"delivered at {node.identity}"):
                 first_start = message.first_start.setdefault(node.identity, node.starts)
@@ -501,9 +504,9 @@ class Checkers(Monitor):
                 message.first_start[node.identity] = node.starts
 
     def _may_repeat(self, node: Node, message: Message, first_start: int) -> bool:
-        """Whether a federator could not know that its host broker has the message: it was killed before it heard so.
+        """Return True if a federator was killed before it could know that its host broker has the message.
 
-        Of QoS 0 nobody hears; and a packet identifier of QoS 2 is known again.
+        QoS 0 has no acknowledgement. A repeated QoS 2 delivery is recognised by its packet identifier.
         """
         if message.is_renumbered or message.published_s <= self._disk_lost_s.get(node.identity, -1.0):
             return True
@@ -511,23 +514,23 @@ class Checkers(Monitor):
         return is_in_flight and node.starts > first_start
 
     def taken(self, node: Node, runs: Sequence[Run]) -> None:
-        """From now on a repeat would be a duplicate."""
+        """Note the acknowledgement of the host broker. From now on a repeat is a duplicate."""
         for message in self._messages(runs):
             message.taken_at.add(node.identity)
 
     def lost_in_flight(self, runs: Sequence[Run]) -> None:
-        """Remember why a message may be missing somewhere."""
+        """Note why a message may be missing somewhere."""
         for message in self._messages(runs):
             message.is_lost_in_flight = True
 
     def lost_with_host(self, publications: Sequence[Publication]) -> None:
-        """What a broker had not handed over when it died is lost with it: no federator has seen it."""
+        """Excuse what a broker had not handed over when it died. No federator has seen it."""
         for publication in publications:
             for number, _, _ in read_packets(publication.packet):
                 self.ledger.messages[number].excuse = "the broker that had it died"
 
     def lost_with_disk(self, node: Node) -> None:
-        """What was on a disk that is gone is lost with it, and so are the ids of what comes again."""
+        """Excuse what was on a lost disk. Messages that are handed in again get new ids."""
         self._disk_lost_s[node.identity] = self._federation.engine.now
         for publication in node.host.in_session():
             for number, _, _ in read_packets(publication.packet):
@@ -547,13 +550,13 @@ class Checkers(Monitor):
     # --- the end of a run ---
 
     def freeze(self) -> None:
-        """From now on nothing changes: distances and parents must not either."""
+        """Refuse any further change of a distance or a parent."""
         if not self.is_calm:
             raise LocalError("A run can be frozen only when the bound after the last fault has passed.")
         self.is_frozen = True
 
     def custody(self) -> str:
-        """The first federator that has something of QoS 1 or 2 in custody, and how much; empty where none has."""
+        """Return the first federator with QoS 1 or 2 in custody and how much it has, or an empty text."""
         for node in self._federation.nodes.values():
             machine = node.machine
             if machine is not None and (machine.in_custody or machine.records or node.host.unacknowledged):
@@ -564,7 +567,7 @@ class Checkers(Monitor):
         return ""
 
     def close(self) -> None:
-        """The end: nothing of QoS 1 and 2 is missing, and nothing is in custody any longer."""
+        """End the run: check that no QoS 1 or 2 is missing and that nothing is in custody any more."""
         self.ledger.judge_kept(self._reason)
         custody = self.custody()
         if custody:

@@ -1,8 +1,9 @@
-"""Whether a federation has converged, and if not, why not.
+"""Test of whether a federation has converged, which names the first thing that is missing.
 
-Converged: in each component, for each group with interest there (and the management group), all federators name one
-core, which is in the component, with the epoch that it really has; their distance is the length of a shortest way;
-and each interested federator has a way of parents to the core, along which the mesh is complete.
+A federation has converged if this holds in each component, for the management group and each group with interest there:
+- All federators name the same core. The core is in the component, and they know its present epoch.
+- The distance of each federator is the length of a shortest route.
+- Each interested federator has a route of parents to the core, and the mesh along that route is complete.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -14,7 +15,7 @@ from hanse.sim.overlay import distances
 
 
 def groups_with_interest(federation: Federation, component: Iterable[int]) -> list[str]:
-    """The groups that someone in a component wants, sorted, the management group first."""
+    """Return the groups of interest to a component, sorted, with the management group first."""
     group_of = federation.settings.grouping.group_of
     wanted = {group_of(wanted) for identity in component for wanted in federation.nodes[identity].host.interest}
     return [MANAGEMENT_GROUP, *sorted(wanted)]
@@ -23,10 +24,11 @@ def groups_with_interest(federation: Federation, component: Iterable[int]) -> li
 def why_not_converged(
     federation: Federation, excused: Collection[str] = (), *, needs_redundancy: bool = True
 ) -> str | None:
-    """The first thing that is missing, as a sentence; None when the federation has converged.
+    """Return a sentence on the first thing that is missing, or None if the federation has converged.
 
-    `excused` groups are not looked at: their interest has just changed. The promise is one way to the core; with
-    `needs_redundancy` all parents that the settings ask for must be there, and the mesh complete over each.
+    Groups in `excused` are skipped, because their interest has just changed. The protocol promises one route to the
+    core. With `needs_redundancy` all parents that the settings ask for must be there, and the mesh must be complete
+    over each.
     """
     for component in federation.components():
         trouble = _why_not(federation, component, excused, needs_redundancy=needs_redundancy)
@@ -42,7 +44,7 @@ def _why_not(
     ways: dict[int, dict[int, int]] = {}
     interested = interest_by_group(federation, component)
     cores = [machine.cores() for machine in machines]
-    # Nearly always: then one look at each of them is enough.
+    # They nearly always agree. Then it is enough to look at one of them.
     are_agreed = all(named == cores[0] for named in cores)
     for group in groups_with_interest(federation, component):
         if group in excused:
@@ -70,7 +72,7 @@ def _why_not(
 def why_no_way(
     federation: Federation, machines: list[Machine], core: int, hops: dict[int, int], *, needs_redundancy: bool
 ) -> str | None:
-    """What is missing of the ways of these machines to a core, which is `hops` from each."""
+    """Return what is missing of the routes of these machines to a core. `hops` has the distance of each."""
     epoch = federation.nodes[core].running.epoch
     for machine in machines:
         if machine.core_epoch(core) != epoch:
@@ -96,10 +98,12 @@ def why_no_mesh(
     seen: set[int] | None = None,
     beyond: list[tuple[str, int, int]] | None = None,
 ) -> str | None:
-    """Each member that is interested, and each parent of a member, must be in the mesh, known from both sides.
+    """Return what is missing of a mesh, or None.
 
-    `seen` are members that have been looked at. With `beyond` only those are that run here; for the parents elsewhere
-    it gets the group, the parent, and the member whose link to it must be known there too.
+    Each interested member, and each parent of a member, must be in the mesh, and both ends of each link must know it.
+
+    Members in `seen` have been checked already. With `beyond`, only machines of this process are checked. Each parent
+    in the other process adds a tuple to it: the group, the parent, and the member whose link the parent must know, too.
     """
     nodes, here = federation.nodes, federation.nodes_here
     seen = set() if seen is None else seen
@@ -131,7 +135,7 @@ def why_no_mesh(
 
 
 def interest_by_group(federation: Federation, component: list[int]) -> dict[str, list[int]]:
-    """Group to the federators whose clients want it. One walk over all of them, not one for each group."""
+    """Map each group to the federators whose clients want it, in one walk over all of them instead of one per group."""
     group_of: Callable[[str], str] = federation.settings.grouping.group_of
     found: dict[str, list[int]] = {MANAGEMENT_GROUP: list(component)}
     for identity in component:

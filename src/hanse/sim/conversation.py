@@ -1,22 +1,22 @@
-"""Golden conversations: what happens in a small federation, as text that people can read and a test can play.
+"""Golden conversations: the story of a small federation, as text that people can read and a test can play.
 
-One command a line; a line that begins with `#` is a comment, elsewhere `#` is a wildcard.
-Durations are `200ms`, `2s`, or `3A` (announcement intervals). Lists are `1,3,4`, links `0-1 0-2`, nothing is `-`.
+A conversation has one command per line. A line that begins with `#` is a comment; elsewhere `#` is a wildcard.
+Durations are `200ms`, `2s`, or `3A` (announcement intervals). Lists are `1,3,4`, links are `0-1 0-2`, nothing is `-`.
 
-| command | what it does |
+| command | effect |
 | --- | --- |
-| `brokers 0..5` | the brokers, first of all |
-| `link 0-1 0-2` | links; `link 0-1 50ms` gives these a latency of their own |
-| `redundancy 2` | a setting; also `outsider`, `announcements`, `election`, `grouping`, `latency`, `seed` |
-| `start` | start all federators; the first command that needs them does it too |
+| `brokers 0..5` | define the brokers; the first command |
+| `link 0-1 0-2` | define links; `link 0-1 50ms` gives these a latency of their own |
+| `redundancy 2` | change a setting; also `outsider`, `announcements`, `election`, `grouping`, `latency`, `seed` |
+| `start` | start all federators; the first command that needs them does so, too |
 | `subscribe 5 app2`, `unsubscribe 5 app2` | a client at broker 5; `subscribe 5 app2 as anna` for several |
-| `rank 1 app2 10`, `appoint 1 app2`, `dismiss 1 app2` | what the manager may say |
-| `publish 4 app2 hello` | a client publishes at broker 4; `qos 1` may follow |
-| `stream 4 app2 50ms`, `stream stop` | a client publishes every 50 ms, until it stops |
-| `settle`, `run 2A` | wait until converged (at most 12 A); let time pass |
-| `crash 1`, `leave 1`, `restart 1` | a federator is killed, stops in good order, comes back |
-| `pause 1`, `resume 1` | a federator stands still, and goes on |
-| `cut 1-3`, `heal 1-3` | a link breaks, and stands again; several may be named |
+| `rank 1 app2 10`, `appoint 1 app2`, `dismiss 1 app2` | give an order of the manager |
+| `publish 4 app2 hello` | publish as a client of broker 4; `qos 1` may follow |
+| `stream 4 app2 50ms`, `stream stop` | publish every 50 ms as a client; stop |
+| `settle`, `run 2A` | wait until the federation has converged (at most 12 A); let time pass |
+| `crash 1`, `leave 1`, `restart 1` | kill a federator; stop it in good order; start it again |
+| `pause 1`, `resume 1` | suspend a federator; let it continue |
+| `cut 1-3`, `heal 1-3` | break links; restore them |
 | `expect …` | see `_EXPECTATIONS` |
 """
 
@@ -41,12 +41,12 @@ LINES_MAX = 10_000
 
 
 class ConversationError(HanseError):
-    """A conversation says something else than what happened, or something that cannot be said."""
+    """Line of a conversation that is invalid, or an expectation that is not met."""
 
 
 @dataclass(slots=True)
 class _Plan:
-    """What stands before the start."""
+    """Settings and overlay that are defined before the start."""
 
     brokers: list[int] = field(default_factory=list)
     links: list[Pair] = field(default_factory=list)
@@ -57,7 +57,7 @@ class _Plan:
 
 
 class Conversation:
-    """Plays one conversation, line by line."""
+    """Player of one conversation, line by line."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -76,7 +76,7 @@ class Conversation:
         """Carry out every line of a conversation.
 
         Raises:
-            ConversationError: an expectation is not met, or a line cannot be understood; file and line are named.
+            ConversationError: An expectation is not met or a line is invalid. The message names the file and the line.
         """
         lines = text.splitlines()
         if len(lines) > LINES_MAX:
@@ -199,13 +199,13 @@ class Conversation:
         federation = self._running
         limit_a = float(rest[0].rstrip("A")) if rest else SETTLE_A
         end_s = federation.engine.now + limit_a * federation.interval_s
-        # One round first: a federation that has not noticed yet looks converged.
+        # Let one round pass first. A federation that has not noticed the change yet looks converged.
         federation.run(min(1.0, limit_a) * federation.interval_s)
         while (trouble := why_not_converged(federation)) is not None:
             if federation.engine.now >= end_s:
                 raise self._error(f"not settled after {limit_a} A: {trouble}.")
             federation.run(0.1 * federation.interval_s)
-        # What was still on its way has arrived by then.
+        # Everything that was under way has arrived by then.
         federation.run(1.0 * federation.interval_s)
 
     def _run(self, rest: list[str]) -> None:
@@ -274,7 +274,7 @@ class Conversation:
         return (node.machine for node in self._running.nodes.values() if node.machine is not None)
 
     def _expect_core(self, left: list[str], right: list[str]) -> tuple[str, str]:
-        """`core app2 = 1`: what everybody says; `core app2 at 3,4 = 1`: what these say."""
+        """Check `core app2 = 1`: the core that all name; `core app2 at 3,4 = 1`: the core that 3 and 4 name."""
         asked = _numbers(left[2:]) if len(left) > 1 else [machine.identity for machine in self._machines()]
         cores = {self._machine(str(identity)).core_of(_group(left[0])) for identity in asked}
         return _text("-" if core is None else core for core in cores), _text(right)
@@ -299,7 +299,7 @@ class Conversation:
         return _link_text(seen), _link_text(_links(right))
 
     def _expect_subscribed(self, left: list[str], right: list[str]) -> tuple[str, str]:
-        """`host-subscriptions 4 = app2`: what a federator holds at its host broker."""
+        """Check `host-subscriptions 4 = app2`: the filters that a federator holds at its host broker."""
         return _text(self._machine(left[0]).host_subscriptions()), _text(right)
 
     def _message(self) -> Message:
@@ -308,7 +308,7 @@ class Conversation:
         return self._checkers.ledger.messages[self._number]
 
     def _expect_delivered(self, left: list[str], right: list[str]) -> tuple[str, str]:
-        """`delivered 5,1`: the brokers at which subscribers got the last publication, once each."""
+        """Check `delivered 5,1`: the brokers at which subscribers got the last publication, once each."""
         del right
         message = self._message()
         federation = self._running
@@ -318,14 +318,14 @@ class Conversation:
         return _text(seen), _text(left)
 
     def _expect_path(self, left: list[str], right: list[str]) -> tuple[str, str]:
-        """`path 4-1 4-5`: the links that the last publication took, each with its direction."""
+        """Check `path 4-1 4-5`: the links that the last publication crossed, each with its direction."""
         del right
         seen = sorted(set(self._message().path))
         expected = sorted(_directed(left))
         return " ".join(f"{a}-{b}" for a, b in seen), " ".join(f"{a}-{b}" for a, b in expected)
 
     def _expect_enters(self, left: list[str], right: list[str]) -> tuple[str, str]:
-        """`enters 3 before 1`: where the last publication came by first."""
+        """Check `enters 3 before 1`: the last publication reached 3 before 1."""
         del right
         arrived_s = self._message().arrived_s
         first, second = int(left[0]), int(left[2])
@@ -334,7 +334,7 @@ class Conversation:
         return " ".join(seen), " ".join(left)
 
     def _expect_stream(self, left: list[str], right: list[str]) -> tuple[str, str]:
-        """`stream lossless 5`: all that was streamed since it began has reached the subscribers at 5."""
+        """Check `stream lossless 5`: the subscribers at 5 got everything streamed since the stream began."""
         del right
         messages = self._checkers.ledger.messages
         brokers = set(_numbers(left[1:]))
@@ -343,7 +343,7 @@ class Conversation:
         return seen, left[0]
 
     def _expect_epoch(self, left: list[str], right: list[str]) -> tuple[str, str]:
-        """`epoch 1 = grown`: larger than before the last crash of 1, or `same`."""
+        """Check `epoch 1 = grown`: the epoch is larger than before the last crash of 1; or `same`."""
         epoch = self._machine(left[0]).epoch
         before = self._epochs.get(int(left[0]))
         if before is None:
@@ -351,7 +351,7 @@ class Conversation:
         return ("grown" if epoch > before else "same"), " ".join(right)
 
     def _expect_quiet(self, left: list[str], right: list[str]) -> tuple[str, str]:
-        """`quiet 3`: no distance and no parent changes in this many rounds, which pass now."""
+        """Check `quiet 3`: no distance and no parent changes in three more rounds."""
         del right
         before = self._checkers.route_changes
         self._running.run(int(left[0]) * self._running.interval_s)
@@ -359,12 +359,12 @@ class Conversation:
         return (f"not quiet: {changes} changes" if changes else left[0]), left[0]
 
     def _expect_counter(self, left: list[str], right: list[str]) -> tuple[str, str]:
-        """`counter 3 duplicates = 2`: a counter of a machine."""
+        """Check `counter 3 duplicates = 2`: a counter of a machine."""
         return str(self._machine(left[0]).counters[left[1]]), " ".join(right)
 
 
 def play(text: str, name: str) -> None:
-    """Play one conversation; `name` stands in its errors."""
+    """Play one conversation. Its errors begin with `name`."""
     Conversation(name).play(text)
 
 
@@ -454,7 +454,7 @@ def _link_text(links: set[Pair] | list[Pair]) -> str:
 
 
 def _text(items: object) -> str:
-    """Things of a list as sorted text, numbers before words, so that order never matters."""
+    """Return the items of a list as sorted text, numbers before words, so that their order does not matter."""
     words = [part for item in items for part in str(item).split(",")]  # type: ignore[attr-defined]
     kept = {word for word in words if word not in {"", "-", "None"}}
     return ",".join(sorted(kept, key=lambda word: (not word.isdigit(), int(word) if word.isdigit() else 0, word)))

@@ -1,28 +1,28 @@
-"""How to cut an overlay in two so that few links cross: what is simulated by two processes talks least that way.
+"""Partitioning of an overlay into two halves with few links between them, so that two processes exchange little.
 
 Rules:
-- The halves have as many ends of links each, as nearly as one federator allows: a link's end is what costs time.
-- The same overlay is always cut the same way.
+- Both halves have as many link ends, to within one federator. A link end is what costs time.
+- The same overlay is always cut in the same way.
 """
 
 import heapq
 
 from hanse.sim.overlay import Overlay, distances
 
-# A pass of exchanges that saves nothing is the last; random overlays need about ten.
+# A pass of exchanges that saves nothing is the last one. Random overlays need about ten.
 PASSES_MAX = 20
 
 
 def halves(overlay: Overlay) -> tuple[frozenset[int], frozenset[int]]:
-    """The federators of both halves. Of an overlay of one federator the second half is empty.
+    """Return the federators of both halves. The second half is empty if the overlay has one federator.
 
-    What is nearest to the first federator is one half to begin with; then federators change sides for as long as that
+    The federators nearest to the first one make the initial half. Then federators change sides for as long as that
     saves links (Fiduccia and Mattheyses, 1982).
     """
     first = set[int]()
     ends = 2 * len(overlay.links)
     weight = 0
-    # What is not connected comes after what is.
+    # Federators that are not connected come last.
     nearest = distances(overlay.identities[0], overlay.neighbours)
     for identity in (*nearest, *(k for k in overlay.identities if k not in nearest)):
         if 2 * weight >= ends and first:
@@ -38,22 +38,25 @@ def halves(overlay: Overlay) -> tuple[frozenset[int], frozenset[int]]:
 
 
 def crossing(overlay: Overlay, first: frozenset[int] | set[int]) -> int:
-    """How many links have one end in each half."""
+    """Return the number of links with one end in each half."""
     return sum((one in first) != (other in first) for one, other in overlay.links)
 
 
 def _better(overlay: Overlay, first: set[int]) -> set[int]:
-    """Who should change sides: each moves at most once, the best first, and the best moment of it all counts."""
+    """Return the federators that should change sides in this pass.
+
+    Each moves once at most, the most profitable first. The result is the best state that the pass went through.
+    """
     neighbours = overlay.neighbours
     is_first = {identity: identity in first for identity in overlay.identities}
-    # Links that no longer cross when one federator moves, less those that cross then.
+    # Number of crossing links that would be saved if this federator moved.
     gains = {k: sum(1 if is_first[other] != is_first[k] else -1 for other in neighbours(k)) for k in overlay.identities}
     waiting: dict[bool, list[tuple[int, int]]] = {True: [], False: []}
     for k, gain in gains.items():
         waiting[is_first[k]].append((-gain, k))
     for heap in waiting.values():
         heapq.heapify(heap)
-    # How many more ends of links the first half has than the other.
+    # How many more link ends the first half has than the second.
     excess = sum(len(neighbours(k)) * (1 if is_first[k] else -1) for k in overlay.identities)
     excess_max = max(abs(excess), *(len(neighbours(k)) for k in overlay.identities))
     moved: list[int] = []

@@ -1,8 +1,9 @@
-"""A simulated federator's disk: what outlives its process, and is gone when a fault takes the disk.
+"""Disk of a simulated federator. It outlives the process, unless a fault takes it.
 
-- `epoch`, `interest` (what local clients wanted) and `wanted` (what others wanted): as the agent's state directory.
-- `outbox`: way to records by position.
-- `delivered`: ids that the host broker has acknowledged; `given`: ids that the host's batches were given; `journal`:
+- `epoch`, `interest` (filters of local clients) and `wanted` (groups that others want): like the state directory of a
+  real federator.
+- `outbox`: destination to records by position.
+- `delivered`: ids that the host broker has acknowledged. `given`: ids that batches of the host broker got. `journal`:
   ids of QoS 2 that have a packet identifier at the host broker, until it has acknowledged them.
 """
 
@@ -15,7 +16,7 @@ _Records = tuple[tuple[int, tuple[Run, ...]], ...]
 
 
 class Disk:
-    """One disk."""
+    """Contents of one disk."""
 
     def __init__(self) -> None:
         self.epoch = 0
@@ -28,7 +29,7 @@ class Disk:
         self.journal: set[tuple[int, int, int]] = set()
 
     def store(self, way: int, position: int, records: Sequence[tuple[Run, ...]]) -> None:
-        """Write records to the outbox of a way."""
+        """Write records to the outbox of a destination."""
         assert position == self.ends.get(way, 0), "positions follow each other"
         log = self.outbox.setdefault(way, {})
         for offset, runs in enumerate(records):
@@ -36,33 +37,36 @@ class Disk:
         self.ends[way] = position + len(records)
 
     def fetch(self, way: int, start: int, end: int) -> _Records:
-        """The records of a way between two positions."""
+        """Return the records of a destination between two positions."""
         log = self.outbox.get(way, {})
         return tuple((position, log[position]) for position in range(start, end) if position in log)
 
     def discard(self, way: int, positions: Sequence[int]) -> None:
-        """Records that are needed no longer."""
+        """Remove records that are no longer needed."""
         log = self.outbox.get(way, {})
         for position in positions:
             log.pop(position, None)
 
     def outbox_ranges(self) -> dict[int, tuple[int, int]]:
-        """Way to the first record that is left and the end."""
+        """Map each destination to its first remaining position and its end."""
         return {way: (min(self.outbox.get(way, {}), default=end), end) for way, end in self.ends.items()}
 
     def deliver(self, run: Run) -> None:
-        """The host broker has acknowledged a run."""
+        """Note that the host broker has acknowledged a run."""
         if run.qos:
             self.delivered[run.origin, run.epoch, run.first, run.length] = None
         if run.qos == 2:
             self.journal.difference_update(_ids(run))
 
     def delivered_ranges(self) -> list[tuple[int, int, int, int]]:
-        """What the host broker has acknowledged."""
+        """Return the runs that the host broker has acknowledged."""
         return list(self.delivered)
 
     def assign(self, run: Run) -> list[Run]:
-        """Give a run of QoS 2 its packet identifiers; what of it has none yet: the broker knows the rest again."""
+        """Give a run of QoS 2 packet identifiers.
+
+        Return the parts that had none, because the broker recognises the others.
+        """
         ids = _ids(run)
         is_new = [message_id not in self.journal for message_id in ids]
         self.journal.update(ids)

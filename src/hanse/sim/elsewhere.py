@@ -1,6 +1,6 @@
-"""A machine that another process runs, as this one sees it (`halves`).
+"""Stand-in for a machine that another process runs (`halves`).
 
-A module of its own, because it is derived from a class that may be compiled, and then has to be so itself.
+It has a module of its own because it derives from a class that may be compiled, and must then be compiled as well.
 """
 
 import math
@@ -14,19 +14,19 @@ from hanse.protocol.settings import Settings
 
 
 class Told(NamedTuple):
-    """What the judge of convergence must know of a machine that runs in the other process."""
+    """State of a machine in the other process, as far as the check of convergence needs it."""
 
     identity: int
     epoch: int
     cores: dict[str, int | None]
-    # Core to the epoch in which it is known, the distance, and the parents.
+    # Core to its known epoch, the distance, and the parents.
     ways: dict[int, tuple[int | None, int | None, tuple[int, ...]]]
-    # Group to the neighbours in its mesh, where the machine is a member.
+    # Group to mesh neighbours, if the machine is a member.
     meshes: dict[str, tuple[int, ...]]
 
 
 class Elsewhere(Machine):
-    """Stands for a machine that the other process runs: it does nothing, and knows what was last told of it."""
+    """Stand-in that does nothing and answers with the state that it was last told."""
 
     def __init__(self, identity: int, settings: Settings, *, now: float, wall_s: int, stored_epoch: int = 0) -> None:
         del now
@@ -36,45 +36,45 @@ class Elsewhere(Machine):
         self.deadline = math.inf
 
     def start(self, now: float) -> list[Effect]:
-        """Nothing is to be done here."""
+        """Do nothing."""
         del now
         return []
 
     def step(self, now: float, event: Event) -> list[Effect]:
-        """Nothing is to be done here."""
+        """Do nothing."""
         del now, event
         return []
 
     def restore(self, now: float, **left: object) -> list[Effect]:
-        """Nothing is to be done here."""
+        """Do nothing."""
         del now, left
         return []
 
     def tell(self, told: Told) -> None:
-        """From now on this is known."""
+        """Replace the known state."""
         self.epoch = told.epoch
         self._told = told
 
     def cores(self) -> dict[str, int | None]:
-        """As it was told."""
+        """Return the state that was told."""
         return self._told.cores
 
     def core_epoch(self, core: int) -> int | None:
-        """As it was told."""
+        """Return the state that was told."""
         return self._told.ways[core][0]
 
     def distance_to(self, core: int) -> int | None:
-        """As it was told."""
+        """Return the state that was told."""
         return self._told.ways[core][1]
 
     def parents_of(self, core: int) -> tuple[int, ...]:
-        """As it was told."""
+        """Return the state that was told."""
         return self._told.ways[core][2]
 
     def is_member(self, group: str) -> bool:
-        """As it was told."""
+        """Return the state that was told."""
         return group in self._told.meshes
 
     def mesh_neighbours(self, group: str) -> tuple[int, ...]:
-        """As it was told."""
+        """Return the state that was told."""
         return self._told.meshes.get(group, ())

@@ -1,22 +1,22 @@
-"""Faults: what goes wrong, when, and for how long. A schedule is data, drawn from the seed before the run.
+"""Schedules of faults. A schedule is data, drawn from the seed before the run.
 
-| kind | what happens | restless |
+| kind | event | restless |
 | --- | --- | --- |
-| crash | a federator is killed, perhaps amid a delivery, and comes back, perhaps without its disk or its clock | |
-| core | the core of a busy group is killed, whoever it is then, and comes back | |
-| leave | a federator stops in good order, and comes back | |
-| restart-all | a whole site restarts at once | yes |
-| pause | a federator stands still for 2KA | yes |
+| crash | a federator is killed, perhaps during a delivery, and restarted, perhaps without its disk or its clock | |
+| core | the present core of a busy group is killed and restarted | |
+| leave | a federator stops in good order and is restarted | |
+| restart-all | all federators restart at once | yes |
+| pause | a federator is suspended for 2KA | yes |
 | cut | a link is cut, with a reset or in silence | |
-| partition | the overlay falls into halves, thirds or singletons | |
-| one-way | one way of a link loses everything, and nobody is told | |
+| partition | the overlay falls into halves, thirds or single federators | |
+| one-way | one direction of a link loses everything, and nobody is told | |
 | flap | a link goes up and down with a period of 0.5A to 2A | yes |
-| noise | frames are lost (1 to 30 %), late and repeated; those that hold only QoS 0 only late and repeated | yes |
-| churn | up to 30 % of the federators come and go | yes |
-| host | a host broker dies and comes back; its federator lives on | |
+| noise | frames are lost (1 to 30 %), late and repeated; those with only QoS 0 are only late and repeated | yes |
+| churn | up to 30 % of the federators stop and restart again and again | yes |
+| host | a host broker dies and comes back, while its federator runs on | |
 
-A restless fault keeps changing things: only when it is over does the bound run. The others are one change, and after
-the bound everything must be well again *while they last*.
+A restless fault keeps changing things, so the bound begins only at its end. Each of the others is one change, and after
+the bound everything must work again *while the fault lasts*.
 """
 
 from collections import Counter
@@ -45,11 +45,11 @@ KINDS = (
     "host",
     "core",
 )
-# Shares of the draw: what happens often in the field comes often here.
+# Weights of the draw. A fault that is frequent in practice is frequent here.
 WEIGHTS = (5, 2, 1, 2, 3, 3, 2, 2, 2, 1, 1, 3)
-# A core is taken from this many groups that most clients are interested in.
+# The core is chosen among those of this many groups, the ones with the most interested brokers.
 BUSY_GROUPS = 3
-# A run has at least this many faults, of at least this many kinds.
+# Minimum number of faults of a run, and of different kinds among them.
 FAULTS_MIN = 5
 KINDS_MIN = 3
 
@@ -65,10 +65,10 @@ class Fault:
     links: tuple[Pair, ...] = ()
     is_silent: bool = False
     noise: Noise | None = None
-    # What a crash leaves: the epoch on disk, and a clock that goes right.
+    # What a crash leaves: the epoch on disk, and a correct clock.
     has_disk: bool = True
     has_clock: bool = True
-    # Not at once, but as soon as the host broker has something of the federator and has not acknowledged it.
+    # Wait until the host broker has a publication from the federator that it has not acknowledged.
     is_amid: bool = False
     period_s: float = 0.0
 
@@ -76,7 +76,7 @@ class Fault:
 def schedule(
     overlay: Overlay, random: Random, *, start_s: float, end_s: float, interval_s: float, expiry_factor: int
 ) -> list[Fault]:
-    """Faults from `start_s` on, all over by `end_s`, with calm between most of them."""
+    """Return faults that begin at `start_s` and end by `end_s`, with calm between most of them."""
     while True:
         found: list[Fault] = []
         now = start_s
@@ -86,7 +86,7 @@ def schedule(
             if fault.until_s > end_s:
                 break
             found.append(fault)
-            # One in five begins while the last is still on; the others leave time to prove that all is well.
+            # One in five begins while the previous one lasts. The others leave time to prove that all is well.
             if random.random() < 0.2:
                 now = random.uniform(fault.at_s, fault.until_s)
             else:
@@ -135,7 +135,10 @@ def _draw(kind: str, overlay: Overlay, random: Random, now: float, interval_s: f
 
 
 def _sides(overlay: Overlay, random: Random) -> list[set[int]]:
-    """Halves, thirds or singletons; the first two grown from random brokers, so that each side hangs together."""
+    """Return halves, thirds or single federators.
+
+    Halves and thirds grow from random brokers, so each side is connected.
+    """
     count = random.choice((2, 2, 3, len(overlay.identities)))
     if count == len(overlay.identities):
         return [{identity} for identity in overlay.identities]
@@ -157,7 +160,7 @@ def _between(overlay: Overlay, sides: list[set[int]]) -> tuple[Pair, ...]:
 
 
 def arm(federation: Federation, fault: Fault) -> None:
-    """Put a fault on the engine's calendar."""
+    """Schedule the beginning and the end of a fault."""
     engine = federation.engine
     engine.at(fault.at_s, _begin, federation, fault)
     engine.at(fault.until_s, _end, federation, fault)
@@ -257,7 +260,7 @@ def _crash_all(federation: Federation, fault: Fault) -> None:
 
 
 def _doom(federation: Federation, fault: Fault, identity: int) -> None:
-    """Kill a federator at once or, as the fault has it, in the middle of a delivery: until the fault is over."""
+    """Kill a federator at once, or in the middle of a delivery if the fault says so."""
     if fault.is_amid:
         federation.nodes[identity].doom = partial(_crash, federation, fault, identity)
     else:
@@ -265,9 +268,9 @@ def _doom(federation: Federation, fault: Fault, identity: int) -> None:
 
 
 def _crash(federation: Federation, fault: Fault, identity: int) -> None:
-    """Kill a federator, and take from it what the fault takes. An earlier epoch must not come back as a new one.
+    """Kill a federator, and remove its disk or its clock if the fault says so. Its next epoch must still be new.
 
-    Not when the fault has ended between the delivery and now: nobody would start the federator again.
+    If the fault ended between the delivery and now, do nothing, because nobody would start the federator again.
     """
     if federation.engine.now >= fault.until_s:
         return
@@ -278,12 +281,12 @@ def _crash(federation: Federation, fault: Fault, identity: int) -> None:
         if federation.monitor is not None:
             federation.monitor.lost_with_disk(node)
         node.disk = Disk()
-    # A clock that lost its battery starts in 1970; the next restart finds it set right.
+    # A clock that lost its battery starts in 1970. The next restart finds it corrected.
     node.clock_s = WALL_S if fault.has_clock else 0
 
 
 def _kill_core(federation: Federation, fault: Fault) -> None:
-    """Kill the core of one of the busiest groups; who that is only the run can tell."""
+    """Kill the core of one of the busiest groups. Only the run knows which federator that is."""
     identity = _busy_core(federation)
     if identity is not None:
         _doom(federation, fault, identity)
@@ -291,7 +294,7 @@ def _kill_core(federation: Federation, fault: Fault) -> None:
 
 
 def _busy_core(federation: Federation) -> int | None:
-    """The core of a group that many clients are interested in; None where no group has a core that runs."""
+    """Return the core of a group that many brokers are interested in, or None if no group has a running core."""
     interested: Counter[str] = Counter()
     for node in federation.nodes.values():
         interested.update(node.host.interest)
@@ -311,7 +314,7 @@ def _begin_flap(federation: Federation, fault: Fault) -> None:
 
 
 def _flap(federation: Federation, fault: Fault, closing: int) -> None:
-    """Close the link, or open it, and come back half a period later."""
+    """Close the link or open it, and schedule the next call half a period later."""
     engine = federation.engine
     for ends in fault.links:
         if closing:
@@ -320,14 +323,14 @@ def _flap(federation: Federation, fault: Fault, closing: int) -> None:
             federation.open_link(ends, is_silent=False)
     following_s = engine.now + fault.period_s / 2
     if closing:
-        # The last opening comes at the fault's end at the latest, whatever the period.
+        # The last opening comes at the end of the fault at the latest, whatever the period.
         engine.at(min(following_s, fault.until_s), _flap, federation, fault, 0)
     elif following_s + fault.period_s / 2 <= fault.until_s:
         engine.at(following_s, _flap, federation, fault, 1)
 
 
 def _churn(federation: Federation, fault: Fault, identity: int) -> None:
-    """One federator goes, in good order or not, comes back, and goes again, until the fault is over."""
+    """Stop one federator, in good order or not, restart it, and repeat this until the fault is over."""
     engine, random = federation.engine, federation.random
     interval_s = federation.interval_s
     if engine.now + 4.0 * interval_s >= fault.until_s:
@@ -342,7 +345,7 @@ def _churn(federation: Federation, fault: Fault, identity: int) -> None:
 
 
 def _nothing(federation: Federation, fault: Fault) -> None:
-    """A flap ends with its own last opening, and a core comes back by itself."""
+    """Do nothing: a flap ends with its own last opening, and a killed core schedules its own restart."""
     del federation, fault
 
 

@@ -1,15 +1,15 @@
-"""A simulated federation: machines, host brokers and links, driven by the engine.
+"""Simulated federation: machines, host brokers and links, driven by the engine.
 
 Rules:
-- The machines are `hanse.protocol` as it is. This module is the shell that the agent is in the real world: it
-  carries out effects in order, calls `step` with `Tick` when the deadline has come, and reports interest and links.
-- A federator that is down has no machine. It comes back with a new one, the epoch that its disk holds, and the
-  clock that its fault left it.
-- A paused federator handles nothing; what reaches it waits, in order, as in a socket's buffer.
-- With `is_wire` every frame passes the codec, both ways. Without it the objects themselves pass: they are frozen.
-- The host broker keeps a persistent session for its federator: what it handed over and has not been acknowledged for
-  is handed over again after a restart, and what came meanwhile after it. The federator's disk (outbox, ids delivered,
-  ids given, journal of QoS 2) outlives it too, unless the fault takes the disk.
+- The machines are those of `hanse.protocol`, unchanged. This module is their shell, as the agent is in reality: it
+  carries out effects in order, calls `step` with `Tick` at the deadline, and reports interest and links.
+- A federator that is down has no machine. It restarts with a new machine, the epoch from its disk, and the clock that
+  its fault left it.
+- A paused federator handles nothing. Whatever reaches it waits in order, as in the buffer of a socket.
+- With `is_wire` every frame is encoded and decoded. Without it the frozen objects themselves are passed on.
+- The host broker keeps a persistent session for its federator. After a restart it hands over again what was not
+  acknowledged, and then what came meanwhile. The disk of the federator (outbox, delivered ids, assigned ids, journal of
+  QoS 2) also outlives the process, unless the fault takes the disk.
 """
 
 import heapq
@@ -65,18 +65,18 @@ from hanse.sim.monitor import Monitor
 from hanse.sim.overlay import Overlay, Pair, components, pair
 from hanse.sim.packets import publish_packet
 
-# Simulated wall clocks start here, so that epochs look as they do in the field.
+# Simulated wall clocks start here, so that epochs look as they do in practice.
 WALL_S = 1_700_000_000
 
-# How long an end waits before it gives up a connection whose frames do not arrive, in announcement intervals.
+# How long an end waits before it gives up a connection through which no frames arrive, in announcement intervals.
 SILENCE_A = (1.5, 6.0)
 # How long after its loss a connection is tried again, in announcement intervals.
 RECONNECT_A = (0.05, 0.5)
 
-# A machine whose deadline does not move when it gets its tick would stop the clock for good.
+# A machine that does not move its deadline when it gets its tick would stop the clock for good.
 LATE_TICKS_MAX = 10
 
-# How long a disk takes to write or read, and a host broker to acknowledge.
+# Time that a disk needs to write or read, and that a host broker needs to acknowledge.
 DISK_S = 0.003
 HOST_S = 0.001
 
@@ -84,27 +84,27 @@ MachineFactory = Callable[..., Machine]
 
 
 class Data(NamedTuple):
-    """A data frame on its way: its runs, or the bytes of the frame."""
+    """Data frame under way: its runs, or the bytes of the frame."""
 
     token: int
     body: tuple[Run, ...] | bytes
 
 
 class Summaries(NamedTuple):
-    """A frame of summaries on its way."""
+    """Frame of summaries under way."""
 
     token: int
     summaries: tuple[Summary, ...]
 
 
 class Ack(NamedTuple):
-    """The answer to a frame that bore a token."""
+    """Acknowledgement of a frame that bore a token."""
 
     token: int
 
 
 class Record(IntEnum):
-    """What a record of the trace is about."""
+    """Subject of a record of the trace."""
 
     CONTROL = 1
     DATA = 2
@@ -146,7 +146,7 @@ class Node:
         self.identity = identity
         self.machine: Machine | None = None
         self.host = HostBroker()
-        # Neighbour to the direction that leads there.
+        # Neighbour to the direction of the link that leads there.
         self.ways: dict[int, Direction] = {}
         self.tick_at = float("inf")
         self.is_paused = False
@@ -154,32 +154,33 @@ class Node:
         self.late_ticks = 0
         self.inbox: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self.disk = Disk()
-        # Receipts that the machine has, to (neighbour, connection, token).
+        # Receipt that the machine has, to (neighbour, connection, token).
         self.receipts: dict[int, tuple[int, int, int]] = {}
-        # What the host broker has not taken because it is down: (runs, token).
+        # Deliveries that wait for a host broker that is down: (runs, token).
         self.untaken: list[tuple[Sequence[Run], int]] = []
-        # What ends the federator as soon as its host broker has something of it and has not acknowledged it.
+        # Called when the host broker has a publication from the federator that it has not acknowledged. It kills the
+        # federator.
         self.doom: Callable[[], None] | None = None
-        # The wall clock at simulated time 0.
+        # Wall clock at simulated time 0.
         self.clock_s = WALL_S
         self.starts = 0
-        # What the manager has said, to be said again after a restart.
+        # Orders of the manager, repeated after a restart.
         self.ranks: dict[str, Event] = {}
 
     @property
     def is_running(self) -> bool:
-        """Whether the federator takes part: it is up, and has not said that it leaves."""
+        """True if the federator is up and has not announced that it leaves."""
         return self.machine is not None and not self.is_leaving
 
     @property
     def running(self) -> Machine:
-        """The machine of a federator that is known to run."""
+        """Machine of a federator that is known to run."""
         assert self.machine is not None, f"federator {self.identity} is down"
         return self.machine
 
 
 class Federation:
-    """All nodes and links of a run, and what has been counted."""
+    """All nodes and links of a run, and its counters."""
 
     def __init__(
         self,
@@ -199,12 +200,12 @@ class Federation:
         self.random = self.engine.random
         self.interval_s = settings.announcement_interval_s
         self.is_wire = is_wire
-        # Bytes of frames that pass as objects are counted only when asked for: it takes the encoder.
+        # Counting the bytes of frames that pass as objects takes the encoder, so it is done only on request.
         self.is_weighing = is_wire
         self.monitor = monitor
         self.machine_factory = machine
         self.nodes: dict[int, Node] = {identity: Node(identity) for identity in overlay.identities}
-        # Those whose machines run here: all, unless another process simulates the others (`halves`).
+        # Nodes whose machines run in this process: all, unless another process simulates the others (`halves`).
         self.nodes_here = self.nodes
         self.links: dict[Pair, Link] = {}
         low, high = latency_s
@@ -214,7 +215,7 @@ class Federation:
             for way in link.directions:
                 self.nodes[way.source].ways[way.target] = way
         self._receipts = itertools.count(1)
-        # Who can exchange frames with whom, until something changes that.
+        # Node to the neighbours that it can exchange frames with. None means that it must be computed anew.
         self._live: dict[int, list[int]] | None = None
         self.counters: Counter[str] = Counter()
         self.emitted: Counter[str] = Counter()
@@ -226,7 +227,7 @@ class Federation:
         if monitor is not None:
             monitor.attach(self)
 
-    # --- life of a federator ---
+    # --- starts and stops of a federator ---
 
     def start_all(self, within_s: float) -> None:
         """Start every federator at a random moment of the first `within_s` seconds."""
@@ -234,7 +235,7 @@ class Federation:
             self.engine.at(self.engine.now + self.random.random() * within_s, self.start, identity)
 
     def start(self, identity: int) -> None:
-        """Start a federator that is down, with what its disk and its clock say."""
+        """Start a federator that is down, with the state of its disk and its clock."""
         node = self.nodes[identity]
         if node.machine is not None:
             return
@@ -255,7 +256,8 @@ class Federation:
         self._carry_out(node, left)
         for event in node.ranks.values():
             self._step(node, event)
-        # First what was known before the end, then what has changed since, as an agent's store and sources tell it.
+        # First comes what was known before the end, then what has changed since, as an agent's store and sources tell
+        # it.
         for topic_filter in sorted(disk.interest):
             self._step(node, Subscribed(topic_filter))
         self._change_interest(node, sorted(node.host.interest.keys() - disk.interest), Subscribed)
@@ -264,17 +266,17 @@ class Federation:
             link = way.link
             link.direction_to(identity).is_known = False
             if link.is_up:
-                # The other end still holds the connection of the federator that died without a word.
+                # The other end still holds the connection of the federator that was killed.
                 self._break(link)
             else:
-                # Who starts dials at once; only a connection that was lost is tried again later.
+                # A federator that starts dials at once. Only a lost connection is tried again after a delay.
                 self.engine.after(0.0, self._connect, link)
         if self.monitor is not None:
             self.monitor.started(node)
         self._hand_over_again(node)
 
     def _hand_over_again(self, node: Node) -> None:
-        """The host broker's session hands over again what is above QoS 0, one by one, as the ids were given."""
+        """Hand over again what is above QoS 0 in the host broker's session, one by one, with the ids assigned to it."""
         for receipt, batch in node.host.take_session().items():
             given = node.disk.given.pop(receipt, None)
             for k, publication in enumerate(batch):
@@ -291,14 +293,14 @@ class Federation:
             self._step(node, event(topic_filter))
 
     def stop(self, identity: int, *, is_silent: bool = False) -> None:
-        """Kill a federator. Its neighbours see a reset, or nothing at all where the whole machine went dark."""
+        """Kill a federator. Its neighbours see a reset, or nothing at all if the whole host went dark."""
         node = self.nodes[identity]
         if node.machine is None:
             return
         self.engine.note(Record.STOP, identity)
         if self.monitor is not None:
             self.monitor.stopped(node)
-        # On disk all the time, and looked at only now.
+        # The disk has had this all the time. It is copied only here because it is read only after a restart.
         node.disk.wanted = node.machine.host_subscriptions()
         node.machine = None
         node.is_paused = node.is_leaving = False
@@ -316,7 +318,7 @@ class Federation:
                 self._break(link)
 
     def leave(self, identity: int) -> None:
-        """Stop a federator that says so first."""
+        """Stop a federator in good order, after it has told its neighbours."""
         node = self.nodes[identity]
         if not node.is_running or node.is_paused:
             return
@@ -325,11 +327,11 @@ class Federation:
             self.monitor.leaving(node)
         self._edge("stop")
         self._step(node, Leave())
-        # What it said is on the wire before the connections close.
+        # The last frames are on the wire before the connections close.
         self.engine.after(0.15, self.stop, identity)
 
     def pause(self, identity: int) -> None:
-        """Stop a federator's process as SIGSTOP does."""
+        """Suspend the process of a federator, as SIGSTOP does."""
         node = self.nodes[identity]
         if node.machine is not None and not node.is_paused:
             node.is_paused = True
@@ -337,7 +339,7 @@ class Federation:
             self._edge("pause")
 
     def resume(self, identity: int) -> None:
-        """Let a paused federator go on: its timers are late, and its sockets are full."""
+        """Let a paused federator continue, with late timers and full sockets."""
         node = self.nodes[identity]
         if node.machine is None or not node.is_paused:
             return
@@ -345,7 +347,7 @@ class Federation:
         self.engine.note(Record.PAUSE, identity, 0)
         self._edge("resume")
         inbox, node.inbox = node.inbox, []
-        # An event loop may look at its timers first, or at its sockets first: both must do.
+        # An event loop may handle its timers first, or its sockets first. Both must work.
         if self.random.random() < 0.5:
             self._tick(node, node.tick_at)
         for handler, arguments in inbox:
@@ -356,7 +358,7 @@ class Federation:
     # --- links ---
 
     def close_link(self, ends: Pair, *, is_silent: bool) -> None:
-        """Cut a link, with a reset or in silence. Cuts nest: each must be opened again."""
+        """Cut a link, with a reset or in silence. Cuts nest: each must be undone."""
         link = self.links[ends]
         if is_silent:
             for way in link.directions:
@@ -387,19 +389,19 @@ class Federation:
         self._dial(link)
 
     def deafen(self, source: int, target: int, *, is_deaf: bool) -> None:
-        """Drop all that goes from `source` to `target`, or no longer; nobody is told."""
+        """Begin or cease to drop everything from `source` to `target`, without telling either."""
         way = self.nodes[source].ways[target]
         way.deaf += 1 if is_deaf else -1
         way.settle()
         self._edge("deaf" if is_deaf else "hearing")
 
     def can_pass(self, ends: Pair) -> bool:
-        """Whether frames pass both ways over a link now."""
+        """Return True if frames pass a link in both directions now."""
         link = self.links[ends]
         return link.is_up and link.can_connect and not any(way.deaf for way in link.directions)
 
     def live_neighbours(self, identity: int) -> list[int]:
-        """The neighbours with which a running federator can exchange frames."""
+        """Return the neighbours with which a running federator can exchange frames."""
         live = self._live
         if live is None:
             live = self._live = {k: [] for k in self.nodes}
@@ -412,12 +414,12 @@ class Federation:
         return live[identity]
 
     def components(self) -> list[list[int]]:
-        """The running federators, by which of them can reach each other."""
+        """Return the running federators, grouped by which of them can reach each other."""
         running = [identity for identity, node in self.nodes.items() if node.is_running]
         return components(running, self.live_neighbours)
 
     def longest_way_s(self) -> float:
-        """How long a word takes between the two federators that are furthest apart now; for small overlays."""
+        """Return the travel time between the two federators that are furthest apart now. Meant for small overlays."""
         longest = 0.0
         for start in self.nodes:
             found = {start: 0.0}
@@ -457,12 +459,12 @@ class Federation:
     def _link_up(self, way: Direction, generation: int) -> None:
         node = self.nodes[way.target]
         if way.link.generation == generation and way.link.is_up and node.machine is not None:
-            # A link that comes up deaf one way takes as long to be noticed as one that becomes so.
+            # Noticing that a new link is deaf in one direction takes as long as noticing that an old one became so.
             self._edge("deaf" if any(side.deaf for side in way.link.directions) else "link up")
             self._tell_link(node, way, LinkUp(way.source))
 
     def _break(self, link: Link) -> None:
-        """Both ends learn that the connection is gone; what was in flight is lost."""
+        """Tell both ends that the connection is gone. Everything in flight is lost."""
         link.is_up = False
         link.generation += 1
         self.engine.note(Record.LINK_DOWN, *link.ends)
@@ -470,8 +472,8 @@ class Federation:
             for frame in way.stalled:
                 self._lost(frame)
             way.stalled.clear()
-            # Old control frames may come back over a new connection. Data may not: a connection is not a datagram
-            # carrier, and a federator that restarted in between knows only what the host broker took of it.
+            # Noise may repeat old control frames over a new connection, but not data. A connection is not a carrier of
+            # datagrams, and a federator that restarted in between knows only what the host broker took of the data.
             way.remembered = [frame for frame in way.remembered if not isinstance(frame, tuple)]
             self.engine.after(way.latency_s, self._link_down, way)
         self._edge("link down")
@@ -484,7 +486,7 @@ class Federation:
             self._tell_link(node, way, LinkDown(way.source))
 
     def _tell_link(self, node: Node, way: Direction, event: LinkUp | LinkDown) -> None:
-        """The federator learns of its link; one that is paused does so in its turn, after what its sockets hold."""
+        """Tell a federator of its link. A paused one hears it in order, after what its sockets hold."""
         if node.is_paused:
             node.inbox.append((self._tell_link, (node, way, event)))
             return
@@ -494,17 +496,20 @@ class Federation:
             self._step(node, event)
 
     def _give_up(self, link: Link, generation: int) -> None:
-        """A connection through which nothing came for too long: unless the way is open again."""
+        """Break a connection through which nothing came for too long, unless it is open again."""
         if link.is_up and link.generation == generation and any(way.silent for way in link.directions):
             self._break(link)
 
     def _give_up_dead(self, link: Link, generation: int) -> None:
-        """The other end is gone and said nothing; a restart makes a new connection, which ends the old one too."""
+        """Break the connection of an end that was killed in silence.
+
+        A restart makes a new one, which also ends the old one.
+        """
         if link.is_up and link.generation == generation:
             self._break(link)
 
     def _release(self, way: Direction) -> None:
-        """The way is open again in time: what was held back arrives, in order."""
+        """Deliver the frames that were held back, in order, because the direction is open again in time."""
         stalled, way.stalled = way.stalled, []
         for frame in stalled:
             self.engine.after(way.latency_s, self._arrive, way, way.link.generation, frame)
@@ -522,7 +527,7 @@ class Federation:
             self._send_oddly(way, frame)
 
     def _send_oddly(self, way: Direction, frame: object) -> None:
-        """A frame over a way on which some fault is on."""
+        """Send a frame over a direction that has a fault."""
         engine, random, noise = self.engine, self.random, way.link.noise
         if way.deaf:
             self._lost(frame)
@@ -533,7 +538,7 @@ class Federation:
         if noise is None:
             engine.after(way.latency_s, self._arrive, way, way.link.generation, frame)
             return
-        # Data without a token is of QoS 0: only who holds custody sends again.
+        # Data without a token is of QoS 0. Nobody has custody of it, so nobody would send it again.
         if (not isinstance(frame, tuple) or frame[0]) and random.random() < noise.loss:
             self._lost(frame)
             return
@@ -560,7 +565,7 @@ class Federation:
 
     def _take(self, node: Node, source: int, frame: object) -> None:
         if node.is_paused:
-            # It is in the socket's buffer: it will be read even if the connection ends meanwhile.
+            # The frame is in the buffer of the socket. It will be read even if the connection ends meanwhile.
             node.inbox.append((self._take, (node, source, frame)))
             return
         if isinstance(frame, tuple):
@@ -588,7 +593,7 @@ class Federation:
             self.counters["control_frames_lost"] += 1
 
     def _take_data(self, node: Node, neighbour: int, frame: tuple[Any, ...]) -> None:
-        """A data frame, a summary, or the answer to one."""
+        """Handle a data frame, summaries, or the acknowledgement of one of them."""
         now = self.engine.now
         if isinstance(frame, Ack):
             self._carry_out(node, node.running.acknowledged(now, neighbour, (frame.token,)))
@@ -617,7 +622,7 @@ class Federation:
         self._route(node, routed)
 
     def runs_of(self, frame: Data) -> tuple[Run, ...]:
-        """The runs that a data frame carries, decoded where frames are bytes."""
+        """Return the runs of a data frame. Decode them if frames are bytes."""
         return tuple(codec.decode_data(frame.body)) if isinstance(frame.body, bytes) else frame.body
 
     def _route(self, node: Node, routed: Routed) -> None:
@@ -636,7 +641,7 @@ class Federation:
                 node.untaken.append((runs, token))
             return
         self.engine.note(Record.DELIVER, node.identity, sum(run.length for run in runs))
-        # The broker knows a publication of QoS 2 again by the packet identifier that the journal kept for it.
+        # The broker recognises a publication of QoS 2 by the packet identifier that the journal kept for it.
         fresh = [new for run in runs for new in (node.disk.assign(run) if run.qos == 2 else (run,))]
         if self.monitor is not None and fresh:
             self.monitor.delivered(node, fresh)
@@ -662,7 +667,7 @@ class Federation:
         self.data_frames += 1
         if self.monitor is not None:
             self.monitor.sending(node, neighbour, runs)
-        # Data, summaries and answers are tuples on their way, a control frame never is: they are told apart by that.
+        # Data, summaries and acknowledgements under way are tuples and a control frame is not. That tells them apart.
         self._send(node, neighbour, Data(token, codec.encode_data(tuple(runs)) if self.is_wire else tuple(runs)))
 
     # --- steps of a machine ---
@@ -695,7 +700,9 @@ class Federation:
             is_late = node.machine is not None and node.machine.deadline <= self.engine.now
             node.late_ticks = node.late_ticks + 1 if is_late else 0
             if node.late_ticks > LATE_TICKS_MAX:
-                text = f"federator {node.identity} has had {node.late_ticks} ticks and still wants one"
+                text = (
+                    f"federator {node.identity} has had {node.late_ticks} ticks in a row and still has a past deadline"
+                )
                 raise HanseError(f"deadline: {text} (at {self.engine.now:.3f} s)")
         self._watch_deadline(node)
 
@@ -756,7 +763,7 @@ class Federation:
             node.host.acknowledge(receipt)
             return
         neighbour, generation, token = node.receipts.pop(receipt)
-        assert neighbour == giver, "an answer goes to who asked"
+        assert neighbour == giver, "an acknowledgement goes to the neighbour that sent the frame"
         way = node.ways[neighbour]
         if way.link.is_up and way.link.generation == generation:
             self._send(node, neighbour, Ack(token))
@@ -790,7 +797,7 @@ class Federation:
     # --- clients ---
 
     def subscribe(self, client: Client, topic_filter: str) -> None:
-        """A client subscribes at its broker; the federator hears of it at once."""
+        """Subscribe a client at its broker. The federator hears of it at once."""
         node = self.nodes[client.broker]
         if node.host.subscribe(client, topic_filter, self.engine.now):
             self.engine.note(Record.INTEREST, client.broker, 1, zlib.crc32(topic_filter.encode()))
@@ -800,7 +807,7 @@ class Federation:
                 self._change_interest(node, [topic_filter], Subscribed)
 
     def unsubscribe(self, client: Client, topic_filter: str) -> None:
-        """A client unsubscribes at its broker."""
+        """Unsubscribe a client at its broker."""
         node = self.nodes[client.broker]
         if self.monitor is not None:
             self.monitor.unsubscribing(client, topic_filter)
@@ -812,19 +819,19 @@ class Federation:
                 self._change_interest(node, [topic_filter], Unsubscribed)
 
     def rank(self, identity: int, group: str, rank: int) -> None:
-        """The manager gives a federator a rank for a group."""
+        """Give a federator a rank for a group, as the manager does."""
         event = Ranked(group, rank)
         self.nodes[identity].ranks[f"rank {group}"] = event
         self._step(self.nodes[identity], event)
 
     def appoint(self, identity: int, group: str, *, is_appointed: bool = True) -> None:
-        """The manager appoints a federator as core of a group, or no longer."""
+        """Appoint or dismiss a federator as core of a group, as the manager does."""
         event = Appointed(group, is_appointed)
         self.nodes[identity].ranks[f"appointed {group}"] = event
         self._step(self.nodes[identity], event)
 
     def publish(self, identity: int, messages: Sequence[tuple[int, str, int]], text: bytes = b"") -> None:
-        """Clients publish `(number, topic, qos)` at a broker, in one read of its federator."""
+        """Publish `(number, topic, qos)` as clients of a broker. Its federator reads them as one batch."""
         node = self.nodes[identity]
         if not node.host.is_up:
             return
@@ -861,7 +868,7 @@ class Federation:
         self._route(node, routed)
 
     def stop_host(self, identity: int) -> None:
-        """Kill a host broker; its federator lives on, and re-subscribes when the broker is back."""
+        """Kill a host broker. Its federator lives on and subscribes again when the broker is back."""
         node = self.nodes[identity]
         node.host.is_up = False
         node.host.federator_filters.clear()
@@ -872,7 +879,7 @@ class Federation:
             self.monitor.host_stopped(node)
 
     def start_host(self, identity: int) -> None:
-        """The broker is back, with its clients' persistent sessions; the shell subscribes again."""
+        """Restart a host broker with its clients' persistent sessions. The shell subscribes again."""
         node = self.nodes[identity]
         node.host.is_up = True
         if node.machine is not None:
@@ -888,7 +895,7 @@ class Federation:
         self.engine.run_until(self.engine.now + seconds)
 
     def link_between(self, one: int, other: int) -> Link:
-        """The link with these ends."""
+        """Return the link with these ends."""
         return self.links[pair(one, other)]
 
     def _edge(self, kind: str) -> None:

@@ -1,17 +1,17 @@
 """One federation without faults, simulated by one process or by two, with the same result.
 
 Each process has all nodes and all links, and draws the same random numbers. Starts, connections, subscriptions and
-publications happen in both; but a node that belongs to the other process has no machine here, only an `Elsewhere` that
-does nothing. Frames to such a node go to the other process. Nothing arrives sooner than the smallest latency among the
-links that cross, so both run alone for that long (a *window*) and then exchange what crossed: conservative parallel
-simulation, after Chandy and Misra.
+publications happen in both. A node that belongs to the other process has no machine here, only an `Elsewhere` that does
+nothing. Frames to such a node go to the other process. No frame arrives sooner than the smallest latency among the
+crossing links. Therefore both processes run alone for that long (a *window*) and then exchange the crossing frames.
+This is conservative parallel simulation, after Chandy and Misra.
 
 Rules:
-- The number of processes decides nothing. A node's events of one moment run in this order: first what it or the
-  whole federation scheduled, in the order of scheduling; then frames, by sender, in the order of sending. Nothing in
-  that depends on what other nodes do at the same moment, nor on who runs them.
-- The trace is one for each node, and the trace hash a hash over theirs.
-- Nothing may break a link, for that would happen in one process only.
+- The number of processes does not change the result. Events of a node at the same time run in this order: first those
+  that it or the whole federation scheduled, in the order of scheduling; then frames, by sender, in the order of
+  sending. That order depends neither on what other nodes do at the same time nor on which process runs them.
+- Each node has its own trace. The trace hash is a hash over those of all nodes.
+- Nothing may break a link, because that would happen in one process only.
 """
 
 import heapq
@@ -40,9 +40,9 @@ from hanse.sim.links import Direction, Link
 from hanse.sim.overlay import Overlay, distances
 from hanse.sim.peer import Peer
 
-# Frames come after whatever else happens at their moment: no engine schedules as many events as this.
+# Frames come after all other events of the same time. No engine schedules as many events as this.
 SENDER_SHIFT = 40
-# A node's records are hashed in blocks of so many integers: larger ones cost memory, a kilobyte a node.
+# A node's records are hashed in blocks of this many integers. Larger blocks cost memory, a kilobyte per node.
 NODE_TRACE_BLOCK = 128
 # The subject of a record of the trace is a node, or `source << 32 | target`.
 NODE_MASK = 0xFFFFFFFF
@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 
 class PartEngine(Engine):
-    """An engine whose order and trace are each node's own."""
+    """Engine that keeps an order and a trace per node."""
 
     __slots__ = ("_blocks", "_hashes")
 
@@ -61,17 +61,17 @@ class PartEngine(Engine):
         self._hashes: defaultdict[int, Any] = defaultdict(partial(blake2b, digest_size=16))
 
     def frame_at(self, time_s: float, sender: int, handler: Handler, *arguments: object) -> None:
-        """Call `handler(*arguments)`, which takes in a frame, at a time that has not passed."""
+        """Call `handler(*arguments)`, which receives a frame, at a time that is not in the past."""
         self._order += 1
         heapq.heappush(self._heap, (time_s, sender + 1 << SENDER_SHIFT | self._order, handler, arguments))
 
     @property
     def next_s(self) -> float:
-        """When the next event is due."""
+        """Time of the next event."""
         return self._heap[0][0] if self._heap else math.inf
 
     def note(self, *record: int) -> None:
-        """Add a record to the trace of the node that it is about."""
+        """Append a record to the trace of its node."""
         identity = record[1] & NODE_MASK
         block = self._blocks[identity]
         block.append(round(self.now * 1e6))
@@ -81,14 +81,14 @@ class PartEngine(Engine):
             del block[:]
 
     def trace_of(self, identity: int) -> bytes:
-        """The hash over all records of a node so far."""
+        """Return the hash of all records of a node so far."""
         digest = self._hashes[identity].copy()
         digest.update(self._blocks[identity])
         return bytes(digest.digest())
 
 
 class Part(Federation):
-    """The part of a federation that one process simulates; without a peer, all of it."""
+    """Part of a federation that one process simulates. Without a peer it is the whole federation."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Part(Federation):
         self._peer = peer
         here = halves(overlay)[peer.number] if peer else frozenset(overlay.identities)
         self.nodes_here = {identity: node for identity, node in self.nodes.items() if identity in here}
-        # No frame that crosses is on its way for less than this.
+        # Smallest latency of a crossing link.
         self.window_s = min(
             (
                 link.directions[0].latency_s
@@ -122,7 +122,7 @@ class Part(Federation):
             ),
             default=math.inf,
         )
-        # Frames that go to the other process: when, from whom, to whom, and what.
+        # Frames for the other process: time, sender, receiver, frame.
         self._crossing: list[tuple[float, int, int, object]] = []
         # Events that happen in both processes.
         self._common_events = 0
@@ -132,7 +132,7 @@ class Part(Federation):
         return kind(identity, settings, now=now, wall_s=wall_s, stored_epoch=stored_epoch)
 
     def gather(self, mine: T) -> tuple[T, ...]:
-        """What each process has at this place, in the same order in both."""
+        """Return the values of all processes at this point, in the same order in each of them."""
         return (mine,) if self._peer is None else self._peer.share(mine)
 
     # --- time ---
@@ -143,12 +143,12 @@ class Part(Federation):
         end_s = engine.now + seconds
         if self._peer is not None:
             while (next_s := self._exchange()) <= end_s:
-                # All before the end of the window, which is where the first frame from the other process may arrive.
+                # Run all events before the end of the window. The first frame of the other process may arrive then.
                 engine.run_until(min(end_s, math.nextafter(next_s + self.window_s, 0.0)))
         engine.run_until(end_s)
 
     def _exchange(self) -> float:
-        """Give away the frames that cross and take in those that come; when anything is due next, here or there."""
+        """Exchange the crossing frames. Return the time of the next event in either process."""
         crossing, self._crossing = self._crossing, []
         next_s = min(self._part_engine.next_s, min((frame[0] for frame in crossing), default=math.inf))
         shared = self.gather((next_s, crossing))
@@ -161,7 +161,7 @@ class Part(Federation):
         return min(due_s for due_s, _ in shared)
 
     def events(self) -> int:
-        """How many events were handled, common ones counted once; to be asked for in both processes."""
+        """Return how many events were handled, common ones counted once. Both processes must call this."""
         own = self.engine.handled - self._common_events
         return self._common_events + sum(self.gather(own))
 
@@ -194,23 +194,23 @@ class Part(Federation):
 
     def _close_by_federator(self, node: Node, neighbour: int, reason: str) -> None:
         raise HanseError(
-            f"Federator {node.identity} closed its link to {neighbour}: {reason}. In a run without faults nobody "
-            "breaks the rules that lead to it."
+            f"Federator {node.identity} closed its link to {neighbour}: {reason}. In a run without faults no federator "
+            "may break the rules that lead to it."
         )
 
-    # --- what both find together ---
+    # --- joint results ---
 
     def trace_hash(self) -> str:
-        """The hash over the traces of all nodes; to be asked for in both processes."""
+        """Return the hash over the traces of all nodes. Both processes must call this."""
         traces = {k: self._part_engine.trace_of(k) for k in self.nodes_here}
         found = {k: trace for part in self.gather(traces) for k, trace in part.items()}
         return blake2b(b"".join(found[k] for k in sorted(found)), digest_size=16).hexdigest()
 
     def why_not_converged(self) -> str | None:
-        """The first thing that is missing, None when the federation has converged; to be asked for in both processes.
+        """Return the first thing that is missing, or None if the federation has converged.
 
-        First each looks at its own machines. Only where one finds something is the first thing looked for: then the
-        first process judges, by what the second tells of its machines.
+        Both processes must call this. First each process checks its own machines. Only if one of them finds something,
+        the first thing is looked for: the second process tells the state of its machines, and the first one judges.
         """
         if self._peer is None:
             return why_not_converged(self)
@@ -230,7 +230,7 @@ class Part(Federation):
         for machine in machines:
             named = machine.cores()
             if told and named == told[0].cores:
-                # Nearly always: then it is told once.
+                # They nearly always agree. Then the cores are pickled once.
                 named = told[0].cores
             ways = {
                 core: (machine.core_epoch(core), machine.distance_to(core), machine.parents_of(core))
@@ -242,7 +242,7 @@ class Part(Federation):
 
 
 def _is_converged(part: Part, peer: Peer) -> bool:
-    """Whether each process finds nothing missing at its own machines; what they share, both judge alike."""
+    """Return True if each process finds nothing missing at its own machines. Both judge alike what they share."""
     components = part.components()
     if len(components) != 1 or len(components[0]) < len(part.nodes):
         return False
@@ -270,7 +270,7 @@ def _is_converged(part: Part, peer: Peer) -> bool:
             return False
         if not any(asked for _, asked in shared):
             return True
-        # Go on where the other process came to our machines.
+        # Continue where the other process came to our machines.
         asked, beyond, interested = shared[1 - peer.number][1], [], {}
         for group, parent, member in asked:
             is_well = is_well and member in part.nodes[parent].running.mesh_neighbours(group)
@@ -278,7 +278,7 @@ def _is_converged(part: Part, peer: Peer) -> bool:
 
 
 def _are_ways_well(part: Part, machines: list[Machine], named: dict[str, int | None]) -> bool:
-    """Whether each group has a core, and these machines their ways to it."""
+    """Return True if each group has a core and these machines have their routes to it."""
     cores = {named.get(group) for group in groups_with_interest(part, part.nodes)}
     for core in cores:
         if core is None or core not in part.nodes:

@@ -1,10 +1,10 @@
-"""The simulated host broker: clients, their filters, and what the federator subscribed to.
+"""Simulated host broker: clients, their filters, and the subscriptions of the federator.
 
 Rules:
-- A local publication reaches local subscribers at once, and the federator only while one of its subscriptions
-  matches. What the federator itself publishes does not come back to it (No Local).
-- A client with overlapping filters gets a message once, as a broker with one client session does.
-- Matching is done level by level, the plain way: the trie of the protocol is what is being checked.
+- A local publication reaches local subscribers at once. It reaches the federator only while one of the federator's
+  subscriptions matches. The federator's own publications do not come back to it (No Local).
+- A client with overlapping filters gets a message once, as from a broker with one client session.
+- Matching goes level by level, in the obvious way, because it checks the trie of the protocol.
 """
 
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from hanse.protocol.messages import Publication
 
 @lru_cache(maxsize=1 << 16)
 def matches(topic_filter: str, topic: str) -> bool:
-    """MQTT 5, section 4.7: whether a topic filter matches a topic name."""
+    """Return True if a topic filter matches a topic name (MQTT 5, section 4.7)."""
     wanted, levels = topic_filter.split("/"), topic.split("/")
     if levels[0].startswith("$") and wanted[0] in {"+", "#"}:
         return False
@@ -29,18 +29,18 @@ def matches(topic_filter: str, topic: str) -> bool:
 
 @dataclass(slots=True)
 class Client:
-    """A subscriber: its filters, each with the time of its SUBACK."""
+    """Subscriber: its filters, each with the time of its SUBACK."""
 
     name: str
     broker: int
     since_s: dict[str, float] = field(default_factory=dict)
 
     def wants_since(self, topic: str) -> float | None:
-        """Since when the client has been entitled to the topic; None where it is not."""
+        """Return the time since when the client has been entitled to the topic, or None if it is not."""
         times = [
             since_s
             for topic_filter, since_s in self.since_s.items()
-            # Most filters are plain names: comparing them is all that a large run has time for.
+            # Most filters are plain names. Large runs have time only to compare them.
             if topic_filter == topic
             or ((topic_filter[-1] == "#" or "+" in topic_filter) and matches(topic_filter, topic))
         ]
@@ -55,10 +55,10 @@ class HostBroker:
     def __init__(self) -> None:
         self.is_up = True
         self.clients: dict[str, Client] = {}
-        # Filters that clients here hold, and how many of them do.
+        # Filter to the number of local clients that hold it.
         self.interest: dict[str, int] = {}
         self.federator_filters: set[str] = set()
-        # Receipt to a batch that the federator has not acknowledged: its session is persistent.
+        # Receipt to a batch that the federator has not acknowledged. Its session is persistent.
         self._session: dict[int, list[Publication]] = {}
 
     def keep(self, receipt: int, batch: list[Publication]) -> None:
@@ -66,25 +66,25 @@ class HostBroker:
         self._session[receipt] = batch
 
     def acknowledge(self, receipt: int) -> None:
-        """The federator has taken a batch over."""
+        """Forget a batch that the federator has acknowledged."""
         self._session.pop(receipt, None)
 
     @property
     def unacknowledged(self) -> int:
-        """Publications that the federator has not acknowledged."""
+        """Number of publications that the federator has not acknowledged."""
         return sum(map(len, self._session.values()))
 
     def in_session(self) -> list[Publication]:
-        """What the federator has not acknowledged, in order."""
+        """Return the publications that the federator has not acknowledged, in order."""
         return [publication for batch in self._session.values() for publication in batch]
 
     def take_session(self) -> dict[int, list[Publication]]:
-        """All that is unacknowledged, in order; it is the caller's now."""
+        """Remove and return all unacknowledged batches, in order."""
         session, self._session = self._session, {}
         return session
 
     def subscribe(self, client: Client, topic_filter: str, now: float) -> bool:
-        """Add a filter to a client; True where the broker had no interest in it before."""
+        """Add a filter to a client. Return True if the broker had no interest in it before."""
         self.clients[client.name] = client
         if topic_filter in client.since_s:
             return False
@@ -93,7 +93,7 @@ class HostBroker:
         return self.interest[topic_filter] == 1
 
     def unsubscribe(self, client: Client, topic_filter: str) -> bool:
-        """Take a filter from a client; True where nobody here wants it any longer."""
+        """Remove a filter from a client. Return True if nobody here wants it any more."""
         if client.since_s.pop(topic_filter, None) is None:
             return False
         if not client.since_s:
@@ -105,9 +105,9 @@ class HostBroker:
         return True
 
     def tells_federator(self, topic: str) -> bool:
-        """Whether a publication by a local client reaches the federator."""
+        """Return True if a publication of a local client reaches the federator."""
         return any(matches(topic_filter, topic) for topic_filter in self.federator_filters)
 
     def receivers(self, topic: str) -> list[Client]:
-        """The clients that get a publication on the topic, each once."""
+        """Return the clients that get a publication on the topic, each once."""
         return [client for client in self.clients.values() if client.wants_since(topic) is not None]

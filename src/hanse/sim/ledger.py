@@ -1,13 +1,15 @@
-"""What was published, who was entitled to it, and what became of each pair.
+"""Ledger of a run: publications, the subscribers entitled to each, and the outcome of each pair.
 
 Terms:
-- An *eligible pair* is a message that its broker took and a subscriber at another broker whose SUBACK came at least
-  2A earlier and who stayed, at a broker that was up.
-- A pair is ok, lost or a duplicate. Echoes, corrupted packets and reused ids are never allowed. At QoS 0 loss is, while
-  a fault is on or the bound after it has not passed; at QoS 1 and 2 it is not, and their books are closed at the end.
-- A duplicate is never allowed at QoS 2. At QoS 0 and 1 a federator that was killed may repeat what the host broker had
-  not acknowledged to it: that is a *repeat*, and counted. So is, at any QoS, what a federator that lost its disk had
-  delivered before, and what its host broker hands in again, for nobody knows any longer which id that had.
+- An *eligible pair* is a message that its broker accepted and a subscriber at another broker. The SUBACK of the
+  subscriber came at least 2A earlier, the subscriber stayed, and its broker was up.
+- A pair is delivered, lost or a duplicate. Echoes, corrupted packets and reused ids are never allowed. A loss at QoS 0
+  is allowed during a fault and until the bound after it has passed. A loss at QoS 1 and 2 is not, and their pairs are
+  judged at the end.
+- A duplicate is never allowed at QoS 2. At QoS 0 and 1 a federator that was killed may repeat deliveries that the host
+  broker had not acknowledged to it. Such a delivery is a *repeat*, and is counted. At any QoS, two more are repeats:
+  deliveries from before a federator lost its disk, and messages that its host broker hands in again after that, because
+  nobody knows their former ids any more.
 """
 
 from collections import Counter, deque
@@ -19,12 +21,12 @@ from hanse.protocol.messages import Run
 from hanse.sim.host import Client, matches
 from hanse.sim.packets import read_packets
 
-# A pair is judged this long after the publication, in announcement intervals: longer than any way through the mesh.
+# A pair is judged this long after the publication, in announcement intervals. No route through the mesh takes longer.
 JUDGED_AFTER_A = 6.0
-# A subscriber is entitled to what is published this long after its SUBACK, in announcement intervals.
+# A subscriber is entitled to publications from this long after its SUBACK, in announcement intervals.
 ENTITLED_AFTER_A = 2.0
 
-# The list of what is in custody is cleared of what has arrived when it is this long.
+# Messages that have arrived are removed from the list of those in custody when the list is this long.
 KEPT_MANY = 200
 
 MessageId = tuple[int, int, int]
@@ -42,28 +44,28 @@ class Message:
     published_s: float
     is_told: bool
     is_calm: bool
-    # Entitled subscribers that have not got it, and how many have.
+    # Entitled subscribers that have not received it.
     pending: dict[str, Client] = field(default_factory=dict)
-    # Those of whose interest the origin had not heard.
+    # Names of entitled subscribers whose interest had not reached the origin.
     unheard: frozenset[str] = frozenset()
     delivered_at: set[int] = field(default_factory=set)
     is_lost_in_flight: bool = False
-    # Why nobody can be asked for it: the broker that had it died, or the disk that had it is gone.
+    # Reason why nobody can be asked for it: the broker or the disk that had it is gone.
     excuse: str = ""
     forwards: int = 0
-    # Broker to the time at which the first copy came, and the links in the order in which copies took them.
+    # Broker to the time of first arrival, and the links in the order in which they carried the message.
     arrived_s: dict[int, float] = field(default_factory=dict)
     path: list[tuple[int, int]] = field(default_factory=list)
-    # Broker to the count of its federator's starts when it was delivered there first.
+    # Broker to the number of its federator's starts at the first delivery.
     first_start: dict[int, int] = field(default_factory=dict)
-    # The disk that knew its id is gone while its broker still has to hand it over again: it will get another id.
+    # True if the disk that knew its id is gone and its broker has yet to hand it over again. It will get another id.
     is_renumbered: bool = False
     # Brokers that have acknowledged it.
     taken_at: set[int] = field(default_factory=set)
 
 
 class Ledger:
-    """The books of a run."""
+    """Ledger of a run."""
 
     def __init__(self, refuse: Callable[[str, str], None], interval_s: float) -> None:
         self._refuse = refuse
@@ -73,32 +75,32 @@ class Ledger:
         self.lost: Counter[str] = Counter()
         self._numbers: dict[MessageId, int] = {}
         self._open: deque[Message] = deque()
-        # QoS 1 and 2 that somebody has not got yet: in custody until the end.
+        # Messages of QoS 1 and 2 that a subscriber has not received yet. They are in custody until the end.
         self._kept: list[Message] = []
-        # (broker, origin, topic) to the last number delivered there: what order means.
+        # (broker, origin, topic) to the last number delivered there, to detect a wrong order.
         self._last: dict[tuple[int, int, str], int] = {}
 
     def publish(self, message: Message, entitled: Sequence[Client]) -> None:
-        """Open the books of a message."""
+        """Enter a message."""
         self.messages[message.number] = message
         self.counters["published"] += 1
         message.pending = {client.name: client for client in entitled}
         self._open.append(message)
 
     def release(self, client: Client, topic_filter: str | None) -> None:
-        """A subscriber goes, or its broker does: it is entitled to nothing that it has not got yet."""
+        """End the entitlement of a subscriber to pending messages, because it leaves or its broker stops."""
         for message in (*self._open, *self._kept):
             if topic_filter is None or matches(topic_filter, message.topic):
                 message.pending.pop(client.name, None)
 
     def name(self, message_id: MessageId, number: int) -> None:
-        """A message got its id; an id must never mean two messages."""
+        """Record the id of a message. An id must never mean two messages."""
         known = self._numbers.setdefault(message_id, number)
         if known != number:
             self._refuse("id reused", f"id {message_id} was message {known} and is now message {number}")
 
     def read(self, run: Run, where: str) -> list[Message]:
-        """The messages of a run, each checked against what was published."""
+        """Return the messages of a run. Compare each with what was published."""
         found = []
         try:
             packets = list(read_packets(run.body))
@@ -119,7 +121,7 @@ class Ledger:
         return found
 
     def deliver(self, broker: int, message: Message, receivers: Sequence[Client], *, may_repeat: bool = False) -> None:
-        """A federator hands a message to its host broker; `may_repeat` where it was killed in between."""
+        """Record that a federator hands a message to its host broker. `may_repeat` allows a repeat."""
         where = f"message {message.number} of {message.origin} on {message.topic} at {broker}"
         if broker == message.origin:
             self._refuse("echo", f"{where}: delivered to the broker that it came from")
@@ -140,7 +142,7 @@ class Ledger:
                 self.counters["delivered"] += 1
 
     def judge(self, now: float, reason_of: Callable[[Message, Client], str | None]) -> None:
-        """Close the books of what is old enough. A pair without a reason for its loss breaks the promise."""
+        """Judge the pairs that are old enough. A loss without a reason breaks the promise."""
         before = now - JUDGED_AFTER_A * self.interval_s
         while self._open and self._open[0].published_s <= before:
             message = self._open.popleft()
@@ -152,7 +154,7 @@ class Ledger:
             self._kept = [message for message in self._kept if message.pending]
 
     def judge_kept(self, reason_of: Callable[[Message, Client], str | None]) -> None:
-        """The end: whoever has not got a message of QoS 1 or 2 by now will not get it."""
+        """Judge the remaining pairs of QoS 1 and 2 at the end of the run. What has not arrived now never will."""
         for message in self._kept:
             self._close(message, reason_of)
         self._kept.clear()
@@ -167,5 +169,5 @@ class Ledger:
 
     @property
     def eligible(self) -> int:
-        """Pairs that counted: those that got their message and those that did not."""
+        """Number of pairs that count: delivered ones and lost ones."""
         return self.counters["delivered"] + sum(self.lost.values())

@@ -1,13 +1,13 @@
 """Links between simulated federators: latency, breaks, silence, one-way loss, noise.
 
 Rules:
-- A link is a connection, as TCP gives it: ordered and lossless until it breaks, and then everything in flight is
-  gone (`generation` tells frames of an old connection from those of the new one).
-- A *silent* way (a cut that sends no reset) holds frames back. They arrive late if it opens again in time; else
-  both ends give the connection up.
-- `deaf` drops what goes one way and tells nobody: the link of a neighbour that can be heard but does not hear.
-- Noise is for datagram-like carriers: frames are lost, late or repeated; those that hold only QoS 0, for which nobody
-  has custody, late or repeated.
+- A link is a connection like TCP's: ordered and lossless until it breaks, and then everything in flight is lost.
+  `generation` tells frames of an old connection from those of the new one.
+- A *silent* direction (a cut without a reset) holds frames back. They arrive late if it opens again in time. Otherwise
+  both ends give up the connection.
+- A *deaf* direction drops everything and tells nobody: the neighbour can be heard but does not hear.
+- Noise is for carriers of datagrams. Frames are lost, late or repeated. Frames with only QoS 0, for which nobody has
+  custody, are only late or repeated.
 """
 
 from dataclasses import dataclass
@@ -16,23 +16,23 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hanse.sim.overlay import Pair
 
-# Frames of a direction that a noisy link remembers, to repeat one of them at any later time.
+# Frames per direction that a noisy link remembers, to repeat one of them at any later time.
 REMEMBERED_FRAMES = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """What a datagram-like carrier does, as shares of the frames."""
+    """Behaviour of a carrier of datagrams, as shares of the frames."""
 
     loss: float = 0.0
     reorder: float = 0.0
     replay: float = 0.0
-    # A frame that is out of order comes up to this much later.
+    # A frame that is out of order is at most this late.
     delay_s_max: float = 0.5
 
 
 class Direction:
-    """One way of a link."""
+    """One direction of a link."""
 
     __slots__ = (
         "deaf",
@@ -52,23 +52,23 @@ class Direction:
         self.source = source
         self.target = target
         self.latency_s = latency_s
-        # Faults that hold frames back, and faults that drop them.
+        # Number of faults that hold frames back, and number of faults that drop them.
         self.silent = 0
         self.deaf = 0
-        # Whether the target has been told that the link stands.
+        # True if the target has been told that the link is up.
         self.is_known = False
-        # True while nothing special is on: the one test that a frame costs on the fast path.
+        # True while the direction has no fault. This is the only test per frame on the fast path.
         self.is_plain = True
         self.stalled: list[Any] = []
         self.remembered: list[Any] = []
 
     def settle(self) -> None:
-        """To be called whenever something was switched on or off."""
+        """Update `is_plain`. The caller does this after every change of a fault."""
         self.is_plain = not (self.silent or self.deaf or self.link.noise)
 
 
 class Link:
-    """The connection between two federators, up or down."""
+    """Connection between two federators, up or down."""
 
     __slots__ = ("closed", "directions", "ends", "generation", "is_up", "noise")
 
@@ -76,7 +76,7 @@ class Link:
         self.ends = ends
         self.is_up = False
         self.generation = 0
-        # Faults that hold the link closed; it stands only when none does and both ends run.
+        # Number of faults that keep the link closed. It is up only when there are none and both ends run.
         self.closed = 0
         self.noise: Noise | None = None
         one, other = ends
@@ -84,11 +84,11 @@ class Link:
 
     @property
     def can_connect(self) -> bool:
-        """Whether frames would pass both ways."""
+        """True if frames would pass in both directions."""
         return not self.closed and not any(way.silent for way in self.directions)
 
     def direction_to(self, target: int) -> Direction:
-        """The way that leads to one of the ends."""
+        """Return the direction that leads to one of the ends."""
         return self.directions[0] if self.directions[0].target == target else self.directions[1]
 
     def set_noise(self, noise: Noise | None) -> None:

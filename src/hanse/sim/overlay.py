@@ -1,8 +1,8 @@
-"""Overlays: which federators have a link. Each function is pure; randomness comes in as an argument.
+"""Overlays: which federators have a link. All functions are pure; randomness comes in as an argument.
 
 Rules:
-- An overlay is simple (no loops, no double links) and its links are sorted pairs in sorted order.
-- Every generated overlay is connected: what is not, a fault makes so.
+- An overlay is simple (no loops, no double links). Its links are sorted pairs in sorted order.
+- Every generated overlay is connected. Only a fault disconnects it.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -13,12 +13,12 @@ from hanse.errors import LocalError
 
 Pair = tuple[int, int]
 
-# A stub pairing of a random regular overlay that fails this often is asked for something impossible.
+# If the random pairing of link ends fails this often, the requested overlay is impossible.
 PAIRING_ATTEMPTS = 200
 
 
 def pair(one: int, other: int) -> Pair:
-    """The name of a link: its two ends, the smaller first."""
+    """Return the name of a link: its two ends, the smaller first."""
     return (one, other) if one < other else (other, one)
 
 
@@ -44,20 +44,20 @@ class Overlay:
         object.__setattr__(self, "_neighbours", neighbours)
 
     def neighbours(self, identity: int) -> tuple[int, ...]:
-        """The neighbours of a federator, sorted."""
+        """Return the neighbours of a federator, sorted."""
         return self._neighbours[identity]
 
     def is_connected(self) -> bool:
-        """Whether a way leads from each federator to each other."""
+        """Return True if each federator can reach each other one."""
         return len(components(self.identities, self.neighbours)) <= 1
 
     def diameter(self) -> int:
-        """The longest of the shortest ways, in hops; quadratic, so for small overlays."""
+        """Return the longest of the shortest paths, in hops. The time is quadratic, so this is for small overlays."""
         return max(max(distances(identity, self.neighbours).values()) for identity in self.identities)
 
 
 def distances(start: int, neighbours: Callable[[int], Iterable[int]]) -> dict[int, int]:
-    """Hops from `start` to all that can be reached."""
+    """Map each federator that can be reached from `start` to its distance in hops."""
     found = {start: 0}
     edge = [start]
     while edge:
@@ -72,7 +72,7 @@ def distances(start: int, neighbours: Callable[[int], Iterable[int]]) -> dict[in
 
 
 def components(identities: Iterable[int], neighbours: Callable[[int], Iterable[int]]) -> list[list[int]]:
-    """The connected components, each sorted, in the order of their smallest member."""
+    """Return the connected components, each sorted, in the order of their smallest members."""
     found: list[list[int]] = []
     seen: set[int] = set()
     for identity in sorted(identities):
@@ -84,23 +84,23 @@ def components(identities: Iterable[int], neighbours: Callable[[int], Iterable[i
 
 
 def given(identities: Iterable[int], links: Iterable[Pair]) -> Overlay:
-    """The overlay with just these links."""
+    """Return the overlay with exactly these links."""
     return Overlay(tuple(sorted(set(identities))), tuple(sorted({pair(*link) for link in links})))
 
 
 def line(count: int) -> Overlay:
-    """Each federator beside the next: the longest ways and no second one."""
+    """Return a line: each federator is linked to the next. It has the longest paths and no redundancy."""
     return given(range(count), ((k, k + 1) for k in range(count - 1)))
 
 
 def ring(count: int) -> Overlay:
-    """A line that closes: exactly two ways everywhere."""
+    """Return a ring: a line that closes, with exactly two paths between any two federators."""
     _at_least(count, 3, "ring")
     return given(range(count), ((k, (k + 1) % count) for k in range(count)))
 
 
 def grid(rows: int, columns: int) -> Overlay:
-    """Rows and columns: many shortest ways of equal length."""
+    """Return a grid, which has many shortest paths of equal length."""
     _at_least(rows, 1, "grid")
     _at_least(columns, 1, "grid")
     places = [(row, column) for row in range(rows) for column in range(columns)]
@@ -110,15 +110,16 @@ def grid(rows: int, columns: int) -> Overlay:
 
 
 def full(count: int) -> Overlay:
-    """Everybody beside everybody: the bait for loops."""
+    """Return a full mesh, in which loops would form most easily."""
     return given(range(count), ((one, other) for one in range(count) for other in range(one + 1, count)))
 
 
 def random_regular(count: int, degree: int, random: Random) -> Overlay:
-    """A random overlay in which each federator has `degree` neighbours.
+    """Return a random overlay in which each federator has `degree` neighbours.
 
-    Stubs are paired at random; what would be a loop or a double link is exchanged with a link drawn at random, and
-    so are links between components until there is one. Where `count * degree` is odd, one federator has one fewer.
+    Link ends are paired at random. A loop or a double link is exchanged with a link drawn at random. Then links are
+    exchanged between components until there is one component. If `count * degree` is odd, one federator has one
+    neighbour fewer.
     """
     if not 2 <= degree < count:
         raise LocalError(f"Degree {degree} with {count} brokers: it must be at least 2 and less than the brokers.")
@@ -130,11 +131,11 @@ def random_regular(count: int, degree: int, random: Random) -> Overlay:
 
 
 def placement(count: int, degree_max: int, random: Random) -> Overlay:
-    """The overlay that grows by the topology manager's placement rule, one joining federator after the other.
+    """Return the overlay that grows by the topology manager's placement rule, one joining federator after the other.
 
-    The first neighbour is the one with the lowest latency among those with fewer than `degree_max` neighbours, the
-    second the one with the fewest neighbours; ties go to the smaller id; where all are full, a link a-b becomes
-    a-new-b. Latency is the distance between random places on a square.
+    The first neighbour is the one with the lowest latency among those with fewer than `degree_max` neighbours. The
+    second is the one with the fewest neighbours. Among equals, the smaller id wins. If all are full, a link a-b becomes
+    a-new-b. Latency is the distance between random points of a square.
     """
     _at_least(degree_max, 2, "placement")
     places = [(random.random(), random.random()) for _ in range(count)]
@@ -160,7 +161,10 @@ def placement(count: int, degree_max: int, random: Random) -> Overlay:
 
 
 def scale_free(count: int, links_each: int, random: Random) -> Overlay:
-    """Who joins links to `links_each` others, drawn in proportion to the neighbours they have: a few hubs."""
+    """Return an overlay with a few hubs.
+
+    Each new federator links to `links_each` others, drawn in proportion to the number of their neighbours.
+    """
     _at_least(links_each, 1, "scale-free")
     links: list[Pair] = []
     ends: list[int] = [0]
@@ -175,7 +179,7 @@ def scale_free(count: int, links_each: int, random: Random) -> Overlay:
 
 
 def build(kind: str, count: int, degree: int, random: Random) -> Overlay:
-    """The overlay that `--overlay KIND` names: a word, `RxC` after `grid:`, or links such as `0-1,1-2`."""
+    """Return the overlay that `--overlay KIND` names: a word, `grid:RxC`, or links such as `0-1,1-2`."""
     _at_least(count, 1, kind)
     if count == 1 or kind == "line":
         return line(count)
@@ -215,7 +219,7 @@ def _parsed(text: str, count: int) -> Overlay:
 
 
 def _paired(count: int, degree: int, random: Random) -> list[Pair] | None:
-    """Pairs of stubs without loops and double links; None where the last ones could not be exchanged away."""
+    """Pair link ends without loops and double links. Return None if the last ones cannot be exchanged."""
     stubs = [identity for identity in range(count) for _ in range(degree)]
     random.shuffle(stubs)
     if len(stubs) % 2:
@@ -247,7 +251,7 @@ def _paired(count: int, degree: int, random: Random) -> list[Pair] | None:
 
 
 def _joined(count: int, links: list[Pair], random: Random) -> bool:
-    """Exchange ends between components until there is one; False where that did not work out."""
+    """Exchange link ends between components until there is one component. Return False if that fails."""
     for _ in range(count):
         found: dict[int, list[int]] = {identity: [] for identity in range(count)}
         for one, other in links:
@@ -269,4 +273,4 @@ def _joined(count: int, links: list[Pair], random: Random) -> bool:
 
 def _at_least(value: int, smallest: int, what: str) -> None:
     if value < smallest:
-        raise LocalError(f"An overlay {what!r} was asked for with {value}; it must be at least {smallest}.")
+        raise LocalError(f"An overlay {what!r} was requested with {value}; it must be at least {smallest}.")

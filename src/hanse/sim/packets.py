@@ -1,6 +1,6 @@
-"""The publications of a simulation: real MQTT 5 PUBLISH packets that say which message they are.
+"""Publications of a simulation: real MQTT 5 PUBLISH packets whose payload says which message they are.
 
-The reader here is written apart from the protocol's own, on purpose: what checks must not share what it checks.
+The reader is written independently of the protocol's own, because a check must not share code with what it checks.
 """
 
 import struct
@@ -12,7 +12,7 @@ _NUMBER = struct.Struct(">Q")
 
 
 def publish_packet(topic: str, qos: int, number: int, text: bytes = b"") -> bytes:
-    """MQTT 5, section 3.3: a PUBLISH whose payload is the message's number and some text."""
+    """Return a PUBLISH packet whose payload is the message's number and some text (MQTT 5, section 3.3)."""
     name = topic.encode()
     identifier = b"\0\0" if qos else b""
     rest = struct.pack(">H", len(name)) + name + identifier + b"\0" + _NUMBER.pack(number) + text
@@ -20,10 +20,10 @@ def publish_packet(topic: str, qos: int, number: int, text: bytes = b"") -> byte
 
 
 def read_packets(body: bytes) -> Iterator[tuple[int, str, bytes]]:
-    """The packets of a body, as `(number, topic, packet)`.
+    """Yield the packets of a body as `(number, topic, packet)`.
 
     Raises:
-        RemoteError: the body is not one whole PUBLISH packet after the other.
+        RemoteError: The body is not a sequence of whole PUBLISH packets.
     """
     start = 0
     while start < len(body):
@@ -48,7 +48,7 @@ def read_packets(body: bytes) -> Iterator[tuple[int, str, bytes]]:
 
 
 def _length(size: int) -> bytes:
-    """MQTT 5, section 1.5.5: seven bits a byte, the lowest first."""
+    """Encode a remaining length: seven bits per byte, the lowest first (MQTT 5, section 1.5.5)."""
     found = bytearray()
     while True:
         size, low = divmod(size, 128)

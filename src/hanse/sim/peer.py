@@ -1,12 +1,12 @@
-"""A second process that does the same as the first, for its own part, and the pipe between the two.
+"""Second process that does the same work as the first, for its own part, and the pipe between the two.
 
 Rules:
-- Both run the same function on the same argument and `share` at the same places, in the same order. What each shares,
-  both get.
-- Whatever ends one of them ends both: an error of the second is raised in the first, with its traceback as a note; when
-  the first ends, for whatever reason, the pipe ends, and the second with it.
-- The first writes before it reads and the second reads before it writes: with both writing, what does not fit into
-  the pipe would stop both for good.
+- Both run the same function on the same argument and call `share` at the same places, in the same order. Both get what
+  either shares.
+- The end of one process ends both. An error of the second is raised in the first, with its traceback as a note. When
+  the first ends, for whatever reason, the pipe ends, and the second process with it.
+- The first writes before it reads and the second reads before it writes. If both wrote first, they would block for good
+  when the data did not fit into the pipe.
 """
 
 import contextlib
@@ -38,19 +38,19 @@ from hanse.protocol.messages import (
     SetStep,
 )
 
-# How long a process whose pipe has ended may take to end itself.
+# How long a process may take to end after its pipe has ended.
 END_S = 5.0
 
 
 class _Failure(NamedTuple):
-    """What ended the second process."""
+    """Error that ended the second process."""
 
     text: str
     traceback: str
 
 
 class Peer:
-    """One end of the pipe: the first process has number 0, the second 1."""
+    """One end of the pipe. The first process has number 0, the second 1."""
 
     def __init__(self, number: int, connection: Connection, process: BaseProcess | None = None) -> None:
         self.number = number
@@ -58,7 +58,7 @@ class Peer:
         self._process = process
 
     def share(self, mine: object) -> tuple[Any, Any]:
-        """What the first process has at this place and what the second has."""
+        """Return the values of the first and the second process at this point."""
         body = _dumps(mine)
         try:
             if self.number == 0:
@@ -85,12 +85,15 @@ class Peer:
 
 
 class _EndedError(HanseError):
-    """The other end of the pipe is gone."""
+    """Loss of the other end of the pipe."""
 
 
 @contextlib.contextmanager
 def second_process(function: Callable[[Any, Peer], object], argument: object) -> Iterator[Peer]:
-    """Call `function(argument, peer)` in a new process, for as long as the context lasts; yields its peer here."""
+    """Call `function(argument, peer)` in a new process for the duration of the context.
+
+    Yield the peer of this process.
+    """
     here, there = multiprocessing.get_context("spawn").Pipe()
     process = multiprocessing.get_context("spawn").Process(
         target=_second, args=(function, argument, there), name="hanse-sim-second", daemon=True
@@ -101,32 +104,33 @@ def second_process(function: Callable[[Any, Peer], object], argument: object) ->
         try:
             yield Peer(0, here, process)
         finally:
-            # Its work is done, or no longer wanted: taking its memory apart would take seconds for nothing.
+            # The work is done or no longer wanted. An orderly exit would free its memory piece by piece, which takes
+            # seconds.
             process.kill()
             process.join()
             process.close()
 
 
 def _second(function: Callable[[Any, Peer], object], argument: object, connection: Connection) -> None:
-    """The life of the second process."""
-    # Ctrl-C goes to both; the first decides.
+    """Run the function in the second process and report its error."""
+    # Ctrl-C reaches both processes. The first one decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         function(argument, Peer(1, connection))
     except _EndedError:
         return
-    except Exception as error:  # noqa: BLE001 - the edge of a process: whatever it is, the first one raises it
+    except Exception as error:  # noqa: BLE001 - boundary of a process: the first one raises any error
         text = str(error) if isinstance(error, HanseError) else f"{type(error).__name__}: {error}"
         with contextlib.suppress(OSError):
             connection.send_bytes(_dumps(_Failure(text, traceback.format_exc())))
-    # What the first process may still be writing must be read, or the failure would be lost with the pipe.
+    # Read what the first process may still be writing. Otherwise the failure would be lost with the pipe.
     with contextlib.suppress(EOFError, OSError):
         while True:
             connection.recv_bytes()
 
 
 def _dumps(value: object) -> bytes:
-    """Pickled, in a third of the time that named tuples take by themselves."""
+    """Pickle a value, in a third of the time that pickling of named tuples takes by default."""
     into = io.BytesIO()
     pickler = pickle.Pickler(into, pickle.HIGHEST_PROTOCOL)
     pickler.dispatch_table = _REDUCERS
@@ -134,8 +138,8 @@ def _dumps(value: object) -> bytes:
     return into.getvalue()
 
 
-# What is read is one object for each value, as it is where all is in one process: the name of a group is a key in
-# thousands of tables, an announcement is kept by each who hears it. Copies would cost memory, and comparisons.
+# Unpickled values that are equal are one object, as they are in a single process. The name of a group is a key in
+# thousands of tables, and each receiver keeps an announcement. Copies would cost memory and comparisons.
 _ONE_EACH_MAX = 1 << 16
 
 

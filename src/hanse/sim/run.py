@@ -1,12 +1,12 @@
-"""One federation without faults, at any size: does it converge, and what does a quiet round cost?
+"""Run of one federation without faults, at any size: does it converge, and what does a quiet round cost?
 
 Rules:
-- Group k is wanted by core k modulo `cores` and by a few others with larger ids, so that the number of cores is what
-  was asked for; core 0 anchors the management group as well.
-- A round is one announcement interval. Quiet rounds are counted after the federation has converged and has had time
-  to stop talking about it.
-- Everything but `seconds`, `rss_bytes` and `processes` is decided by the seed. Where two processes simulate it
-  (`halves`), both run what is written here, and the first has the result.
+- Group k is wanted by core k modulo `cores` and by a few others with larger ids. The number of cores is therefore as
+  requested. Core 0 is also the core of the management group.
+- A round is one announcement interval. Quiet rounds are counted after the federation has converged and the last news
+  has spread.
+- The seed decides everything but `seconds`, `rss_bytes` and `processes`. If two processes simulate the federation
+  (`halves`), both run this module, and the first has the result.
 """
 
 import gc
@@ -28,40 +28,40 @@ from hanse.sim.ledger import Ledger
 from hanse.sim.peer import Peer, second_process
 from hanse.sim.seeds import overlay_random
 
-# From this many brokers on frames pass as objects, unless told otherwise: the codec is proved on smaller ones.
+# Frames pass as objects in federations larger than this, unless told otherwise. The codec is proved on smaller ones.
 WIRE_BROKERS_MAX = 499
-# From this many brokers on two processes share the work, unless told otherwise: below, one is as fast.
+# Two processes share the work from this many brokers on, unless told otherwise. Below, one is as fast.
 SHARED_BROKERS_MIN = 500
-# A federation that has not converged after this many rounds does not.
+# A federation that has not converged after this many rounds never will.
 ROUNDS_MAX = 60
-# Rounds to let the last words pass after convergence, and rounds that are counted.
+# Rounds for the last news to spread after convergence, and rounds that are counted.
 SETTLING_ROUNDS = 1
 COUNTED_ROUNDS = 1
-# Publications that prove the meshes; all must have arrived when the counted rounds are over.
+# Publications that prove the meshes. All must have arrived at the end of the counted rounds.
 PUBLICATIONS_MAX = 200
 
 
 @dataclass(frozen=True, slots=True)
 class RunProfile:
-    """What to simulate."""
+    """Parameters of a simulation."""
 
     brokers: int = 20
     degree: int = 5
     groups: int = 1
-    # None is as many as there are groups, but no more than brokers.
+    # None means as many as there are groups, but no more than brokers.
     cores: int | None = None
     subscribers: int = 4
     seed: int = 1
     overlay: str = "random"
-    # All federators start within this many announcement intervals. Who starts long before its neighbours claims the
-    # management group for itself, so a slow start floods the overlay once for every such claim.
+    # All federators start within this many announcement intervals. A federator that starts long before its neighbours
+    # claims the management group itself, so a slow start floods the overlay once per such claim.
     start_a: float = 0.05
     latency_ms: tuple[float, float] = (10.0, 10.0)
     is_wire: bool | None = None
     redundancy: int = 2
     announcements: str = "per_core"
     outsider: str = "all_parents"
-    # 1 or 2; None is 2 for a large federation on a machine with two processors.
+    # 1 or 2. None means 2 for a large federation on a machine with two processors.
     processes: int | None = None
 
     def __post_init__(self) -> None:
@@ -82,7 +82,7 @@ class RunProfile:
 
 @dataclass(slots=True)
 class RunResult:
-    """What was counted."""
+    """Result of a simulation."""
 
     converged: bool
     brokers: int
@@ -91,7 +91,7 @@ class RunResult:
     cores: int
     seed: int
     overlay: str
-    # Announcement intervals until the federation had converged.
+    # Announcement intervals until the federation converged.
     rounds: int
     announcements_per_round: float
     announcements_per_round_max: int
@@ -107,13 +107,13 @@ class RunResult:
     trouble: str
     trace_hash: str
     seconds: float
-    # The largest size of each process, added up.
+    # Sum of the peak sizes of the processes.
     rss_bytes: int
     processes: int
 
 
 def run(profile: RunProfile) -> RunResult:
-    """Simulate one federation from its start until its quiet rounds have been counted."""
+    """Simulate one federation from its start to the end of its quiet rounds."""
     begun = time.perf_counter()
     was_collecting = gc.isenabled()
     try:
@@ -133,7 +133,7 @@ def _processes(profile: RunProfile) -> int:
 
 
 def _simulate(profile: RunProfile, peer: Peer | None, begun: float = 0.0) -> RunResult:
-    # Long-lived objects by the million and no cycles among them: the collector would only walk them over and over.
+    # There are millions of long-lived objects and no cycles. The collector would only walk them over and over.
     gc.disable()
     federation, checkers = _build(profile, peer)
     trouble, rounds = _converge(federation)
@@ -154,7 +154,7 @@ def _simulate(profile: RunProfile, peer: Peer | None, begun: float = 0.0) -> Run
 def _result(
     profile: RunProfile, federation: Part, trouble: str, rounds: int, quiet: "_Quiet", counted: Counter[str]
 ) -> RunResult:
-    """What all processes have counted."""
+    """Combine the counts of all processes."""
     rss_bytes = federation.gather(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
     counts = federation.gather(counted)
     total: Counter[str] = sum(counts, Counter())
@@ -171,7 +171,7 @@ def _result(
         overlay=profile.overlay,
         rounds=rounds,
         announcements_per_round=quiet.announcements,
-        # Theorem 1, for each core.
+        # Theorem 1, per core.
         announcements_per_round_max=2 * len(federation.links) * cores,
         frames_per_round=quiet.frames,
         control_bytes_per_round=round(quiet.bytes),
@@ -191,7 +191,7 @@ def _result(
 
 
 def _account(ledger: Ledger) -> Counter[str]:
-    """Close the books: whatever has not arrived by now counts as lost."""
+    """Close the ledger. Whatever has not arrived by now counts as lost."""
     ledger.judge(float("inf"), lambda _message, _client: "did not arrive")
     ledger.judge_kept(lambda _message, _client: "did not arrive")
     return ledger.counters + Counter(lost=sum(ledger.lost.values()))
@@ -219,7 +219,7 @@ def _cores(profile: RunProfile) -> int:
 
 
 def _join_others(federation: Part, profile: RunProfile) -> None:
-    """The other subscribers come when each group has its core: the first subscriber's broker, as in the papers."""
+    """Subscribe the others once each group has its core. As in the papers, that is the first subscriber's broker."""
     others = range(_cores(profile), profile.brokers)
     for k in range(profile.groups):
         for broker in sorted(federation.random.sample(others, min(profile.subscribers - 1, len(others)))):
@@ -227,12 +227,12 @@ def _join_others(federation: Part, profile: RunProfile) -> None:
 
 
 def _topic(k: int) -> str:
-    # One object for each name, as those that come from the other process are.
+    # One object per name, like names that come from the other process.
     return sys.intern(f"group/{k}")
 
 
 def _converge(federation: Part) -> tuple[str, int]:
-    """Let rounds pass until the federation has converged; what is missing if it does not, and the rounds."""
+    """Let rounds pass until the federation has converged. Return what is missing, if anything, and the rounds."""
     trouble: str | None = "not started"
     rounds = 0
     while trouble is not None and rounds < ROUNDS_MAX:
@@ -243,7 +243,7 @@ def _converge(federation: Part) -> tuple[str, int]:
 
 
 class _Quiet(NamedTuple):
-    """What a quiet round costs."""
+    """Cost of a quiet round."""
 
     frames: float
     announcements: float
@@ -252,7 +252,7 @@ class _Quiet(NamedTuple):
 
 
 def _count_quiet_rounds(federation: Part) -> _Quiet:
-    """Count what the control plane says in quiet rounds; what was published passes at the same time."""
+    """Count the control traffic of quiet rounds, while the last publications pass."""
     federation.is_weighing = True
     before = federation.control_frames, federation.announcements, federation.control_bytes
     federation.control_bytes_largest = 0
@@ -265,7 +265,7 @@ def _count_quiet_rounds(federation: Part) -> _Quiet:
 
 
 def _publish_to_all(federation: Part, checkers: Checkers, profile: RunProfile) -> None:
-    """Publish to the groups from anywhere; everyone entitled gets it, once. Only now does watching pay."""
+    """Publish to the groups from random brokers. The monitor is attached only now, when it has something to check."""
     federation.monitor = checkers
     for number in range(min(profile.groups, PUBLICATIONS_MAX)):
         broker = federation.random.randrange(profile.brokers)

@@ -1,12 +1,12 @@
-"""One seed, one whole life of a federation: it grows, faults strike, they end, everything must be well.
+"""Run of one seed, a whole history of a federation: it grows, faults strike and end, and all must be well again.
 
 Rules:
-- A run lasts at least 300 A and has at least 1,000 publications and five faults of three kinds; what it counted is
-  in its result, and a run without eligible pairs fails.
-- First faults on: safety holds at every step, and between faults, once the bound has passed, nothing is lost.
-  Then faults off: the federation converges within the bound, loses nothing, and comes to rest: no distance and no
-  parent changes in quiet rounds, with links of 5 to 100 ms. Custody ends within 10·K·A of them, as R64 has it.
-- A failure names its seed and the one command that shows it again.
+- A run lasts at least 300 A and has at least 1,000 publications and five faults of three kinds. Its result has the
+  counts. A run without eligible pairs fails.
+- First, faults are on. Safety holds at every step. Between faults, once the bound has passed, nothing is lost. Then
+  faults are off. The federation converges within the bound, loses nothing, and comes to rest: no distance and no parent
+  changes in quiet rounds, with links of 5 to 100 ms. Custody ends within 10·K·A after that (R64).
+- A failure names its seed and the one command that reproduces it.
 """
 
 import gc
@@ -26,11 +26,11 @@ from hanse.sim.checkers import Checkers
 from hanse.sim.federation import Federation, MachineFactory
 from hanse.sim.workload import Workload, WorkloadProfile
 
-# The phases of a run, in announcement intervals.
+# Ends of the phases of a run, in announcement intervals.
 SETTLED_A = 12.0
 FAULTS_UNTIL_A = 230.0
 CLIENTS_UNTIL_A = 285.0
-# Publishers go on for so much longer where a seed has drawn few publications.
+# Publishers continue up to this time if a seed has drawn few publications.
 PUBLISHERS_UNTIL_A = 290.0
 QUIET_FROM_A = 295.0
 END_A = 305.0
@@ -39,23 +39,23 @@ PUBLICATIONS_MIN = 1_000
 # A full mesh of 20 has 190 links and proves little more than one of 8, which the tests have.
 OVERLAYS = ("random", "random", "placement", "scale-free", "ring", "grid")
 WIRE_EVERY = 5
-# Parents a member keeps: by the seed, so that each half of the seeds has one and the other.
+# Parents per member. The seed decides, so that half of the seeds have each value.
 REDUNDANCIES = (1, 2)
 LATENCY_S = (0.005, 0.100)
 
 
 @dataclass(frozen=True, slots=True)
 class SeedProfile:
-    """What all seeds of a run have in common."""
+    """Parameters that all seeds of a run share."""
 
     brokers: int = 20
     degree: int = 3
     # None draws one from the seed.
     overlay: str | None = None
     has_faults: bool = True
-    # None passes every fifth seed through the codec: it has tests of its own, and costs as much as the rest.
+    # None passes every fifth seed through the codec. The codec has tests of its own and costs as much as the rest.
     is_wire: bool | None = None
-    # None takes 1 for even seeds and 2 for odd ones.
+    # None means 1 for even seeds and 2 for odd ones.
     redundancy: int | None = None
     outsider: str = "all_parents"
     announcements: str = "per_core"
@@ -64,7 +64,7 @@ class SeedProfile:
 
 @dataclass(slots=True)
 class SeedResult:
-    """What one seed counted. `failure` is empty where every promise held."""
+    """Counts of one seed. `failure` is empty if every promise held."""
 
     seed: int
     failure: str = ""
@@ -78,7 +78,7 @@ class SeedResult:
     delivered: int = 0
     lost: dict[str, int] = field(default_factory=dict)
     duplicates: int = 0
-    # QoS 1 only, by federators that were killed.
+    # Repeated deliveries by federators that were killed or lost their disk.
     repeats: int = 0
     records: int = 0
     reordered: int = 0
@@ -99,7 +99,7 @@ class SeedResult:
 def run_seed(seed: int, profile: SeedProfile | None = None, *, machine: MachineFactory = Machine) -> SeedResult:
     """Run one seed to its end, or to the first broken promise."""
     was_collecting = gc.isenabled()
-    # As in `hanse.sim.run`: what lives lives long, and there are next to no cycles.
+    # As in `hanse.sim.run`: objects are long-lived, and there are next to no cycles.
     gc.disable()
     try:
         return _run_seed(seed, profile or SeedProfile(), machine)
@@ -113,7 +113,7 @@ def _run_seed(seed: int, profile: SeedProfile, machine: MachineFactory) -> SeedR
     checkers = Checkers()
     redundancy = profile.redundancy or REDUNDANCIES[seed % len(REDUNDANCIES)]
     settings = Settings(redundancy=redundancy, outsider=profile.outsider, announcements=profile.announcements)
-    # The overlay comes from a source of its own, so that its draw does not depend on anything else.
+    # The overlay has a source of its own, so that its draw depends on nothing else.
     draw = overlay_random(seed)
     kind = profile.overlay or draw.choice(OVERLAYS)
     shape = overlay.build(kind, profile.brokers, profile.degree, draw)
@@ -137,7 +137,7 @@ def _run_seed(seed: int, profile: SeedProfile, machine: MachineFactory) -> SeedR
     except HanseError as error:
         result.failure = str(error)
     except (AssertionError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        # A machine that falls over is a finding like any other; the seed shows it again with its traceback.
+        # A machine that raises is a finding like any other. The seed reproduces it with its traceback.
         place = _place(error)
         result.failure = f"{type(error).__name__}: {error} ({place}, at {federation.engine.now:.3f} s)"
     _count(federation, checkers, result)
@@ -146,8 +146,8 @@ def _run_seed(seed: int, profile: SeedProfile, machine: MachineFactory) -> SeedR
 
 
 def overlay_random(seed: int) -> Random:
-    """The source of randomness for the overlay of a seed."""
-    return Random(f"overlay {seed}")  # noqa: S311 - the same overlay every time is what is wanted
+    """Return the source of randomness for the overlay of a seed."""
+    return Random(f"overlay {seed}")  # noqa: S311 - the same seed must give the same overlay
 
 
 def _live(federation: Federation, checkers: Checkers, profile: SeedProfile, result: SeedResult) -> None:
@@ -189,9 +189,10 @@ def _run_until(federation: Federation, checkers: Checkers, until_a: float) -> No
 
 
 def _outwait_custody(federation: Federation, checkers: Checkers) -> None:
-    """Go on while anything is in custody, for as long as a group that was given up is waited for (R64).
+    """Continue while anything is in custody, for as long as a group that was given up is waited for (R64).
 
-    That is 10·K·A, and clients change their minds until 20 A before the end. Only what waits for longer does for ever.
+    That is 10·K·A, and clients change their interest until 20 A before the end. Only publications that would wait for
+    ever wait longer.
     """
     until_s = federation.engine.now + federation.settings.retention_s_max + federation.interval_s
     while checkers.custody() and federation.engine.now < until_s:
@@ -200,7 +201,7 @@ def _outwait_custody(federation: Federation, checkers: Checkers) -> None:
 
 
 def _check_length(profile: SeedProfile, checkers: Checkers, federation: Federation) -> None:
-    """A run that proves nothing must not pass."""
+    """Fail if the run was too short or too quiet to prove anything."""
     published, eligible = checkers.ledger.counters["published"], checkers.ledger.eligible
     kinds, count = len(checkers.faults), sum(checkers.faults.values())
     if eligible == 0 or published < PUBLICATIONS_MIN:
@@ -255,7 +256,7 @@ def _command(seed: int, profile: SeedProfile) -> str:
 
 
 def _place(error: BaseException) -> str:
-    """The innermost place of a traceback, as file and line."""
+    """Return the innermost file and line of a traceback."""
     frame = error.__traceback__
     while frame is not None and frame.tb_next is not None:
         frame = frame.tb_next
@@ -278,7 +279,7 @@ def run_seeds(
     processes: int = 1,
     progress: Callable[[SeedResult], None] | None = None,
 ) -> Iterator[SeedResult]:
-    """Run many seeds, in order, on as many processes as given."""
+    """Run many seeds, in order, on the given number of processes."""
     profile = profile or SeedProfile()
     work = [(seed, profile) for seed in range(first, first + count)]
     if processes <= 1 or count == 1:

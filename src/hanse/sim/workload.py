@@ -1,7 +1,7 @@
 """Clients of a simulated federation: subscribers and publishers that come and go.
 
-Filters overlap on purpose: exact ones, `+`, `#`, and some that cover others. A topic that several groups match must
-still reach each subscriber once. Publications come in bursts, as a federator reads them from its broker.
+Filters overlap on purpose: exact ones, `+`, `#`, and some that cover others. A publication whose topic matches several
+groups must still reach each subscriber once. Publications come in bursts, as a federator reads them from its broker.
 """
 
 from dataclasses import dataclass
@@ -21,25 +21,25 @@ FILTERS = (
     "+/yard/temp",
     "#",
 )
-# Overlapping filters are the interesting ones, the widest ones are rare in the field.
+# Overlapping filters are the interesting ones. The widest ones are rare in practice.
 FILTER_WEIGHTS = (*([4] * len(TOPICS)), *([2] * len(SITES)), *([2] * len(KINDS)), 2, 2, 1, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadProfile:
-    """How busy the clients are. Rates are per announcement interval."""
+    """Activity of the clients. Rates are per announcement interval."""
 
     subscribers: int = 24
-    # Subscribers that go, and others that come.
+    # Subscribers that leave and are replaced.
     turnover: float = 0.15
     bursts: float = 1.4
     burst_messages_max: int = 5
-    # How long before clients begin, in announcement intervals.
+    # Time before clients begin, in announcement intervals.
     warm_up_a: float = 0.5
 
 
 class Workload:
-    """Drives the clients of one federation until told to stop."""
+    """Driver of the clients of one federation, until told to stop."""
 
     def __init__(self, federation: Federation, profile: WorkloadProfile) -> None:
         self._federation = federation
@@ -55,7 +55,7 @@ class Workload:
         self.is_changing = True
 
     def start(self) -> None:
-        """Let the first clients come; the rest follows from the calendar."""
+        """Add the first clients and schedule the rest."""
         for _ in range(self._profile.subscribers):
             delay_s = self._random.uniform(0.0, self._profile.warm_up_a) * self._a
             self._engine.after(delay_s, self._come)
@@ -74,7 +74,7 @@ class Workload:
             self._federation.subscribe(client, topic_filter)
 
     def _turn_over(self) -> None:
-        """Someone goes, someone comes; now and then a client only changes what it wants."""
+        """Remove a client, add a client. Sometimes do only one of the two."""
         if not self.is_changing:
             return
         if self._clients and self._random.random() < 0.7:
@@ -86,7 +86,7 @@ class Workload:
         self._engine.after(self._wait(self._profile.turnover), self._turn_over)
 
     def _burst(self) -> None:
-        """A few publications at one broker, at once, on one topic or several."""
+        """Publish a few messages at one broker at once, on one topic or several."""
         if not self.is_publishing:
             return
         random = self._random
