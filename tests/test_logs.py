@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hanse.logs import FIELD_CHARACTERS_MAX, JsonFormatter, PlainFormatter, configure, note_security
+from hanse.logs import FIELD_CHARACTERS_MAX, JsonFormatter, LineLimit, PlainFormatter, configure, note_security
 
 LOG = logging.getLogger("hanse.federator.test")
 
@@ -171,3 +171,12 @@ def test_security_events_are_found_by_one_field() -> None:
     refused, joined = map(json.loads, stream.getvalue().splitlines())
     assert (refused["security"], refused["level"], refused["peer"]) == ("link_refused", "warning", "192.0.2.7:40000")
     assert (joined["security"], joined["level"], joined["logger"]) == ("joined", "info", "hanse.security")
+
+
+def test_a_line_limit_counts_what_it_leaves_out() -> None:
+    limit = LineLimit(lines_max=2, window_s=10.0)
+    assert [limit.take(100.0) for _ in range(5)] == [{}, {}, None, None, None]
+    assert limit.take(109.9) is None
+    assert limit.take(110.0) == {"lines_left_out": 4}
+    assert limit.take(110.0) == {}
+    assert limit.take(110.0) is None

@@ -89,6 +89,33 @@ def note_security(event: str, message: str, *, level: int = logging.WARNING, **f
     SECURITY.log(level, message, extra={"security": event, **fields})
 
 
+class LineLimit:
+    """Limit on log lines that a stranger can cause: at most `lines_max` per `window_s`; the others are counted.
+
+    A stranger must neither fill a disk nor push the lines of others out of a log.
+    """
+
+    __slots__ = ("_left_out", "_lines", "_lines_max", "_since_s", "_window_s")
+
+    def __init__(self, lines_max: int = 20, window_s: float = 10.0) -> None:
+        self._lines_max = lines_max
+        self._window_s = window_s
+        self._since_s = float("-inf")
+        self._lines = 0
+        self._left_out = 0
+
+    def take(self, now_s: float) -> dict[str, int] | None:
+        """Return None if a line must be left out now, else the fields that say how many were since the last line."""
+        if now_s - self._since_s >= self._window_s:
+            self._since_s, self._lines = now_s, 0
+        if self._lines >= self._lines_max:
+            self._left_out += 1
+            return None
+        self._lines += 1
+        left_out, self._left_out = self._left_out, 0
+        return {"lines_left_out": left_out} if left_out else {}
+
+
 class PlainFormatter(logging.Formatter):
     """Writes time, level, module, event, and the fields as `name=value`."""
 

@@ -286,7 +286,14 @@ def test_a_wrong_token_command_is_explained(tmp_path: Path, words: tuple[str, ..
 
 
 @pytest.mark.parametrize(
-    "words", [("token", "list"), ("token", "revoke", "deadbeef"), ("federator", "list"), ("federator", "revoke", "1")]
+    "words",
+    [
+        ("token", "list"),
+        ("token", "revoke", "deadbeef"),
+        ("federator", "list"),
+        ("federator", "revoke", "1"),
+        ("audit",),
+    ],
 )
 def test_only_the_creation_of_a_token_creates_a_store(tmp_path: Path, words: tuple[str, ...]) -> None:
     result = hanse(*words, folder=tmp_path)
@@ -298,7 +305,9 @@ def test_only_the_creation_of_a_token_creates_a_store(tmp_path: Path, words: tup
     assert len(made.stdout.splitlines()) == 1
     assert "created the store" not in hanse("token", "create", folder=tmp_path).stderr
     result = hanse(*words, folder=tmp_path)
-    assert (result.returncode, "There is no" in result.stderr) == ((0, False) if words[1] == "list" else (2, True))
+    assert (result.returncode, "There is no" in result.stderr) == (
+        (0, False) if words[-1] in ("list", "audit") else (2, True)
+    )
 
 
 def test_one_federator_of_many_with_one_token_is_listed_and_expelled(tmp_path: Path) -> None:
@@ -322,6 +331,12 @@ def test_one_federator_of_many_with_one_token_is_listed_and_expelled(tmp_path: P
         ]
         assert [answer.status_code for answer in answers] == [200, 403, 200]
         wait(lambda: "revoked" in hanse("federator", "list", folder=tmp_path).stdout)
+        lines = hanse("audit", folder=tmp_path).stdout.splitlines()
+        assert "token-created" in lines[0]
+        assert any(re.search(r"operator \S+ .*expelled  federator 1  ip=tcp://127.0.0.1:2", line) for line in lines)
+        assert any("federator 0 (127.0.0.1)  joined  federator 0" in line for line in lines)
+        newest = json.loads(hanse("audit", "--json", "--limit", "1", folder=tmp_path).stdout)
+        assert (newest["action"], newest["subject"]) == ("revoked", "federator 1")
         assert "detail" in here.join("tcp://127.0.0.1:4", token=token)
 
 

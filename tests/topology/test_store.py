@@ -11,9 +11,10 @@ import pytest
 from tests.topology import ferretdb
 
 from hanse.errors import LocalError, Unavailable
+from hanse.topology import store_mongo, store_sqlite
 from hanse.topology.changes import Peer, Rules, join, lose, measured
 from hanse.topology.model import Probe, State, Topology
-from hanse.topology.store import Deposed, Lease, Revocation, Store, Token, assemble, documents_of
+from hanse.topology.store import AuditEntry, Deposed, Lease, Revocation, Store, Token, assemble, documents_of
 from hanse.topology.store_mongo import MongoStore
 from hanse.topology.store_sqlite import SqliteStore
 from hanse.topology.tokens import make_token
@@ -32,6 +33,10 @@ def federation(count: int) -> Topology:
         )
         topology = join(topology, peer, Rules(), NOW)[0].topology
     return topology
+
+
+def entry(at_s: float, action: str, detail: dict[str, object]) -> AuditEntry:
+    return AuditEntry(at_s, "federator 3", "192.0.2.1", action, "federator 3", detail)
 
 
 async def lead(store: Store, holder: str = "one") -> Lease:
@@ -253,6 +258,36 @@ def test_expulsions_are_stored_found_and_listed(on_store: OnStore) -> None:
         other = await open_store()
         assert await other.find_revocation(first.key) == again
         assert await other.list_revocations() == [second, again]
+
+    on_store(body)
+
+
+def test_the_audit_log_is_read_newest_first_and_keeps_its_order(on_store: OnStore) -> None:
+    async def body(open_store: Open) -> None:
+        store = await open_store()
+        assert await store.list_audit(offset=0, limit=10) == (0, [])
+        first = [entry(1000.0, "joined", {"ip": "tcp://a:1", "linked": "0-1"}), entry(1000.0, "joined", {"$odd.": 1})]
+        await store.add_audit(first)
+        await store.add_audit([entry(1001.0, "gone", {"cause": "silent"})])
+        total, found = await (await open_store()).list_audit(offset=0, limit=10)
+        assert total == 3
+        assert found == [entry(1001.0, "gone", {"cause": "silent"}), *reversed(first)]
+        assert (await store.list_audit(offset=1, limit=1))[1] == [first[1]]
+
+    on_store(body)
+
+
+def test_the_audit_log_forgets_its_oldest_entries(on_store: OnStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_sqlite, "AUDIT_ENTRIES_MAX", 5)
+    monkeypatch.setattr(store_mongo, "AUDIT_ENTRIES_MAX", 5)
+
+    async def body(open_store: Open) -> None:
+        store = await open_store()
+        for number in range(12):
+            await store.add_audit([entry(1000.0 + number, "joined", {})])
+        total, found = await store.list_audit(offset=0, limit=100)
+        assert total == 5
+        assert [one.at_s for one in found] == [1011.0, 1010.0, 1009.0, 1008.0, 1007.0]
 
     on_store(body)
 

@@ -17,6 +17,7 @@ from hanse.errors import HanseError, LocalError
 # Command to the module that registers it.
 COMMANDS: dict[str, str] = {
     "account": "hanse.cli.account",
+    "audit": "hanse.cli.audit",
     "bench": "hanse.cli.bench",
     "chaos": "hanse.cli.chaos",
     "collect": "hanse.cli.collect",

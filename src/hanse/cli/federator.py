@@ -1,5 +1,6 @@
 """`hanse federator`: runs the agent beside a broker; `list` and `revoke` work on the manager's store."""
 
+import time
 from collections.abc import Callable, Mapping
 
 import typer
@@ -11,6 +12,7 @@ from hanse.cli.store import LIST_WIDTH, format_moment, with_store
 from hanse.errors import LocalError
 from hanse.federator.settings import FederatorSettings
 from hanse.topology.admission import expel
+from hanse.topology.audit import expulsion, operator
 from hanse.topology.model import Federator, Topology
 from hanse.topology.settings import ManagerSettings, StoreSettings
 from hanse.topology.store import Revocation, Store, Token
@@ -65,6 +67,7 @@ def register(app: typer.Typer) -> None:
             if one is None:
                 raise LocalError(f"There is no federator {federator}; `hanse federator list` shows the existing ones.")
             closed = await expel(store, one, keep_token=keep_token)
+            await store.add_audit(expulsion(one, closed, operator(), time.time()))
             return one, closed, None if one.token is None else await store.find_token(one.token)
 
         one, closed, token = with_store(settings, act)

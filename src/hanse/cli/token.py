@@ -1,6 +1,7 @@
 """`hanse token`: manages the tokens that admit federators. It opens the manager's store, so only its operator can."""
 
 import time
+from collections.abc import Mapping
 
 import typer
 from rich.console import Console
@@ -10,7 +11,9 @@ from hanse.cli.flags import with_settings
 from hanse.cli.store import LIST_WIDTH, format_moment, with_store
 from hanse.errors import LocalError
 from hanse.settings import parse_duration_s
+from hanse.topology.audit import operator
 from hanse.topology.settings import ManagerSettings, StoreSettings
+from hanse.topology.store import AuditEntry, Store
 from hanse.topology.tokens import ROLES, make_token
 
 LABEL_MAX = 100
@@ -42,7 +45,13 @@ def register(app: typer.Typer) -> None:
             uses=_read_uses(uses),
         )
         is_new = settings.mongo_url is None and not settings.store.exists()
-        with_store(settings, lambda store: store.add_token(token), may_create=True)
+
+        async def add(store: Store) -> None:
+            await store.add_token(token)
+            detail = {"role": token.role, "uses": uses, "ttl": ttl, "label": token.label}
+            await _note(store, "token-created", token.id, detail)
+
+        with_store(settings, add, may_create=True)
         if is_new:
             typer.echo(f"hanse: created the store {settings.store}; start the manager with the same one.", err=True)
         typer.echo(text)
@@ -71,9 +80,22 @@ def register(app: typer.Typer) -> None:
         """Revoke a token. Within a health interval its federators are excluded and their links closed."""
         # A user may paste the whole token: take its id, and ignore the secret part.
         identity = token.split("-")[1] if token.startswith("hanse-") and token.count("-") >= 2 else token
-        if not with_store(settings, lambda store: store.revoke_token(identity)):
+
+        async def act(store: Store) -> bool:
+            was_there = await store.revoke_token(identity)
+            if was_there:
+                await _note(store, "token-revoked", identity, {})
+            return was_there
+
+        if not with_store(settings, act):
             raise LocalError(f"There is no token {identity[:20]!r}; `hanse token list` shows the existing ones.")
         typer.echo(f"revoked {identity}")
+
+
+async def _note(store: Store, action: str, identity: str, detail: Mapping[str, object]) -> None:
+    """Write the change into the audit log of the store. The command prints what it did, so nothing is logged."""
+    actor = operator()
+    await store.add_audit([AuditEntry(time.time(), actor.name, actor.source, action, f"token {identity}", detail)])
 
 
 def _read_role(text: str) -> str:

@@ -3,6 +3,8 @@
 `docs/topology.md` says what each route means to a federator and to an operator.
 """
 
+from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, FastAPI, Header, Path, Query, Request
@@ -10,6 +12,7 @@ from fastapi.responses import PlainTextResponse, StreamingResponse
 
 from hanse import __version__
 from hanse.topology import metrics, problems
+from hanse.topology.audit import Actor
 from hanse.topology.groups import GroupReport
 from hanse.topology.limits import BODY_BYTES_MAX, BodyLimit
 from hanse.topology.manager import POLL_WAIT_MAX_S, Manager, Report, peer_of
@@ -17,6 +20,7 @@ from hanse.topology.model import ID_MAX, format_time, listing_2
 from hanse.topology.problems import NotFound
 from hanse.topology.schemas import (
     EPOCH_MAX,
+    AuditDocument,
     FederatorDocument,
     GroupsDocument,
     HealthDocument,
@@ -63,8 +67,20 @@ async def _reader(manager: TheManager, shown: Shown) -> None:
     await manager.gate.reader(shown, manager.topology, metrics.now_s())
 
 
-async def _operator(manager: TheManager, shown: Shown) -> None:
-    await manager.gate.operator(shown, metrics.now_s())
+def _source(request: Request) -> str:
+    """Return the address that the request came from, for the audit log."""
+    return "" if request.client is None else request.client.host
+
+
+Source = Annotated[str, Depends(_source)]
+
+
+async def _operator(manager: TheManager, shown: Shown, source: Source) -> Actor:
+    token = await manager.gate.operator(shown, metrics.now_s())
+    return Actor(f"admin token {token.id}", source)
+
+
+Operator = Annotated[Actor, Depends(_operator)]
 
 
 federators = APIRouter(prefix="/api/v1", responses=PROBLEMS)
@@ -73,24 +89,24 @@ operators = APIRouter(prefix="/api/v1", dependencies=[Depends(_operator)], respo
 
 
 @federators.post("/join")
-async def join(body: JoinRequest, manager: TheManager, shown: Shown) -> Joined:
+async def join(body: JoinRequest, manager: TheManager, shown: Shown, source: Source) -> Joined:
     """Take a federator into the overlay (the seeds' Listing 1)."""
     peer = peer_of(body.ip, node=None, link=body.link, probe=body.probe)
-    node = await manager.join(peer, shown if shown is not None else body.token, body.id)
+    node = await manager.join(peer, shown if shown is not None else body.token, body.id, source)
     one = manager.topology.federators[node]
     credential = manager.credentials.issue(node, one.key, one.token)
     return Joined.model_validate({**manager.word(node), "credential": credential})
 
 
 @federators.post("/leave")
-async def leave(body: LeaveRequest, manager: TheManager, shown: Shown) -> Word:
+async def leave(body: LeaveRequest, manager: TheManager, shown: Shown, source: Source) -> Word:
     """Leave the overlay in order: the neighbours are told, the id is remembered."""
-    await manager.leave(body.id, shown)
+    await manager.leave(body.id, shown, source)
     return Word.model_validate(manager.word(body.id))
 
 
 @federators.post("/federators/{id}/report")
-async def report(node: Node, body: ReportRequest, manager: TheManager, shown: Shown) -> Word:
+async def report(node: Node, body: ReportRequest, manager: TheManager, shown: Shown, source: Source) -> Word:
     """Say how a federator is, and hear what its neighbours should be."""
     neighbors = tuple(peer_of(one.ip, node=one.id, link=one.link) for one in body.neighbors if one.id != node)
     groups = None
@@ -107,7 +123,7 @@ async def report(node: Node, body: ReportRequest, manager: TheManager, shown: Sh
         body.broker.ok if body.broker else None,
         body.broker.latency if body.broker else None,
     )
-    await manager.report(told, shown)
+    await manager.report(told, shown, source)
     return Word.model_validate(manager.word(node))
 
 
@@ -125,11 +141,23 @@ async def neighbors(
 
 
 @operators.post("/federators/{id}/revoke")
-async def revoke(node: Node, body: RevokeRequest, manager: TheManager) -> Revoked:
+async def revoke(node: Node, body: RevokeRequest, manager: TheManager, actor: Operator) -> Revoked:
     """Expel one federator: its credential is refused, and its neighbours are told to close their links."""
-    closed = await manager.revoke(node, keep_token=body.keepToken)
+    closed = await manager.revoke(node, actor, keep_token=body.keepToken)
     one = manager.topology.federators[node]
     return Revoked(id=node, ip=one.ip, state=one.state, closedToken=closed)
+
+
+@operators.get("/audit")
+async def audit(
+    manager: TheManager,
+    offset: Annotated[int, Query(ge=0, le=10**9)] = 0,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> AuditDocument:
+    """Who changed what, and when; the newest first."""
+    total, found = await manager.list_audit(offset=offset, limit=limit)
+    entries = [{**asdict(one), "time": format_time(datetime.fromtimestamp(one.at_s, UTC))} for one in found]
+    return AuditDocument.model_validate({"total": total, "entries": entries})
 
 
 @readers.get("/federators")

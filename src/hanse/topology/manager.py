@@ -24,6 +24,7 @@ from hanse.topology import changes
 from hanse.topology.addresses import parse_address
 from hanse.topology.admission import Gate, expel
 from hanse.topology.announcements import TOPIC, compose, neighbor_of
+from hanse.topology.audit import Actor, Audit, entries_of, expulsion
 from hanse.topology.changes import Announcement, Change, Conflict, Peer, Rules
 from hanse.topology.events import EventLog
 from hanse.topology.groups import GroupBook, GroupReport
@@ -35,7 +36,7 @@ from hanse.topology.problems import NotFound
 from hanse.topology.repair import graph_of, is_connected, is_two_connected
 from hanse.topology.rounds import Rounds, now
 from hanse.topology.settings import ManagerSettings
-from hanse.topology.store import Deposed, Lease, Store
+from hanse.topology.store import AuditEntry, Deposed, Lease, Store
 from hanse.topology.tokens import Credentials, Forbidden, is_credential, parse_credential
 
 T = TypeVar("T")
@@ -84,6 +85,7 @@ class Manager:
             on_follow=self._follow,
             on_lose=self._deposed,
         )
+        self.audit = Audit(store)
         self.rounds = Rounds(self, store, make_prober)
         self._store = store
         self._requires_token = requires_token
@@ -134,7 +136,7 @@ class Manager:
 
     # What federators ask for.
 
-    async def join(self, peer: Peer, shown: str | None, claimed: int | None) -> int:
+    async def join(self, peer: Peer, shown: str | None, claimed: int | None, source: str = "") -> int:
         """Takes a federator in and returns its id."""
         moment = now()
         async with self._lock:
@@ -153,7 +155,7 @@ class Manager:
             if token is not None and not await self._store.spend_token(token.id, moment.timestamp()):
                 raise Forbidden("The token is expired, used up or revoked; ask the operator for another.")
             try:
-                await self._commit(lease, change)
+                await self._commit(lease, change, Actor(f"federator {node}", source), _admission(peer))
             except HanseError:
                 if token is not None:
                     with suppress(HanseError):
@@ -166,26 +168,28 @@ class Manager:
             self.counters.rejoins += 1
         return node
 
-    async def leave(self, node: int, shown: str | None) -> None:
+    async def leave(self, node: int, shown: str | None, source: str = "") -> None:
         """A federator says that it goes."""
         await self._authorise(node, shown)
-        await self.change(lambda before: changes.lose(before, [node], State.LEFT, self.rules, now()))
+        actor = Actor(f"federator {node}", source)
+        await self.change(lambda before: changes.lose(before, [node], State.LEFT, self.rules, now()), actor)
         self.counters.leaves += 1
         self.groups.forget([node])
 
-    async def revoke(self, node: int, *, keep_token: bool = False) -> str | None:
+    async def revoke(self, node: int, actor: Actor, *, keep_token: bool = False) -> str | None:
         """Expel a federator, and close the token that admitted it. Return the id of the token that was closed."""
         self.leadership.lease()
         one = self.topology.federators.get(node)
         if one is None:
             raise NotFound(f"There is no federator {node}; `hanse federator list` shows the existing ones.")
         closed = await expel(self._store, one, keep_token=keep_token)
-        await self.change(lambda before: changes.lose(before, [node], State.REVOKED, self.rules, now()))
+        await self.audit.note(expulsion(one, closed, actor, time.time()))
+        await self.change(lambda before: changes.lose(before, [node], State.REVOKED, self.rules, now()), actor)
         self.counters.revoked += 1
         self.groups.forget([node])
         return closed
 
-    async def report(self, report: Report, shown: str | None) -> None:
+    async def report(self, report: Report, shown: str | None, source: str = "") -> None:
         """A federator says how it is; where the manager knows less, that becomes the truth."""
         node = report.peer.id
         assert node is not None
@@ -197,7 +201,8 @@ class Manager:
         known_before = node in self.topology.federators
         try:
             change = await self.change(
-                lambda before: changes.adopt(before, peer, report.epoch, report.neighbors, self.rules, now())
+                lambda before: changes.adopt(before, peer, report.epoch, report.neighbors, self.rules, now()),
+                Actor(f"federator {node}", source),
             )
         except Conflict as error:
             self.tell("conflict", {"id": node, "ip": report.peer.ip, "detail": str(error)})
@@ -259,6 +264,10 @@ class Manager:
             self._shape = (here.epoch, found)
         return self._shape[1]
 
+    async def list_audit(self, *, offset: int, limit: int) -> tuple[int, list[AuditEntry]]:
+        """Return how many audit entries there are, and some of them, the newest first."""
+        return await self._store.list_audit(offset=offset, limit=limit)
+
     async def _authorise(self, node: int, shown: str | None) -> None:
         self.leadership.lease()
         one = self.topology.federators.get(node)
@@ -268,15 +277,15 @@ class Manager:
 
     # Changing the topology.
 
-    async def change(self, make: Callable[[Topology], Change]) -> Change:
-        """Computes a change and stores it. Rules 1 and 2."""
+    async def change(self, make: Callable[[Topology], Change], actor: Actor | None = None) -> Change:
+        """Computes a change and stores it, as the manager's own if no actor is named. Rules 1 and 2."""
         async with self._lock:
             lease = self.leadership.lease()
             begin_s = time.perf_counter()
             change = await self.compute(lambda: make(self.topology))
             if not change.is_empty:
                 self.counters.repair_s = time.perf_counter() - begin_s
-            await self._commit(lease, change)
+            await self._commit(lease, change, actor or Actor(f"manager {self.id}"))
             return change
 
     async def measure(self, latency_ms: Mapping[int, float], checked: Sequence[int]) -> None:
@@ -294,7 +303,9 @@ class Manager:
             return make()
         return await asyncio.to_thread(make)
 
-    async def _commit(self, lease: Lease, change: Change) -> None:
+    async def _commit(
+        self, lease: Lease, change: Change, actor: Actor, detail: Mapping[str, object] | None = None
+    ) -> None:
         if change.is_empty:
             return
         try:
@@ -310,6 +321,10 @@ class Manager:
             self.tell(happening.kind, happening.data)
         self._wake_polls()
         self._announce(change.announcements)
+        entries = entries_of(change, actor, time.time())
+        if entries and detail:
+            entries[0] = replace(entries[0], detail={**entries[0].detail, **detail})
+        await self.audit.note(entries)
 
     def _wake_polls(self) -> None:
         self._changed.set()
@@ -350,6 +365,8 @@ class Manager:
         self.rounds.begin()
         self.counters.takeovers += 1
         self.tell("leading", {"manager": self.id, "term": lease.term})
+        entry = AuditEntry(time.time(), f"manager {self.id}", "", "leading", f"term {lease.term}", {})
+        await self.audit.note([entry])
         log.info("manager %s leads, term %d, epoch %d", self.id, lease.term, self.topology.epoch)
         self._wake_polls()
 
@@ -360,6 +377,11 @@ class Manager:
     def _deposed(self, lease: Lease) -> None:
         log.warning("manager %s no longer leads, term %d", self.id, lease.term)
         self.tell("deposed", {"manager": self.id})
+
+
+def _admission(peer: Peer) -> dict[str, object]:
+    """Return what the audit log says of a join beside its id and address. `token` would be hidden in a log line."""
+    return {"link": peer.link or "none", "probe": peer.probe.value, "admitted_by": peer.token or "nobody"}
 
 
 def peer_of(ip: str, *, node: int | None, link: str | None, probe: Probe = Probe.BROKER) -> Peer:

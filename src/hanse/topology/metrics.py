@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
+REFUSALS = ("token-needed", "token-not-valid", "conflict")
 Sample = tuple[Mapping[str, str], float]
 
 
@@ -22,7 +23,8 @@ class Counters:
     joins: int = 0
     rejoins: int = 0
     leaves: int = 0
-    refusals: dict[str, int] = field(default_factory=dict)
+    # Each reason from the start, with 0: an alert on a rate needs a value before the first refusal.
+    refusals: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REFUSALS, 0))
     revoked: int = 0
     lost: int = 0
     returned: int = 0
@@ -88,6 +90,7 @@ def families(manager: "Manager") -> list[tuple[str, str, str, list[Sample]]]:
             "How long the last change of the overlay, other than a join, took to compute.",
             count.repair_s,
         ),
+        ("audit_errors_total", "counter", "Audit entries that the store did not take.", manager.audit.errors),
         ("lease_errors_total", "counter", "Failures to look at or renew the lease.", manager.leadership.errors),
         ("loop_lag_seconds", "gauge", "The event loop's largest delay since the round began.", count.loop_lag_s),
     ]

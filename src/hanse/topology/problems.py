@@ -3,6 +3,7 @@
 The detail repeats no body and no header. `type` is a stable name; `docs/topology.md` lists them.
 """
 
+import time
 from collections.abc import Mapping
 
 from fastapi import FastAPI, Request
@@ -10,6 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from hanse import logs
 from hanse.errors import HanseError, RemoteError, Unavailable
 from hanse.topology.admission import Unknown
 from hanse.topology.changes import Conflict
@@ -94,10 +96,14 @@ def of_error(error: HanseError) -> JSONResponse:
 
 def install(app: FastAPI) -> None:
     """Makes every error of the application a problem document."""
+    app.state.refusal_lines = logs.LineLimit()
 
     @app.exception_handler(HanseError)
     async def _ours(request: Request, error: HanseError) -> JSONResponse:
-        return _counted(request, of_error(error))
+        answer = of_error(error)
+        if isinstance(error, Forbidden | Conflict):
+            _log_refusal(request, answer.status_code, str(error))
+        return _counted(request, answer)
 
     @app.exception_handler(Exception)
     async def _unforeseen(request: Request, error: Exception) -> JSONResponse:
@@ -117,6 +123,17 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def _http(request: Request, error: HTTPException) -> JSONResponse:
         return _counted(request, problem(error.status_code, str(error.detail), headers=error.headers))
+
+
+def _log_refusal(request: Request, status: int, detail: str) -> None:
+    """Log that somebody was refused who showed no token, a wrong one, or an id that is another's."""
+    more = request.app.state.refusal_lines.take(time.monotonic())
+    if more is not None:
+        source = request.client.host if request.client is not None else ""
+        what = f"{request.method} {request.url.path}"
+        logs.note_security(
+            "refused", "a request was refused", reason=NAMES[status], source=source, request=what, detail=detail, **more
+        )
 
 
 def _counted(request: Request, answer: JSONResponse) -> JSONResponse:

@@ -207,6 +207,24 @@ class GroupsDocument(BaseModel):
     groups: list[GroupEntry]
 
 
+class AuditEntryDocument(BaseModel):
+    """One change: when (in UTC), by whom and from where, what was done to what."""
+
+    time: str
+    actor: str
+    source: str
+    action: str
+    subject: str
+    detail: dict[str, str | int | float | bool]
+
+
+class AuditDocument(BaseModel):
+    """The audit log, the newest entry first; `total` is the number of entries that the store has."""
+
+    total: int
+    entries: list[AuditEntryDocument]
+
+
 class HealthDocument(BaseModel):
     """Whether the manager itself is well."""
 

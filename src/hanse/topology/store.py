@@ -30,6 +30,9 @@ from hanse.topology.model import (
     parse_time,
 )
 
+# Some 3 MB. A federation of 1,000 whose brokers all fail and return writes a fifth of it.
+AUDIT_ENTRIES_MAX = 10_000
+
 
 class Deposed(Unavailable):
     """Another manager holds the lease now."""
@@ -70,6 +73,18 @@ class Revocation:
     def covers(self, token: Token | None) -> bool:
         """Return whether a federator that this token admitted is expelled; a token made later admits it again."""
         return token is None or token.created_s <= self.revoked_s
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """One change: when, by whom and from where, what was done to what. `detail` holds texts and numbers."""
+
+    at_s: float
+    actor: str
+    source: str
+    action: str
+    subject: str
+    detail: Mapping[str, object]
 
 
 class Store(Protocol):
@@ -128,6 +143,12 @@ class Store(Protocol):
 
     async def list_revocations(self) -> list[Revocation]:
         """Return all expulsions, the oldest first."""
+
+    async def add_audit(self, entries: Sequence[AuditEntry]) -> None:
+        """Append to the audit log, and delete its oldest entries beyond `AUDIT_ENTRIES_MAX`."""
+
+    async def list_audit(self, *, offset: int, limit: int) -> tuple[int, list[AuditEntry]]:
+        """Return how many entries there are, and some of them, the newest first."""
 
     async def close(self) -> None:
         """Lets go of files and connections."""

@@ -14,23 +14,36 @@ heard its id.
 
 # ruff: noqa: D102 - `store.Store` says what each method does
 
+import json
 from collections.abc import Awaitable, Collection, Sequence
 from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
 from bson.binary import Binary
+from bson.objectid import ObjectId
 from pymongo import AsyncMongoClient, UpdateOne
 from pymongo.errors import ConfigurationError, DuplicateKeyError, InvalidURI, PyMongoError
 
 from hanse.errors import LocalError, Unavailable
 from hanse.topology.model import Federator, Topology
-from hanse.topology.store import Deposed, Lease, Revocation, Token, assemble, documents_of, health_of
+from hanse.topology.store import (
+    AUDIT_ENTRIES_MAX,
+    AuditEntry,
+    Deposed,
+    Lease,
+    Revocation,
+    Token,
+    assemble,
+    documents_of,
+    health_of,
+)
 
 T = TypeVar("T")
 Document = dict[str, Any]
 
 DATABASE = "hanse"  # where the URL names none
 SERVER_TIMEOUT_MS = 5_000
+_NEWEST = [("at_s", -1), ("number", -1), ("_id", -1)]
 TERMS_KEPT = 10  # leases of former leaders, for those who look
 
 
@@ -46,6 +59,7 @@ class MongoStore:
         self._tokens = database["tokens"]
         self._uses = database["token_uses"]
         self._revocations = database["revocations"]
+        self._audit = database["audit"]
 
     @classmethod
     async def open(cls, url: str) -> "MongoStore":
@@ -203,8 +217,33 @@ class MongoStore:
         found = await _guard(self._revocations.find({}, {"_id": 0}).to_list())
         return sorted((Revocation(**one) for one in found), key=lambda one: (one.revoked_s, one.key))
 
+    async def add_audit(self, entries: Sequence[AuditEntry]) -> None:
+        # The detail as text: its names may hold what a server does not allow in a field's name.
+        documents: list[Document] = [
+            {"_id": ObjectId(), "number": n, **asdict(one), "detail": json.dumps(dict(one.detail))}
+            for n, one in enumerate(entries)
+        ]
+        await _guard(self._audit.insert_many(documents))
+        if await _guard(self._audit.count_documents({})) <= AUDIT_ENTRIES_MAX:
+            return
+        oldest = await _guard(
+            self._audit.find({}, {"at_s": 1}).sort(_NEWEST).skip(AUDIT_ENTRIES_MAX).limit(1).to_list()
+        )
+        if oldest:
+            await _guard(self._audit.delete_many({"at_s": {"$lte": oldest[0]["at_s"]}}))
+
+    async def list_audit(self, *, offset: int, limit: int) -> tuple[int, list[AuditEntry]]:
+        total = await _guard(self._audit.count_documents({}))
+        found = await _guard(self._audit.find({}).sort(_NEWEST).skip(offset).limit(limit).to_list())
+        return total, [_audit_entry(one) for one in found]
+
     async def close(self) -> None:
         await self._client.close()
+
+
+def _audit_entry(found: Document) -> AuditEntry:
+    detail = json.loads(found["detail"])
+    return AuditEntry(found["at_s"], found["actor"], found["source"], found["action"], found["subject"], detail)
 
 
 def _lease(found: Document | None) -> Lease | None:

@@ -19,7 +19,17 @@ from typing import TypeVar
 
 from hanse.errors import LocalError, Unavailable
 from hanse.topology.model import Federator, Topology
-from hanse.topology.store import Deposed, Lease, Revocation, Token, assemble, documents_of, health_of
+from hanse.topology.store import (
+    AUDIT_ENTRIES_MAX,
+    AuditEntry,
+    Deposed,
+    Lease,
+    Revocation,
+    Token,
+    assemble,
+    documents_of,
+    health_of,
+)
 
 T = TypeVar("T")
 
@@ -39,6 +49,10 @@ CREATE TABLE IF NOT EXISTS tokens (
   expires_s REAL, uses_left INTEGER, is_revoked INTEGER NOT NULL
 ) STRICT;
 CREATE TABLE IF NOT EXISTS revocations (key TEXT PRIMARY KEY, id INTEGER NOT NULL, revoked_s REAL NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS audit (
+  number INTEGER PRIMARY KEY AUTOINCREMENT, at_s REAL NOT NULL, actor TEXT NOT NULL, source TEXT NOT NULL,
+  action TEXT NOT NULL, subject TEXT NOT NULL, detail TEXT NOT NULL
+) STRICT;
 """
 _SPENDABLE = "is_revoked = 0 AND (expires_s IS NULL OR expires_s > ?) AND (uses_left IS NULL OR uses_left > 0)"
 
@@ -244,6 +258,30 @@ class SqliteStore:
         with self._transaction() as cursor:
             rows = cursor.execute(f"SELECT * FROM revocations {rest}", values).fetchall()  # noqa: S608 - our own text
         return [Revocation(*row) for row in rows]
+
+    async def add_audit(self, entries: Sequence[AuditEntry]) -> None:
+        await self._call(self._add_audit, entries)
+
+    def _add_audit(self, entries: Sequence[AuditEntry]) -> None:
+        rows = [(e.at_s, e.actor, e.source, e.action, e.subject, json.dumps(dict(e.detail))) for e in entries]
+        with self._transaction() as cursor:
+            names = "at_s, actor, source, action, subject, detail"
+            cursor.executemany(f"INSERT INTO audit ({names}) VALUES (?, ?, ?, ?, ?, ?)", rows)  # noqa: S608
+            cursor.execute(
+                "DELETE FROM audit WHERE number <= (SELECT max(number) FROM audit) - ?", (AUDIT_ENTRIES_MAX,)
+            )
+
+    async def list_audit(self, *, offset: int, limit: int) -> tuple[int, list[AuditEntry]]:
+        return await self._call(self._list_audit, offset, limit)
+
+    def _list_audit(self, offset: int, limit: int) -> tuple[int, list[AuditEntry]]:
+        with self._transaction() as cursor:
+            total = cursor.execute("SELECT count(*) FROM audit").fetchone()[0]
+            rows = cursor.execute(
+                "SELECT at_s, actor, source, action, subject, detail FROM audit ORDER BY number DESC LIMIT ? OFFSET ?",
+                (limit, offset),
+            ).fetchall()
+        return total, [AuditEntry(one[0], one[1], one[2], one[3], one[4], json.loads(one[5])) for one in rows]
 
     async def close(self) -> None:
         def close() -> None:
