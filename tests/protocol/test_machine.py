@@ -1,5 +1,7 @@
 """Corner cases of the machine that no single rule names."""
 
+from typing import Any
+
 from tests.protocol.net import Desk, Network
 
 from hanse.protocol.effects import EMITTED, CloseLink, Send
@@ -457,6 +459,48 @@ def test_a_membership_is_sent_again_only_after_a_whole_round_without_an_answer()
     assert _times_sent(desk, "g") == 1
     desk.wait(1.0)
     assert _times_sent(desk, "g") == 2
+
+
+def claimed(core: int, sequence: int = 1, *, rank: int = 1) -> dict[str, Any]:
+    """Return the parts of a frame that tells of a core one hop beyond the neighbour, with a claim on group g."""
+    return {
+        "announcements": (Announcement(core, 1_000, sequence, 1, 1),),
+        "claim_deltas": (ClaimDelta(core, 1_000, 0, (ClaimChange("g", rank),)),),
+    }
+
+
+def test_a_membership_kept_for_a_change_of_cores_ends_with_the_interest() -> None:
+    desk = Desk(peers=(1, 2))
+    desk.say(2)
+    desk.say(1, **claimed(9, rank=2))
+    desk.step(Subscribed("g"))
+    desk.say(2, **claimed(8, rank=1))
+    assert desk.machine._mesh.own_core("g") == 8
+    assert (9, "g") in desk.machine._neighbours[1].joining.keys  # until the mesh of 8 is known to be reached
+    desk.step(Unsubscribed("g"))
+    assert not desk.machine._neighbours[1].joining.keys
+    assert not desk.machine._neighbours[2].joining.keys
+
+
+def test_a_membership_that_lost_one_of_two_parents_is_still_placed_with_the_next_that_comes() -> None:
+    desk = Desk(peers=(1, 2), redundancy=2)
+    desk.say(1, **claimed(9))
+    desk.say(2, **claimed(9))
+    desk.step(Subscribed("g"))
+    assert all((9, "g") in desk.machine._neighbours[peer].joining.keys for peer in (1, 2))
+    desk.step(LinkDown(1, is_removed=True))
+    desk.up(3)
+    desk.say(3, announcements=(Announcement(9, 1_000, 2, 1, 1),))
+    assert (9, "g") in desk.machine._neighbours[3].joining.keys
+
+
+def test_a_request_for_a_later_number_is_passed_on_although_one_is_waited_for() -> None:
+    desk = Desk(peers=(1, 2, 3))
+    behind(desk, 1, sequence=5)
+    desk.say(2, solicits=(Solicit(9, 1_000, 7),))
+    desk.say(3, solicits=(Solicit(9, 1_000, 8),))
+    wished = [solicit.sequence for frame in desk.frames[1] for solicit in frame.solicits]
+    assert wished == [7, 8]
 
 
 def _times_sent(desk: Desk, group: str) -> int:
