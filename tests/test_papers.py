@@ -13,7 +13,9 @@ from hanse.topology.settings import ManagerSettings
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = (DOCS / "papers.md").read_text()
 MODULES = sorted(
-    set(re.findall(r"`(?:hanse\.)?((?:protocol|federator|interest|topology)\.[a-z_0-9]+)(?:\.[A-Z]\w*)?`", PAGE))
+    set(
+        re.findall(r"`(?:hanse\.)?((?:protocol|federator|gateway|interest|topology)\.[a-z_0-9]+)(?:\.[A-Z]\w*)?`", PAGE)
+    )
 )
 
 

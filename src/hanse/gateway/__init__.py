@@ -4,4 +4,5 @@
 - `brokers`: what the gateway knows of the brokers: directory, health, dialling, drains.
 - `placement`: the broker for a client, as a pure function that gives its reasons.
 - `session`: one client's session across brokers, without IO.
+- `model`: the TD-MQTT paper's equations.
 """
