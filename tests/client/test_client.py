@@ -4,15 +4,15 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.brokers import Mosquitto, free_port
+from tests.client.stories import DEADLINE_S, QUICK, run, take, until
 
 from hanse.client import (
-    BackoffSettings,
     Client,
     Closed,
     Connected,
@@ -20,7 +20,6 @@ from hanse.client import (
     Disconnected,
     Event,
     LocalError,
-    Message,
     PublishRefused,
     SubscribeRefused,
     Unavailable,
@@ -28,27 +27,6 @@ from hanse.client import (
 )
 
 pytestmark = pytest.mark.processes
-DEADLINE_S = 20.0
-QUICK = BackoffSettings(first_s=0.02, max_s=0.2)
-
-Story = Callable[[], Coroutine[Any, Any, None]]
-
-
-def run(story: Story) -> None:
-    asyncio.run(asyncio.wait_for(story(), 2 * DEADLINE_S))
-
-
-async def until(condition: Callable[[], object], what: str) -> None:
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + DEADLINE_S
-    while not condition():
-        assert loop.time() < deadline, f"not within {DEADLINE_S} s: {what}"
-        await asyncio.sleep(0.005)
-
-
-async def take(stream: AsyncIterator[Message], count: int) -> list[Message]:
-    async with asyncio.timeout(DEADLINE_S):
-        return [await anext(stream) for _ in range(count)]
 
 
 @pytest.fixture(scope="module")

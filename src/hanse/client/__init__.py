@@ -10,7 +10,7 @@ It needs nothing but the base of Hanse, and works with any broker.
 
 from hanse.client.client import Client, Messages
 from hanse.client.errors import Closed, ConnectRefused, PublishInDoubt, PublishRefused, SubscribeRefused
-from hanse.client.events import Connected, Disconnected, Event
+from hanse.client.events import Connected, Disconnected, Event, Redirected
 from hanse.client.message import Message
 from hanse.errors import HanseError, LocalError, RemoteError, Unavailable
 from hanse.mqtt.backoff import BackoffSettings
@@ -31,6 +31,7 @@ __all__ = [
     "Messages",
     "PublishInDoubt",
     "PublishRefused",
+    "Redirected",
     "RemoteError",
     "SubscribeRefused",
     "TlsSettings",

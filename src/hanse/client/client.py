@@ -6,6 +6,7 @@ Rules:
   sends again what the broker has not acknowledged.
 - Everything waits in bounded queues. `publish` waits for the broker where a queue is full; received QoS 0 is dropped
   and counted; received QoS 1 and 2 is not acknowledged before the application is done with it.
+- It goes where `route` says: to its own address, or to a server that a broker names and the application allows.
 - The session below is `hanse.mqtt.Client`, the same that federators use.
 """
 
@@ -19,9 +20,10 @@ from types import TracebackType
 from typing import Any, Final, Literal, Self
 
 from hanse.client.errors import Closed, PublishInDoubt, PublishRefused, SubscribeRefused
-from hanse.client.events import Connected, Disconnected, Event
+from hanse.client.events import Connected, Disconnected, Event, Redirected
 from hanse.client.inbox import Inbox, Stream
 from hanse.client.message import Message
+from hanse.client.route import HOPS_MAX, REMEMBERED_MAX, AllowList, Move, Route, Server, normal
 from hanse.errors import HanseError, LocalError, Unavailable
 from hanse.mqtt.backoff import BackoffSettings
 from hanse.mqtt.client import Client as Session
@@ -29,10 +31,12 @@ from hanse.mqtt.client import ClientHandler, ClientSettings, SentAway, Version, 
 from hanse.mqtt.counters import Counters
 from hanse.mqtt.limits import HELD_BYTES_MAX, PACKET_BYTES_MAX
 from hanse.mqtt.publication import Publication, encode
+from hanse.mqtt.reference import FOLLOWS
 from hanse.mqtt.refusal import ID_NOT_FOUND
 from hanse.mqtt.subscriptions import Subscription
 from hanse.mqtt.survey import Traits
 from hanse.mqtt.tls import TlsSettings
+from hanse.mqtt.urls import SCHEMES
 from hanse.protocol.topics import matches
 
 log = logging.getLogger("hanse.client")
@@ -79,7 +83,11 @@ class Client:
         unacknowledged_max: Publications that may wait for acknowledgement before `publish` waits.
         backoff: Delays between attempts.
         user_properties: Names and values for the CONNECT packet.
-        on_event: Called with `Connected` and `Disconnected`. It must not block.
+        follow: The servers that a broker may send this client to by a Server Reference: host names, `*.` and a domain,
+            addresses, networks such as `10.0.0.0/8`, each with or without `:PORT`. They get the login, too. Without it
+            no reference is followed; with it the CONNECT packet says so (user property `server-reference`).
+        hops_max: References that are followed in a row.
+        on_event: Called with `Connected`, `Disconnected` and `Redirected`. It must not block.
 
     Raises:
         LocalError: A setting is wrong.
@@ -105,6 +113,8 @@ class Client:
         unacknowledged_max: int = UNACKNOWLEDGED_MAX,
         backoff: BackoffSettings = BACKOFF,
         user_properties: Iterable[tuple[str, str]] = (),
+        follow: Iterable[str] = (),
+        hops_max: int = HOPS_MAX,
         on_event: Callable[[Event], None] | None = None,
     ) -> None:
         if session_expiry_s and client_id is None:
@@ -113,6 +123,8 @@ class Client:
             raise LocalError(
                 f"queue_max is {queue_max} and unacknowledged_max {unacknowledged_max}; expected at least 1."
             )
+        allowed = AllowList([follow] if isinstance(follow, str) else follow)
+        said = (*user_properties, FOLLOWS) if allowed else tuple(user_properties)
         self.settings = ClientSettings(
             url,
             # `hanse-` names belong to federators.
@@ -131,7 +143,7 @@ class Client:
             held_packets_max=unacknowledged_max,
             held_bytes_max=HELD_BYTES_MAX,
             backoff=backoff,
-            user_properties=tuple(user_properties),
+            user_properties=said,
             version=version,
             # An application asks for QoS 2 if it knows that its broker has it.
             assumed=Traits(version=4, has_no_local=False),
@@ -151,6 +163,13 @@ class Client:
         self._has_credit = asyncio.Event()
         self._can_write = asyncio.Event()
         self._session = Session(self.settings, _Handler(self), counters=self.counters)
+        self._home = home = self._session.address
+        self._route = Route(
+            Server(home.host, home.port), SCHEMES["mqtts" if home.is_tls else "mqtt"][1], allowed, hops_max=hops_max
+        )
+        # Brokers that have accepted this client, the last one at the end, and when the connection began.
+        self._visited: dict[Server, None] = {}
+        self._connected_at: float | None = None
         self._inbox = Inbox(self.counters, queue_max=queue_max, ack=self._session.ack, keeps=self._keeps)
         self._is_open = False
 
@@ -460,6 +479,13 @@ class Client:
             self._on_event(event)
 
     def _connected(self, session_present: bool) -> None:
+        server = self._route.current
+        self._route.on_accepted()
+        self._connected_at = asyncio.get_running_loop().time()
+        self._visited.pop(server, None)
+        if len(self._visited) >= REMEMBERED_MAX:
+            del self._visited[next(iter(self._visited))]
+        self._visited[server] = None
         self._tell(Connected(self._session.where, session_present))
         if self._first is not None and not self._first.done():
             self._first.set_result(None)
@@ -471,12 +497,44 @@ class Client:
         if isinstance(error, SentAway) and not error.is_connack and error.reason_code in _SUBSCRIBE_ENDINGS:
             # Repeated at the next connection, the SUBSCRIBE would end that one too.
             self._answer([(item, error.reason_code) for item in self._session.withdraw_oldest()])
+        self._find_way(error)
         is_first = self._first is not None and not self._first.done()
         if is_first and isinstance(error, LocalError):
             assert self._first is not None, "tested above"
             self._first.set_exception(error)
         elif isinstance(error, LocalError):
             log.warning("%s", error)
+
+    def _find_way(self, error: HanseError | None) -> None:
+        """Decide where the next attempt goes."""
+        now = asyncio.get_running_loop().time()
+        held_s = 0.0 if self._connected_at is None else now - self._connected_at
+        self._connected_at = None
+        sent = error if isinstance(error, SentAway) else None
+        left = self._session.where
+        move = self._route.on_ended(sent.reason_code if sent else 0, sent.server_reference if sent else None, held_s)
+        if self._route.refusal:
+            self.counters.refuse("server_reference")
+            self._last_error = Unavailable(f"{error} {self._route.refusal}")
+            log.warning("%s", self._last_error)
+        if move is None:
+            return
+        self._retarget(move)
+        if move.reason_code:
+            self._tell(Redirected(left, self._session.where, move.reason_code))
+
+    def _retarget(self, move: Move) -> None:
+        server = move.server
+        last = next(reversed(self._visited), None)
+        home = self._home
+        self._session.retarget(
+            # In the words of the settings: `tls.server_name` belongs to them.
+            home.host if server == normal(home.host, home.port) else server.host,
+            server.port,
+            clean_start=self.settings.clean_start and server not in self._visited,
+            is_same_session=server == last,
+            at_once=move.at_once,
+        )
 
     def _subscribed(self, answers: list[tuple[Subscription, int]]) -> None:
         # A refused filter stays unwanted until somebody asks again: at every reconnect it would be refused again.

@@ -21,4 +21,16 @@ class Disconnected:
     error: HanseError | None
 
 
-Event = Connected | Disconnected
+@dataclass(frozen=True, slots=True)
+class Redirected:
+    """Server Reference that the client follows: its next attempt goes to `target`.
+
+    `reason_code` is 0x9C (for one connection) or 0x9D (for good).
+    """
+
+    address: str
+    target: str
+    reason_code: int
+
+
+Event = Connected | Disconnected | Redirected

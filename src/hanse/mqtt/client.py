@@ -19,7 +19,7 @@ import random
 import secrets
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal
 
@@ -244,7 +244,6 @@ class Client:
         self._is_same_session = True
         # Set by `retarget`: the next attempt does not wait.
         self._is_hurried = False
-        self._is_reference = False
         self._home = self.address
         self._is_surveyed = False
         self._unanswered = 0
@@ -324,27 +323,28 @@ class Client:
         attempt = self._attempt
         return attempt is not None and attempt.connection is not None and attempt.connection.is_writable
 
-    def retarget(
-        self, url: str, *, clean_start: bool, is_same_session: bool, at_once: bool, is_reference: bool
-    ) -> None:
-        """Dial another broker from the next attempt on; subscriptions and unacknowledged publications go along.
+    def retarget(self, host: str, port: int, *, clean_start: bool, is_same_session: bool, at_once: bool) -> None:
+        """Dial this server from the next attempt on; subscriptions and unacknowledged publications go along.
+
+        The transport, the login and the files stay. The certificate of a server other than that of the settings must
+        hold its own name, whatever `tls.server_name` says.
 
         Args:
-            url: the broker; a login in it replaces that of the settings' address.
+            host: the server's name or address, as its certificate must name it.
+            port: the server's port.
             clean_start: whether the next CONNECT makes that broker forget an old session.
             is_same_session: whether that broker's session is the one that was left. If not, what is unacknowledged
                 goes out as new, because packet identifiers mean nothing to another session.
             at_once: whether the next attempt is made without a delay.
-            is_reference: whether a broker named it. Its certificate must then hold its own host name, whatever
-                `tls.server_name` says of the address in the settings.
         """
-        self.address = parse(url)
+        self.address = replace(self.address, host=host, port=port)
         self.where = str(self.address)
-        self._tls = self._tls_context()
         self._is_clean = clean_start
         self._is_same_session = is_same_session
         self._is_hurried = at_once
-        self._is_reference = is_reference
+        if self.settings.version == "auto":
+            self._version = None
+        self._is_surveyed = False
 
     # Out.
 
@@ -447,8 +447,7 @@ class Client:
     @property
     def login(self) -> tuple[str | None, str | None]:
         """User name and password: those of the settings, else those of the address."""
-        settings = self.settings
-        address = self.address if self.address.username is not None else self._home
+        settings, address = self.settings, self.address
         username = settings.username if settings.username is not None else address.username
         return username, settings.password if settings.password is not None else address.password
 
@@ -509,7 +508,8 @@ class Client:
         if self.settings.socket_path is not None:
             await loop.create_unix_connection(make, str(self.settings.socket_path))
             return
-        name = self.settings.tls.server_name if self.settings.tls and not self._is_reference else None
+        is_home = (self.address.host, self.address.port) == (self._home.host, self._home.port)
+        name = self.settings.tls.server_name if self.settings.tls and is_home else None
         await loop.create_connection(
             make,
             self.address.host,
