@@ -68,8 +68,3 @@ def test_a_damaged_record_is_put_aside_and_no_known_id_takes_its_place(tmp_path:
     assert (tmp_path / "session.damaged").read_bytes() == b"{"
     assert again.host_id != "hanse-federator-7"
     assert sessions(tmp_path).host_id == again.host_id
-
-
-def test_the_last_tick_is_kept(tmp_path: Path) -> None:
-    sessions(tmp_path).note_tick(90.0)
-    assert sessions(tmp_path).record.tick == 90.0

@@ -1,9 +1,14 @@
 """A thief at the host broker: a client with a valid login that connects with a federator's client id."""
 
+import json
 import re
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import paho.mqtt.client as paho
 import pytest
@@ -11,8 +16,10 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from tests.brokers import Mosquitto
-from tests.federation import Client, eventually
+from tests.federation import Client, environment, eventually
 from tests.federators import LOG_LINES, Federator, knows_all, ring, running
+
+from hanse.federator.takeovers import SETTLE_S, uptime_of
 
 pytestmark = pytest.mark.processes
 
@@ -86,3 +93,89 @@ def test_no_two_sessions_share_their_random_bits_and_the_record_is_private(scene
         assert record.stat().st_mode & 0o777 == 0o600
         assert session_of(broker, federator) in record.read_text()
         assert session_of(broker, federator) not in federator.log
+
+
+def account(federators: list[Federator]) -> tuple[str, dict[str, Any]]:
+    """Return what `hanse account` prints, as text and as JSON."""
+    words = [sys.executable, "-m", "hanse", "account", "--wait", "0"]
+    for federator in federators:
+        words += ["--metrics", f"http://127.0.0.1:{federator.metrics_port}"]
+    shown, machine_readable = (
+        subprocess.run([*words, *more], env=environment(), capture_output=True, text=True, timeout=60, check=False)
+        for more in ([], ["--json"])
+    )
+    return shown.stdout, json.loads(machine_readable.stdout)
+
+
+def takeovers(federator: Federator) -> int:
+    """Return how many takeovers the federator has counted; 0 while it does not answer."""
+    health = federator.health()
+    return 0 if health is None else int(health["counters"].get("session_taken_over", 0))
+
+
+def test_a_takeover_of_a_running_session_is_counted_logged_and_shown(scene: Scene) -> None:
+    brokers, federators = scene
+    assert takeovers(federators[0]) == 0
+    thief = Thief(brokers[0].port, session_of(brokers[0], federators[0]))
+    assert thief.found_session is True
+    thief.end()
+    eventually(lambda: takeovers(federators[0]) == 1, "the takeover is counted")
+    assert "was taken over by another client" in federators[0].log
+    assert 'agent_total{what="session_taken_over"} 1' in federators[0].metrics()
+    text, document = account(federators)
+    (gap,) = document["gaps"]
+    assert (gap["federator"], gap["kind"]) == (0, "session taken over")
+    assert gap["since"] <= gap["until"] < gap["since"] + 60e6
+    assert re.search(r"federator 0: session taken over from \S+ \S+Z to \S+ \S+Z: .*127\.0\.0\.1", text)
+
+
+def test_a_takeover_while_the_federator_is_down_is_shown_after_its_start(scene: Scene) -> None:
+    brokers, federators = scene
+    with Client(brokers[1].port) as subscriber, Client(brokers[0].port) as publisher:
+        subscriber.subscribe("plant/#")
+        eventually(lambda: knows_all(federators, "plant/#"), "plant/# is known")
+        tick = federators[0].directory / "federator-0" / "tick"
+        eventually(lambda: tick.exists() and interval_of(tick) > 0, "the federator has received two ticks")
+        federators[0].end(signal.SIGKILL)
+        begun = int(tick.read_bytes().split()[0])
+        for number in range(50):
+            publisher.publish("plant/x", b"%d" % number)
+        thief = Thief(brokers[0].port, session_of(brokers[0], federators[0]))
+        eventually(lambda: len([one for one in thief.taken if one.isdigit()]) == 50, "the thief has taken everything")
+        eventually(lambda: max(map(uptime, thief.taken), default=0) > begun + 6, "the thief has taken ticks")
+        thief.end()
+        federators[0].start()
+        eventually(lambda: takeovers(federators[0]) == 1, "the takeover is noticed")
+        assert [gap["kind"] for gap in account(federators)[1]["gaps"]] == ["session taken over"]
+        assert not subscriber.messages
+
+
+def interval_of(path: Path) -> int:
+    """Return the time between two ticks that a federator has written."""
+    return int(path.read_bytes().split()[1])
+
+
+def uptime(payload: bytes) -> int:
+    """Return the broker's uptime that a payload tells, else 0."""
+    return (uptime_of(payload) or 0) if payload.endswith(b" seconds") else 0
+
+
+def test_restarts_of_the_federator_and_of_the_broker_are_no_takeovers(scene: Scene) -> None:
+    brokers, federators = scene
+    tick = federators[0].directory / "federator-0" / "tick"
+    eventually(lambda: tick.exists() and interval_of(tick) > 0, "the federator has received two ticks")
+    federators[0].end(signal.SIGKILL)
+    begun = tick.read_bytes()
+    time.sleep(4.5)  # for four ticks of the broker
+    federators[0].start()
+    eventually(lambda: tick.read_bytes() != begun, "ticks arrive again")
+    federators[0].end()
+    federators[0].start()
+    eventually(lambda: federators[0].health() is not None, "the federator is back")
+    brokers[0].stop()
+    brokers[0].restart()
+    before = tick.read_bytes()
+    eventually(lambda: tick.read_bytes() != before and federators[0].health() is not None, "ticks arrive again")
+    time.sleep(SETTLE_S + 1.5)
+    assert takeovers(federators[0]) == 0
+    assert account(federators)[1]["gaps"] == []

@@ -31,7 +31,7 @@ def test_an_id_ends_in_128_bits_that_depend_on_the_secret_and_on_the_role() -> N
 
 def test_the_same_secret_gives_the_same_ids_after_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "session"
-    record = SessionRecord(current="a", ending=["b"], tick=12.5)
+    record = SessionRecord(current="a", ending=["b"])
     write_record(path, record)
     assert read_record(path) == record
     assert ClientIds(PATTERN, "1", record.secret).of("x") == ClientIds(PATTERN, "1", record.secret).of("x")

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +17,7 @@ from hanse.errors import LocalError, RemoteError, Unavailable
 from hanse.federator import accounting
 from hanse.local import state
 from hanse.local.http import get_json
-from hanse.protocol.balance import Balance, Books, Destination, balance
+from hanse.protocol.balance import Balance, Books, Destination, Gap, balance
 
 # The traffic is at rest if two readings, this far apart, agree.
 _APART_S = 0.3
@@ -111,6 +112,8 @@ def _show(found: Balance, silent: list[str], *, is_at_rest: bool) -> None:
         lost = link.why if link.lost is None else str(link.lost)
         links.add_row(f"{link.source} to {link.target}", str(link.sent), str(link.received), lost)
     console.print(links)
+    for gap in found.gaps:
+        console.print(_gap(gap), markup=False, highlight=False, soft_wrap=True)
     for url in silent:
         console.print(f"{url} does not answer; its counts are missing here.")
     if found.left_off:
@@ -118,6 +121,18 @@ def _show(found: Balance, silent: list[str], *, is_at_rest: bool) -> None:
     if not is_at_rest:
         console.print("There is still traffic: messages in transit count as missing.")
     console.print(f"unexplained: {found.unexplained}")
+
+
+def _gap(gap: Gap) -> str:
+    """Return the line for publications that no account counts."""
+    until = "now" if gap.until is None else _clock(gap.until)
+    when = _clock(gap.since) if gap.until == gap.since else f"from {_clock(gap.since)} to {until}"
+    count = "" if gap.publications is None else f", {gap.publications} publications"
+    return f"federator {gap.federator}: {gap.kind} {when}{count}: {gap.detail}"
+
+
+def _clock(at_us: float) -> str:
+    return f"{datetime.fromtimestamp(at_us / 1e6, UTC):%Y-%m-%d %H:%M:%S}Z"
 
 
 def _cells(destination: Destination) -> tuple[str, ...]:

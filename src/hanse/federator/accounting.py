@@ -3,7 +3,8 @@
     {"id", "epoch", "started_us", "at_us", "left_off",
      "interest": [[group, since_us], ...],
      "accounts": [[measure, origin, epoch, [group, ...], neighbour or null, publications, bytes, since_us], ...],
-     "waiting": [[origin, epoch, [group, ...], publications, bytes], ...]}
+     "waiting": [[origin, epoch, [group, ...], publications, bytes], ...],
+     "gaps": [[kind, since_us, until_us or null, publications or null, detail], ...]}
 
 Rules: all times are microseconds since 1970 by this federator's clock; a page holds at most `ROWS_MAX` accounts, those
 of the most publications, as many interests and as many that wait; `left_off` says what is missing, in rows. Counts
@@ -16,8 +17,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hanse.errors import RemoteError
+from hanse.federator.gaps import GapBook
 from hanse.protocol.accounts import MEASURES, Row
-from hanse.protocol.balance import Books, is_internal
+from hanse.protocol.balance import GAPS, Books, Gap, is_internal
 from hanse.protocol.machine import Machine
 
 # 10,000 rows are 1.5 MB and take 40 ms to write; the route runs on the event loop.
@@ -27,9 +29,10 @@ ROWS_MAX = 10_000
 class Accounting:
     """What the page is made of."""
 
-    def __init__(self, machine: Machine, clock: Callable[[], float]) -> None:
-        """`clock` is the one whose times the machine is given."""
+    def __init__(self, machine: Machine, clock: Callable[[], float], gaps: GapBook | None = None) -> None:
+        """`clock` is the one whose times the machine is given; `gaps` are what no account counts."""
         self._machine = machine
+        self._gaps = GapBook() if gaps is None else gaps
         self._clock = clock
         self._started_us = _now_us()
         self._interest: dict[str, int] = {}
@@ -56,7 +59,7 @@ class Accounting:
                 "epoch": machine.epoch,
                 "started_us": self._started_us,
                 "at_us": at_us,
-                "left_off": left_off + machine.accounts.folded,
+                "left_off": left_off + machine.accounts.folded + self._gaps.dropped,
                 "interest": interest[:ROWS_MAX],
                 "accounts": [
                     [
@@ -74,6 +77,7 @@ class Accounting:
                 "waiting": [
                     [run.origin, run.epoch, run.groups, run.length, len(run.body)] for run in waiting[:ROWS_MAX]
                 ],
+                "gaps": self._gaps.rows(),
             }
         )
 
@@ -91,7 +95,9 @@ def read(page: Mapping[str, Any]) -> Books:
             for origin, epoch, groups, count, size in page["waiting"]
         ]
         interest = {str(group): float(since_us) for group, since_us in page["interest"]}
-        return Books(int(page["id"]), float(page["started_us"]), interest, rows, waiting, int(page["left_off"]))
+        identity = int(page["id"])
+        gaps = [_gap(identity, *fields) for fields in page.get("gaps", ())]
+        return Books(identity, float(page["started_us"]), interest, rows, waiting, int(page["left_off"]), gaps)
     except (KeyError, TypeError, ValueError) as error:
         raise RemoteError(
             f"A page of accounts is malformed ({error!r}); expected what `/accounts` of a federator of this version "
@@ -114,6 +120,19 @@ def _row(
     numbers = int(publications), int(size), float(since_us)
     return Row(
         measure, int(origin), int(epoch), tuple(map(str, groups)), -1 if neighbour is None else int(neighbour), *numbers
+    )
+
+
+def _gap(federator: int, kind: str, since_us: int, until_us: int | None, publications: int | None, detail: str) -> Gap:
+    if kind not in GAPS:
+        raise ValueError(kind)
+    return Gap(
+        federator,
+        kind,
+        float(since_us),
+        None if until_us is None else float(until_us),
+        None if publications is None else int(publications),
+        str(detail),
     )
 
 

@@ -26,6 +26,7 @@ from hanse.federator.delivery import Delivery
 from hanse.federator.echoes import EchoMemory
 from hanse.federator.effects import Effects
 from hanse.federator.entering import Entrance
+from hanse.federator.gaps import GapBook
 from hanse.federator.gate import Gate
 from hanse.federator.gauges import gauges
 from hanse.federator.host import HostSession, client_settings
@@ -44,14 +45,17 @@ from hanse.federator.pages import Pages
 from hanse.federator.private import PrivateGroup
 from hanse.federator.reporter import FederatorReporter
 from hanse.federator.retained import RetainedFetcher
+from hanse.federator.session_watch import UPTIME, SessionWatch
 from hanse.federator.sessions import Sessions
 from hanse.federator.settings import FederatorSettings
 from hanse.federator.sources import InterestSources
 from hanse.federator.store import NO_EPOCH, StateDirectory, save_again
+from hanse.federator.takeovers import Takeovers
 from hanse.federator.tracing import Tracing
 from hanse.federator.turns import Turns
 from hanse.federator.wanted import Wanted
 from hanse.interest import InterestRegistry
+from hanse.mqtt.client import SentAway
 from hanse.mqtt.link import Frame
 from hanse.mqtt.publication import Publication as HostPublication
 from hanse.mqtt.publication import payload_of
@@ -89,7 +93,8 @@ class Agent:
             wall_s=int(time.time()),
             stored_epoch=state.read_epoch(),
         )
-        self._accounting = Accounting(self.machine, self._loop.time)
+        self._gaps = GapBook()
+        self._accounting = Accounting(self.machine, self._loop.time, self._gaps)
         self._crossing: Crossing = settings.crossing()
         self._copies = CopyMerger()
         self._echoes = EchoMemory()
@@ -108,6 +113,13 @@ class Agent:
 
         self.sessions = Sessions(state.path, settings.client_id, identity, is_upgraded=state.read_epoch() != NO_EPOCH)
         session = client_settings(settings, self.sessions)
+        self.takeovers = Takeovers(state.path / "tick", gaps=self._gaps, counters=self.counters)
+        # Only Mosquitto's log tells of takeovers, and only Mosquitto publishes its uptime in this form.
+        self._session_watch = (
+            SessionWatch(session, self.sessions.of("watch"), lambda: self.sessions.host_id, self.takeovers)
+            if any(one.kind == "mosquitto-log" for one in settings.adapters())
+            else None
+        )
         self.host = HostSession(
             session,
             on_publications=self._on_host_publications,
@@ -288,6 +300,9 @@ class Agent:
             self.host.listen(self.membership.topics())
         self._wanted.start()
         self.interest.start()
+        if self._session_watch is not None:
+            self.host.listen([UPTIME])
+            await self._session_watch.start()
         await self.host.client.start()
         await link_up(self.links, self.settings, self.host.listen)
         if self.membership is not None:
@@ -297,7 +312,7 @@ class Agent:
             _log.info("metrics on %s", await self.http.start(*address))
         saving = save_again(self.interest.save_if_changed, self._wanted.save_if_changed)
         work = [saving, self.reporter.report_again(), self.management.tell_again(), self._end_coming_again()]
-        work += self.interest.watch()
+        work += [self._check_session_again(), *self.interest.watch()]
         self._tasks += [asyncio.create_task(one) for one in work]
         self._arm()
 
@@ -316,6 +331,8 @@ class Agent:
             self._timer.cancel()
         self.interest.stop()
         await self.links.stop()
+        if self._session_watch is not None:
+            await self._session_watch.stop()
         await self.host.client.stop()
         await self.http.stop()
         self._wanted.save()
@@ -388,6 +405,7 @@ class Agent:
                 self._deliver_own(packet, packet[0] >> 1 & 3)
             outgoing = exported(self._crossing, batch)
         self.counters["host_publications"] += len(batch)
+        self.takeovers.received(len(batch))
         if not receipts:
             routed = self.machine.publish(now, outgoing)  # type: ignore[arg-type]  # plain tuples do
         else:
@@ -512,13 +530,26 @@ class Agent:
                     self.counters["frames_refused"] += 1
                     _log.warning("%s", error)
                     continue
+            if publication.topic == UPTIME:
+                self.takeovers.tick(payload_of(publication.packet))
             self.interest.hear(publication)
+
+    async def _check_session_again(self) -> None:
+        while True:
+            await asyncio.sleep(1.0)
+            self.takeovers.check(self._loop.time())
 
     async def _end_coming_again(self) -> None:
         await asyncio.sleep(COME_AGAIN_S)
         self._may_come_again = False
 
     def _on_host_state(self, is_connected: bool, error: HanseError | None) -> None:
+        if is_connected:
+            self.takeovers.connected(self._loop.time(), session_present=self.host.session_present)
+        else:
+            self.takeovers.disconnected(
+                self._loop.time(), is_taken_over=isinstance(error, SentAway) and error.is_taken_over
+            )
         if is_connected:
             _log.info("host broker %s: connected", self.settings.broker)
             return

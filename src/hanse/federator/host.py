@@ -98,6 +98,8 @@ class HostSession(ClientHandler):
         self.has_overlaps = False
         self._deliveries = DeliveryBook()
         self.refused_subscriptions = 0
+        # Whether the broker still had the session when it let us in last.
+        self.session_present = False
         self._counters: Counter[str] = Counter() if counters is None else counters
         self._listened: list[str] = []
         self._older: OlderHost | None = None
@@ -306,6 +308,7 @@ class HostSession(ClientHandler):
 
     def on_connected(self, session_present: bool) -> None:
         """The host let us in; a new session has nothing of the old one's queue."""
+        self.session_present = session_present
         self._know_host(session_present)
         if not session_present:
             self.has_overlaps = len(self._identifiers) > 1

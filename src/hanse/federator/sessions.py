@@ -10,7 +10,6 @@ Rules:
    broker forgets that session when it expires.
 """
 
-import logging
 from pathlib import Path
 
 from hanse.errors import LocalError
@@ -21,7 +20,6 @@ from hanse.mqtt.client_ids import ClientIds, SessionRecord, new_secret, read_rec
 OLD_PATTERN = "hanse-federator-{id}"
 # Sessions that the broker still has to forget: a broker that is away for long must not make the record grow.
 ENDING_MAX = 16
-_log = logging.getLogger(__name__)
 
 
 class Sessions:
@@ -91,14 +89,6 @@ class Sessions:
         if client_id in self.record.ending:
             self.record.ending.remove(client_id)
             self.save()
-
-    def note_tick(self, tick: float | None) -> None:
-        """Keep the broker's uptime that the session saw last."""
-        self.record.tick = tick
-        try:
-            self.save()
-        except LocalError as error:
-            _log.warning("the session record was not written: %s", error)
 
     def save(self) -> None:
         """Write the record.

@@ -26,6 +26,7 @@ def mosquitto_acl(identity: int, neighbours: Sequence[int] = (), *, user_prefix:
 user {user_prefix}{identity}
 topic read {LOG}#
 topic read {CONNECTION}+/state
+topic read $SYS/broker/uptime
 topic readwrite $hanse/telemetry/#
 topic readwrite #
 """

@@ -43,7 +43,15 @@ from hanse.mqtt.limits import (
 )
 from hanse.mqtt.publication import Publication, encode
 from hanse.mqtt.receiving import Receiving
-from hanse.mqtt.refusal import NORMAL, QUOTA_EXCEEDED, UNSUPPORTED_VERSION, WITH_WILL, Refusal, protocol_error
+from hanse.mqtt.refusal import (
+    NORMAL,
+    QUOTA_EXCEEDED,
+    SESSION_TAKEN_OVER,
+    UNSUPPORTED_VERSION,
+    WITH_WILL,
+    Refusal,
+    protocol_error,
+)
 from hanse.mqtt.sending import Sending
 from hanse.mqtt.skipping import SkippingSplitter
 from hanse.mqtt.subscriptions import Subscription, Subscriptions
@@ -91,6 +99,11 @@ class SentAway(Unavailable):
         self.reason_code = reason_code
         self.server_reference = server_reference
         self.is_connack = is_connack
+
+    @property
+    def is_taken_over(self) -> bool:
+        """Whether another client connected with the same client id. Mosquitto 2.0 only closes the socket then."""
+        return self.reason_code == SESSION_TAKEN_OVER and not self.is_connack
 
 
 @dataclass(frozen=True, slots=True)

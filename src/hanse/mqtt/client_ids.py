@@ -93,13 +93,11 @@ class SessionRecord:
         secret: from which the client ids follow.
         current: the client id of the session in use; empty before the first.
         ending: client ids whose sessions the broker still has to forget.
-        tick: the broker's uptime that the session saw last, in seconds; None if it saw none.
     """
 
     secret: bytes = field(default_factory=new_secret, repr=False)
     current: str = ""
     ending: list[str] = field(default_factory=list)
-    tick: float | None = None
 
 
 def read_record(path: Path) -> SessionRecord | None:
@@ -117,10 +115,7 @@ def read_record(path: Path) -> SessionRecord | None:
     try:
         found: dict[str, Any] = json.loads(raw[:_FILE_BYTES_MAX])
         secret = bytes.fromhex(found["secret"])
-        tick = found.get("tick")
-        record = SessionRecord(
-            secret, str(found["current"]), [str(one) for one in found["ending"]], None if tick is None else float(tick)
-        )
+        record = SessionRecord(secret, str(found["current"]), [str(one) for one in found["ending"]])
     except (ValueError, KeyError, TypeError) as error:
         raise LocalError(
             f"{path} is damaged ({type(error).__name__}); expected JSON with secret, current and ending. Restore it "
@@ -141,7 +136,6 @@ def write_record(path: Path, record: SessionRecord) -> None:
         "secret": record.secret.hex(),
         "current": record.current,
         "ending": record.ending,
-        "tick": record.tick,
     }
     beside = path.with_name(path.name + ".new")
     try:

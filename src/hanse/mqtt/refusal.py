@@ -4,7 +4,7 @@ from typing import Final
 
 from hanse.errors import RemoteError
 
-# Reason codes of MQTT 5 (section 2.4) that this room sends.
+# Reason codes of MQTT 5 (section 2.4) that this package sends or looks for.
 NORMAL: Final = 0x00
 WITH_WILL: Final = 0x04
 UNSPECIFIED: Final = 0x80
@@ -15,6 +15,7 @@ NOT_AUTHORIZED: Final = 0x87
 SERVER_BUSY: Final = 0x89
 SHUTTING_DOWN: Final = 0x8B
 KEEP_ALIVE_TIMEOUT: Final = 0x8D
+SESSION_TAKEN_OVER: Final = 0x8E
 TOPIC_NAME_INVALID: Final = 0x90
 ID_NOT_FOUND: Final = 0x92
 RECEIVE_MAX_EXCEEDED: Final = 0x93

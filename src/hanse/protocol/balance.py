@@ -28,6 +28,33 @@ INTERNAL_PREFIX = "$hanse/"
 Name = tuple[int, int, str]
 
 
+# Why publications are in no account at all.
+GAPS = {
+    "damaged on disk": "records in the outbox were damaged, so what they held could not be sent on",
+    "session taken over": "another client used the federator's session at its host broker and received what came there",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Publications that no account counts.
+
+    Attributes:
+        federator: Whose page reports the gap.
+        kind: One of `GAPS`.
+        since, until: When it began and ended; `until` is None while it lasts.
+        publications: How many are missing; None if that cannot be told.
+        detail: Which ones, in words.
+    """
+
+    federator: int
+    kind: str
+    since: float
+    until: float | None
+    publications: int | None
+    detail: str
+
+
 @dataclass(frozen=True, slots=True)
 class Books:
     """The accounts that one federator reports. All times are on one clock.
@@ -38,6 +65,7 @@ class Books:
         rows: Its accounts.
         waiting: The publications that it holds back now, as rows of the measure `waiting`.
         left_off: Accounts that were left off, or publications that found none. The balance is complete only if 0.
+        gaps: What is in no account.
     """
 
     identity: int
@@ -46,6 +74,7 @@ class Books:
     rows: Sequence[Row]
     waiting: Sequence[Row] = ()
     left_off: int = 0
+    gaps: Sequence[Gap] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +129,7 @@ class Balance:
     accounts: tuple[Account, ...]
     links: tuple[LinkAccount, ...]
     left_off: int
+    gaps: tuple[Gap, ...] = ()
     unexplained: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -164,7 +194,8 @@ def balance(books: Sequence[Books]) -> Balance:
     accounts = [_account(sums, books, name) for name in sorted(sums.published) if not is_internal(name[2])]
     started = {book.identity: book.started for book in books}
     links = [_link(sums, started, link) for link in sorted(sums.sent.keys() | sums.received.keys())]
-    return Balance(tuple(accounts), tuple(links), sum(book.left_off for book in books))
+    gaps = tuple(gap for book in books for gap in book.gaps)
+    return Balance(tuple(accounts), tuple(links), sum(book.left_off for book in books), gaps)
 
 
 def is_internal(group: str) -> bool:

@@ -1,0 +1,218 @@
+"""Recognition of takeovers: another client connects with the client id of the federator's session at its host broker.
+
+A broker gives the session to whoever connects last, together with the messages that wait there, and acknowledged
+messages go to that client instead of the federator. Nothing can bring them back; the federator can only notice.
+
+Rules:
+
+1. A takeover is recognised in any of three ways. The broker ends the connection with "session taken over" (MQTT 5,
+   0x8E). The broker's log shows more connections with the client id than the federator made. Or the federator was
+   down, and the session lacks ticks of the broker's uptime that must have waited in it.
+2. Mosquitto 2.0 only closes the socket, and other brokers have no such log. Where neither is available, a takeover
+   cannot be told from a broken network.
+3. Each takeover is logged as an error, counted (`session_taken_over`) and put among the gaps of `/accounts`, from when
+   the federator lost the session until it had it again.
+4. Ticks prove nothing if they may have expired, or if the session's queue may have been full: the broker drops from a
+   full queue without a word.
+"""
+
+import contextlib
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from pathlib import Path
+
+from hanse.federator.gaps import GapBook, OpenGap
+
+# Log lines reach the federator over another connection than the answer to its CONNECT. They are compared when neither
+# came for this long. Larger: later alarms; smaller: false ones on a busy machine.
+SETTLE_S = 3.0
+# So many connections beyond the federator's own need no comparison: two clients fight for the session.
+FIGHT = 3
+# Rule 4: Mosquitto queues 1,000 messages by default. A full queue would have delivered more than this before the tick.
+QUEUED_MAX = 500
+# Rule 4: Mosquitto lets what it publishes below `$SYS` expire after this.
+TICK_EXPIRY_S = 60
+# Intervals between two ticks beyond which some are missing. The broker rounds to seconds.
+_MISSING = 2.5
+_ADDRESSES_MAX = 4
+_log = logging.getLogger(__name__)
+
+
+class Takeovers:
+    """Takeovers of one federator's session.
+
+    Args:
+        path: file that keeps the last tick that the session received.
+        gaps, counters: where a takeover is noted.
+        on_taken_over: called after each takeover.
+        clock_us: microseconds since 1970.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        gaps: GapBook,
+        counters: Counter[str],
+        on_taken_over: Callable[[], None] = lambda: None,
+        clock_us: Callable[[], int] = lambda: time.time_ns() // 1_000,
+    ) -> None:
+        self._path = path
+        self._gaps = gaps
+        self._counters = counters
+        self._on_taken_over = on_taken_over
+        self._clock_us = clock_us
+        self._is_connected = False
+        self._left_us: int | None = None
+        self._back_us: int | None = None
+        self._open: list[OpenGap] = []
+        # Connections that the federator made or tried to make, and those that the broker's log shows.
+        self._own = 0
+        self._shown = 0
+        self._addresses: deque[str] = deque(maxlen=_ADDRESSES_MAX)
+        self._changed_s = 0.0
+        # The last tick of the session, and the shortest time between two; a former process left them.
+        self._last_tick, self._interval_s = self._read_ticks()
+        self._watched_tick: int | None = None
+        # The first tick after the start, until the second session has one, too: it and what came to the session before.
+        self._first: tuple[int, int] | None = None
+        self._awaits_first = False
+        self._is_first_connection = True
+        self._received = 0
+
+    # --- the session itself -------------------------------------------------------------------------------------------
+
+    def connected(self, now_s: float, *, session_present: bool) -> None:
+        """Note that the broker let the federator in."""
+        self._is_connected = True
+        self._own += 1
+        self._changed_s = now_s
+        self._back_us = self._clock_us()
+        for gap in self._open:
+            gap.until_us = self._back_us
+        self._open.clear()
+        self._awaits_first = self._is_first_connection and session_present
+        self._is_first_connection = False
+        self._received = 0
+
+    def disconnected(self, now_s: float, *, is_taken_over: bool) -> None:
+        """Note that a connection ended or an attempt failed; `is_taken_over` if the broker gave that as the reason."""
+        if self._is_connected:
+            self._left_us = self._clock_us()
+        else:
+            # The broker may have let this attempt in, and its answer was lost.
+            self._own += 1
+        self._is_connected = False
+        self._changed_s = now_s
+        if is_taken_over:
+            self._own += 1  # the log shows that client's connection as well
+            self._found("the broker said so", self._left_us)
+
+    def received(self, count: int) -> None:
+        """Note publications that came to the session."""
+        self._received += count
+
+    def tick(self, payload: bytes) -> None:
+        """Take a tick of the broker's uptime that came to the session."""
+        uptime_s = uptime_of(payload)
+        if uptime_s is None:
+            return
+        if self._awaits_first:
+            self._awaits_first = False
+            self._first = (uptime_s, self._received)
+            self._check_first()
+        elif self._first is None:
+            self._note_tick(uptime_s)
+
+    def _note_tick(self, uptime_s: int) -> None:
+        if self._last_tick is not None and uptime_s > self._last_tick:
+            step_s = uptime_s - self._last_tick
+            self._interval_s = min(self._interval_s or step_s, step_s)
+        self._last_tick = uptime_s
+        self._write_ticks()
+
+    def _check_first(self) -> None:
+        """Compare the first tick after the start with the last one that a former process received."""
+        if self._first is None or self._watched_tick is None:
+            return
+        (first, received), self._first = self._first, None
+        last, interval_s = self._last_tick, self._interval_s
+        if last is not None and interval_s is not None and received <= QUEUED_MAX:
+            reach = _MISSING * interval_s
+            if first - max(last, self._watched_tick - TICK_EXPIRY_S) > reach:
+                now_us = self._clock_us()
+                self._found(
+                    f"what waited between {last} s and {first} s of the broker's uptime is gone",
+                    now_us - (first - last) * 1_000_000,
+                    until_us=now_us,
+                )
+        self._last_tick = first
+        self._write_ticks()
+
+    # --- the second session -------------------------------------------------------------------------------------------
+
+    def watching(self) -> None:
+        """Note that the second session begins to listen: connections before are unknown."""
+        self._own = self._shown = 0
+        self._addresses.clear()
+
+    def admitted(self, now_s: float, address: str) -> None:
+        """Note a line of the broker's log: it let a client in under the client id of the session."""
+        self._shown += 1
+        self._addresses.append(address)
+        self._changed_s = now_s
+        if self._shown - self._own >= FIGHT:
+            self.check(now_s + SETTLE_S)
+
+    def watched_tick(self, payload: bytes) -> None:
+        """Take a tick that came to the second session."""
+        self._watched_tick = uptime_of(payload)
+        self._check_first()
+
+    def check(self, now_s: float) -> None:
+        """Compare the connections that the log shows with the federator's own; call this every second or so."""
+        if not (self._own or self._shown) or now_s - self._changed_s < SETTLE_S:
+            return
+        if self._shown > self._own:
+            is_back = self._back_us is not None and self._left_us is not None and self._back_us > self._left_us
+            self._found(
+                f"the broker let in {self._shown} connections with its client id, {self._own} were its own; "
+                f"they came from {', '.join(sorted(set(self._addresses)))}",
+                self._left_us,
+                until_us=self._back_us if is_back else None,
+            )
+        self._own = self._shown = 0
+        self._addresses.clear()
+
+    # --- a takeover ---------------------------------------------------------------------------------------------------
+
+    def _found(self, why: str, since_us: int | None, until_us: int | None = None) -> None:
+        self._counters["session_taken_over"] += 1
+        _log.error(
+            "the session at the host broker was taken over by another client: %s. Messages that came there meanwhile "
+            "are lost to the federation. Close `$SYS/broker/log/#` to other logins, and find out who knows the id.",
+            why,
+        )
+        gap = self._gaps.add("session taken over", why, since_us=since_us, until_us=until_us)
+        if until_us is None:
+            self._open.append(gap)
+        self._on_taken_over()
+
+    def _read_ticks(self) -> tuple[int | None, int | None]:
+        with contextlib.suppress(OSError, ValueError):
+            last, interval_s = self._path.read_bytes()[:40].split()
+            return int(last), int(interval_s) or None
+        return None, None
+
+    def _write_ticks(self) -> None:
+        # Without a sync, as this happens every ten seconds. After a power cut the file may be older, or empty.
+        with contextlib.suppress(OSError):
+            self._path.write_bytes(b"%d %d\n" % (self._last_tick or 0, self._interval_s or 0))
+
+
+def uptime_of(payload: bytes) -> int | None:
+    """Return the seconds of `$SYS/broker/uptime`, such as `95 seconds`; None if it is something else."""
+    word = payload.split(b" ", 1)[0]
+    return int(word) if word.isdigit() and len(word) <= 12 else None
