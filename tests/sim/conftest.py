@@ -1,4 +1,4 @@
-"""What holds for the tests of the simulator."""
+"""Fixtures for the tests of the simulator."""
 
 from collections.abc import Iterator
 
@@ -8,6 +8,6 @@ from tests.sim import lives
 
 @pytest.fixture(scope="module", autouse=True)
 def _no_process_outlives_its_file() -> Iterator[None]:
-    """Other files look for processes that stayed behind."""
+    """End the processes of a test file, because other files look for processes that stayed behind."""
     yield
     lives.close()

@@ -1,4 +1,4 @@
-"""Whole lives of a federation on all processors, in processes where the extensions run (`hanse.compiled`)."""
+"""Runs of many seeds on all processors, in processes that load the compiled extensions (`hanse.compiled`)."""
 
 import multiprocessing
 import os
@@ -7,12 +7,12 @@ from concurrent.futures import ProcessPoolExecutor
 
 from hanse.sim.seeds import SeedProfile, SeedResult, run_seed
 
-# So many lives take what the other tests leave of the processors: they are the longest of all, all processors can work
-# on them, and who waits for them at the end waits on a machine that does nothing else.
+# From this many runs on, the processes yield the processors to the other tests. These runs take the longest. At the
+# end, when only they are left, they have all processors to themselves.
 MANY = 20
 
 
-# By niceness, for all tests of a file: to start one takes as long as half a life.
+# One pool per niceness, for all tests of a file. Starting a pool takes as long as half a run.
 _pools: dict[int, ProcessPoolExecutor] = {}
 
 
@@ -32,6 +32,6 @@ def close() -> None:
 
 
 def live_through(seeds: Iterable[int], *profiles: SeedProfile) -> list[SeedResult]:
-    """One for each seed, in their order; with several profiles all seeds by each."""
+    """Return the result of each seed, in order. With several profiles, run all seeds with each."""
     pairs = [(seed, profile) for profile in profiles or (SeedProfile(),) for seed in seeds]
     return list(_pool(10 if len(pairs) >= MANY else 0).map(run_seed, *zip(*pairs, strict=True)))

@@ -1,4 +1,4 @@
-"""Accounts in a simulated federation with faults and without custody: what is missing is explained, all of it."""
+"""Accounts in a simulated federation with faults and without custody: they explain all that is missing."""
 
 import functools
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ TOPICS = ("a/x", "a/y", "b/x", "b/y/z")
 
 
 class Accountant(Monitor):
-    """The part of the shell that counts deliveries."""
+    """Part of the shell that counts deliveries."""
 
     def delivered(self, node: Node, runs: Sequence[Run]) -> None:
         for run in runs:
@@ -39,7 +39,7 @@ def federation(seed: int) -> Federation:
 
 
 def publish(made: Federation, random: Random, seconds: float) -> None:
-    """Batches from all sides, twenty a second."""
+    """Publish twenty batches per second, from all sides."""
     for number in range(int(seconds * 20)):
         batch = [(number * 10 + k, random.choice(TOPICS), k % 2) for k in range(random.randint(1, 5))]
         made.publish(random.randrange(9), batch)
@@ -64,7 +64,7 @@ def missing(found: Balance) -> int:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_without_faults_all_that_was_published_was_delivered(seed: int) -> None:
+def test_everything_published_is_delivered_without_faults(seed: int) -> None:
     made = federation(seed)
     publish(made, Random(seed), 10.0)
     made.run(2.0)
@@ -76,7 +76,7 @@ def test_without_faults_all_that_was_published_was_delivered(seed: int) -> None:
 
 
 def cut_links(made: Federation, random: Random) -> None:
-    """Three links, one after the other, each with a reset or in silence; the grid stays connected."""
+    """Cut three links, one after the other, each with a reset or in silence. The grid stays connected."""
     for ends in random.sample(sorted(SHAPE.links), 3):
         is_silent = random.random() < 0.5
         made.close_link(ends, is_silent=is_silent)
@@ -94,13 +94,13 @@ def books_after_cuts(seed: int) -> list[Books]:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 12))])
-def test_what_cut_links_lost_is_explained(seed: int) -> None:
+def test_losses_on_cut_links_are_explained(seed: int) -> None:
     found = balance(books_after_cuts(seed))
     assert found.unexplained == 0, [account for account in found.accounts if account.lost_on_the_way]
 
 
-def test_the_accounts_of_some_seed_would_not_balance_without_their_reasons() -> None:
-    """Else the test above would prove nothing."""
+def test_the_accounts_of_some_seed_do_not_balance_without_their_reasons() -> None:
+    """Show that the test above can fail."""
     known = {"published", "delivered", "merged"}
 
     def unexplained(seed: int) -> int:
@@ -111,7 +111,7 @@ def test_the_accounts_of_some_seed_would_not_balance_without_their_reasons() -> 
     assert any(map(unexplained, range(12)))
 
 
-def test_what_a_lost_federator_was_sent_is_told_by_its_neighbours() -> None:
+def test_neighbours_report_what_they_sent_to_a_lost_federator() -> None:
     made = federation(3)
     random = Random(3)
     publish(made, random, 2.0)

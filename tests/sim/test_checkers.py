@@ -1,4 +1,4 @@
-"""The checkers, proved by sabotage: a machine that breaks a rule makes the checker for it fail."""
+"""The checkers, proved by sabotage: a machine that breaks a rule makes the checker for that rule fail."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -68,7 +68,7 @@ def test_an_honest_machine_passes(is_wire: bool) -> None:
 
 
 class Deliverer(Machine):
-    """Lets a test change what a machine delivers."""
+    """Machine whose deliveries a test can change."""
 
     def change(self, deliveries: list[Run]) -> list[Run]:
         return deliveries
@@ -214,7 +214,7 @@ def test_a_core_with_parents_is_found() -> None:
         checkers._check_route(federation.nodes[0], 0, 0, (1,))
 
 
-def test_a_loop_that_lasts_is_found_and_one_that_passes_is_counted() -> None:
+def test_a_lasting_loop_is_found_and_a_passing_one_is_counted() -> None:
     federation, checkers = world()
     live(federation, checkers, 4)
     one, other = federation.nodes[1].running, federation.nodes[2].running
@@ -246,7 +246,7 @@ def test_a_stale_epoch_is_found() -> None:
     fails(Old, "not converged")
 
 
-def test_a_mesh_that_is_known_from_one_side_only_is_found() -> None:
+def test_a_mesh_link_that_only_one_side_knows_is_found() -> None:
     class Forgetful(Machine):
         def mesh_neighbours(self, group: str) -> tuple[int, ...]:
             return () if self.identity == 2 else super().mesh_neighbours(group)
@@ -254,7 +254,7 @@ def test_a_mesh_that_is_known_from_one_side_only_is_found() -> None:
     fails(Forgetful, "not converged")
 
 
-def test_a_link_closed_without_need_is_found() -> None:
+def test_a_link_closed_without_reason_is_found() -> None:
     class Grumpy(Machine):
         def step(self, now: float, event: Event) -> list[Effect]:
             effects = super().step(now, event)
@@ -280,14 +280,14 @@ def test_a_change_of_route_in_a_quiet_round_is_found() -> None:
         federation.run(3.0)
 
 
-def test_a_run_is_frozen_only_in_calm() -> None:
+def test_a_run_cannot_be_frozen_before_it_is_calm() -> None:
     federation, checkers = world()
     federation.run(0.5)
     with pytest.raises(LocalError, match="bound after the last fault"):
         checkers.freeze()
 
 
-def test_a_machine_whose_deadline_stands_still_is_found() -> None:
+def test_a_machine_that_does_not_move_its_deadline_is_found() -> None:
     class Still(Machine):
         def step(self, now: float, event: Event) -> list[Effect]:
             effects = super().step(now, event)
@@ -300,7 +300,7 @@ def test_a_machine_whose_deadline_stands_still_is_found() -> None:
         federation.run(5.0)
 
 
-def test_a_fault_excuses_loss_and_says_which() -> None:
+def test_a_fault_excuses_a_loss_and_is_named_as_its_reason() -> None:
     federation, checkers = world(shape=overlay.line(4))
     for _ in range(8):
         federation.run(1.0)
@@ -314,10 +314,10 @@ def test_a_fault_excuses_loss_and_says_which() -> None:
     assert checkers.ledger.lost == {"in flight on a link that broke": 2}
 
 
-def test_a_link_that_comes_up_deaf_gets_as_long_as_one_that_becomes_so() -> None:
+def test_a_link_that_comes_up_deaf_has_the_same_bound_as_one_that_becomes_deaf() -> None:
     federation, checkers = world()
     live(federation, checkers)
-    # 2 is the core: 1 hears it, but is not heard, and goes around.
+    # 2 is the core. 1 hears it but is not heard, so 1 takes the other route.
     federation.deafen(1, 2, is_deaf=True)
     for step in (None, federation.stop, federation.start):
         if step is not None:
@@ -328,7 +328,7 @@ def test_a_link_that_comes_up_deaf_gets_as_long_as_one_that_becomes_so() -> None
     assert federation.nodes[1].running.parents_of(2) == (0,)
 
 
-def test_who_is_cut_off_is_not_entitled_and_each_side_is_lossless_within() -> None:
+def test_a_cut_off_subscriber_is_not_entitled_and_each_side_is_lossless_within_itself() -> None:
     federation, checkers = world(shape=overlay.line(4))
     federation.run(8.0)
     federation.close_link((1, 2), is_silent=False)
@@ -342,7 +342,7 @@ def test_who_is_cut_off_is_not_entitled_and_each_side_is_lossless_within() -> No
     assert checkers.ledger.counters["delivered"] == 1
 
 
-def test_a_partition_excuses_loss_also_where_the_origin_has_gone_too() -> None:
+def test_a_partition_excuses_a_loss_even_if_the_origin_is_gone() -> None:
     federation, checkers = world(shape=overlay.ring(6))
     anna, ben = Client("anna", 2), Client("ben", 3)
     message = Message(0, 0, "a", 1, b"", published_s=5.0, is_told=True, is_calm=False)
@@ -350,7 +350,7 @@ def test_a_partition_excuses_loss_also_where_the_origin_has_gone_too() -> None:
     assert not parted(checkers, whole, message, anna)
     assert parted(checkers, {**whole, 2: 2}, message, anna)
     assert not parted(checkers, {**whole, 2: 2}, message, ben)
-    # 0, the origin, is down; its neighbours 1 and 5 have what it published.
+    # The origin 0 is down. Its neighbours 1 and 5 have what it published.
     left = {1: 1, 2: 2, 3: 2, 4: 2, 5: 5}
     assert parted(checkers, left, message, anna)
     assert not parted(checkers, {**left, 5: 2}, message, anna)
@@ -362,7 +362,7 @@ def parted(checkers: Checkers, sides: dict[int, int], message: Message, client: 
     return checkers._was_parted(message, client)
 
 
-def test_who_leaves_before_the_message_comes_is_not_entitled() -> None:
+def test_a_subscriber_that_leaves_before_the_message_arrives_is_not_entitled() -> None:
     federation, checkers = world()
     federation.run(8.0)
     anna = federation.nodes[2].host.clients["anna"]
@@ -385,8 +385,8 @@ def test_a_new_subscriber_is_entitled_after_two_intervals() -> None:
     assert set(checkers.ledger.messages[2].pending) == {"anna", "ben", "cleo"}
 
 
-def test_an_heirs_hand_over_is_excused_only_while_it_spreads_and_only_as_late_as_it_may_come() -> None:
-    """Seed 922: an heir that lost its interest keeps the group for K·A, and hands it on a round later (R15)."""
+def test_the_hand_over_of_an_heir_is_excused_only_while_it_spreads_and_only_until_its_latest_time() -> None:
+    """Replay seed 922: an heir that lost its interest keeps the group for K·A, and hands it on a round later (R15)."""
     federation, checkers = world()
     federation.run(10.0)
     changed_s, words_s = federation.engine.now, checkers._words_s()
@@ -412,7 +412,7 @@ def test_reordering_is_counted() -> None:
     assert ledger.counters["reordered"] == 1
 
 
-def test_only_a_federator_that_was_killed_before_it_heard_of_a_delivery_may_repeat_it() -> None:
+def test_only_a_federator_killed_before_the_acknowledgement_of_a_delivery_may_repeat_it() -> None:
     federation, checkers = world()
     federation.run(8.0)
     federation.publish(0, [(1, "a", 1)])
@@ -426,7 +426,7 @@ def test_only_a_federator_that_was_killed_before_it_heard_of_a_delivery_may_repe
     federation.stop(2)
     federation.start(2)
     federation.run(0.005)
-    # The neighbour that was not answered hands it in again later; here it comes by itself.
+    # The neighbour that got no acknowledgement hands it in again later. Here the test delivers it.
     assert ledger.messages[1].taken_at <= {3}
     checkers.delivered(federation.nodes[2], [again])
     assert ledger.counters["repeats"] == 1
@@ -434,7 +434,7 @@ def test_only_a_federator_that_was_killed_before_it_heard_of_a_delivery_may_repe
         checkers.delivered(federation.nodes[2], [again])
 
 
-def test_what_a_host_broker_acknowledged_must_not_be_repeated_after_a_restart() -> None:
+def test_an_acknowledged_delivery_must_not_be_repeated_after_a_restart() -> None:
     federation, checkers = world()
     federation.run(8.0)
     federation.publish(0, [(1, "a", 1)])
@@ -449,7 +449,7 @@ def test_what_a_host_broker_acknowledged_must_not_be_repeated_after_a_restart() 
         checkers.delivered(federation.nodes[2], [again])
 
 
-def test_the_first_thing_that_keeps_a_federation_from_convergence_is_named() -> None:
+def test_the_first_obstacle_to_convergence_is_named() -> None:
     federation, _ = world()
     assert "1 knows no core" in str(why_not_converged(federation))
     federation.run(10.0)

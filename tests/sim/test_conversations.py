@@ -1,4 +1,4 @@
-"""Golden conversations: every file plays, and one that is wrong says where."""
+"""Golden conversations: every file plays, and an error in one names the file and the line."""
 
 from pathlib import Path
 
@@ -52,6 +52,6 @@ def test_conversation(file: Path) -> None:
         ("#\n" * 10_001, "at most 10000"),
     ],
 )
-def test_a_wrong_line_is_named_with_what_was_seen(text: str, message: str) -> None:
+def test_an_error_names_the_line_and_what_was_seen(text: str, message: str) -> None:
     with pytest.raises(ConversationError, match=message):
         play(text, "talk")

@@ -1,7 +1,7 @@
-"""Each point of custody, switched off by a patch, makes a seed fail: none of them is there for nothing.
+"""Each point of custody is necessary: without it, a seed fails.
 
-First the honest machine passes what is played, so that a failure below is the patch's and nobody else's. Two points are
-played by hand, for they need a federator that dies within the blink in which nobody else has custody.
+Before each sabotage, the honest machine passes the same scenario, so a failure is due to the patch alone. Two scenarios
+are written by hand, because in them a federator must die in the short time in which nobody else has custody.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ from hanse.sim.links import Noise
 from hanse.sim.seeds import SeedProfile, run_seed
 from hanse.sim.workload import WorkloadProfile
 
-# Few brokers and many publications: more is under way when something happens. The fewer they are, the quicker a seed.
+# Few brokers and many publications: more is under way when a fault strikes. Fewer brokers also make a seed faster.
 BUSY = SeedProfile(brokers=5, is_wire=False, workload=WorkloadProfile(bursts=4.0))
 LARGER = SeedProfile(brokers=7, is_wire=False, workload=WorkloadProfile(bursts=5.0))
 LARGEST = SeedProfile(brokers=10, is_wire=False, workload=WorkloadProfile(bursts=5.0))
@@ -150,7 +150,7 @@ def lose_the_outbox_with_the_process(patch: pytest.MonkeyPatch) -> None:
         pytest.param(send_nothing_again, BUSY, 2, "lost: message", marks=pytest.mark.slow),
     ],
 )
-def test_a_point_of_custody_that_is_switched_off_makes_a_seed_fail(
+def test_a_seed_fails_without_this_point_of_custody(
     switch_off: Patch, profile: SeedProfile, seed: int, failure: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not honest_failure(profile, seed)
@@ -159,11 +159,11 @@ def test_a_point_of_custody_that_is_switched_off_makes_a_seed_fail(
     assert result.failure.startswith(failure), result.failure or f"seed {seed} keeps every promise"
 
 
-def lost_with_a_federator_on_the_way(wait_s: float) -> list[int]:
-    """What never reaches 2 of twenty publications at 0.
+def lost_with_a_federator_on_the_route(wait_s: float) -> list[int]:
+    """Return which of twenty publications at 0 never reach 2.
 
-    1 lies between them. Its way from 0 repeats frames, its way to 2 is cut without a word, and `wait_s` after the last
-    publication it is killed.
+    Federator 1 lies between them. The link from 0 repeats frames, the link to 2 is cut in silence, and 1 is killed
+    `wait_s` after the last publication.
     """
     checkers = Checkers()
     federation = Federation(overlay.line(3), Settings(), seed=1, is_wire=False, monitor=checkers)
@@ -185,20 +185,24 @@ def lost_with_a_federator_on_the_way(wait_s: float) -> list[int]:
     return [message.number for message in checkers.ledger.messages.values() if 2 not in message.delivered_at]
 
 
-def test_a_copy_from_the_same_sender_that_is_acknowledged_at_once_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert lost_with_a_federator_on_the_way(wait_s=0.3) == []
+def test_acknowledging_a_duplicate_from_the_same_sender_at_once_loses_publications(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert lost_with_a_federator_on_the_route(wait_s=0.3) == []
     acknowledge_a_copy_from_the_same_sender_at_once(monkeypatch)
-    assert lost_with_a_federator_on_the_way(wait_s=0.3)
+    assert lost_with_a_federator_on_the_route(wait_s=0.3)
 
 
-def test_what_was_acknowledged_because_it_is_on_disk_is_lost_with_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert lost_with_a_federator_on_the_way(wait_s=2.0) == []
+def test_publications_acknowledged_because_they_are_on_disk_are_lost_with_the_disk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert lost_with_a_federator_on_the_route(wait_s=2.0) == []
     lose_the_outbox_with_the_process(monkeypatch)
-    assert len(lost_with_a_federator_on_the_way(wait_s=2.0)) == 20
+    assert len(lost_with_a_federator_on_the_route(wait_s=2.0)) == 20
 
 
 def lost_by_a_member_that_was_away() -> list[int]:
-    """What never reaches 2 of twenty publications at 0 while its link is down, for longer than anything is retained."""
+    """Return which of twenty publications never reach 2, whose link is down for longer than anything is retained."""
     checkers = Checkers()
     federation = Federation(overlay.line(3), Settings(), seed=1, is_wire=False, monitor=checkers)
     for identity in federation.nodes:
@@ -217,16 +221,16 @@ def lost_by_a_member_that_was_away() -> list[int]:
     return [message.number for message in checkers.ledger.messages.values() if 2 not in message.delivered_at]
 
 
-def test_what_is_not_kept_for_a_member_that_is_away_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_publications_not_kept_for_an_absent_member_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lost_by_a_member_that_was_away() == []
     keep_nothing_for_the_absent(monkeypatch)
     assert len(lost_by_a_member_that_was_away()) == 20
 
 
 @pytest.mark.slow
-def test_to_wait_for_a_copy_from_another_sender_is_a_deadlock(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_for_a_duplicate_from_another_sender_is_a_deadlock(monkeypatch: pytest.MonkeyPatch) -> None:
     def patient(identity: int, settings: Settings, **rest: Any) -> Machine:
-        # What is stuck goes to disk, and that resolves the deadlock: at the price of all going to disk.
+        # Otherwise stuck publications would go to disk. That resolves the deadlock at the price of all going to disk.
         return Machine(identity, dataclasses.replace(settings, stuck_after_s=1e9), **rest)
 
     assert not run_seed(1, LARGEST, machine=patient).failure

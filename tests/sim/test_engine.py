@@ -1,4 +1,4 @@
-"""The engine: order of events, one source of randomness, a trace that tells runs apart."""
+"""The engine: order of events, one source of randomness, and a trace that tells runs apart."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def test_events_run_in_order_of_time_and_ties_in_order_of_scheduling() -> None:
     assert engine.handled == 4
 
 
-def test_an_event_may_schedule_another_in_the_same_moment() -> None:
+def test_an_event_may_schedule_another_at_the_same_time() -> None:
     engine = Engine(1)
     seen: list[float] = []
 
@@ -45,7 +45,7 @@ def test_the_past_cannot_be_scheduled() -> None:
         engine.at(2.9, print)
 
 
-def test_same_seed_same_numbers_and_same_hash() -> None:
+def test_the_same_seed_gives_the_same_numbers_and_the_same_hash() -> None:
     def life(seed: int) -> tuple[list[float], str]:
         engine = Engine(seed)
         numbers = [engine.random.random() for _ in range(5)]
@@ -57,7 +57,7 @@ def test_same_seed_same_numbers_and_same_hash() -> None:
     assert life(7) != life(8)
 
 
-def test_the_hash_covers_records_time_and_what_is_not_yet_a_full_block() -> None:
+def test_the_hash_covers_records_time_and_an_incomplete_block() -> None:
     one, other, later = Engine(1), Engine(1), Engine(1)
     later.run_until(1.0)
     for engine in (one, other, later):

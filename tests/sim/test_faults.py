@@ -1,4 +1,4 @@
-"""Faults: a schedule is long enough to mean something, and the federation survives each kind by itself."""
+"""Faults: a schedule is long enough to be meaningful, and the federation survives each kind of fault alone."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ def test_a_schedule_has_at_least_five_faults_of_three_kinds_and_ends_in_time() -
         assert all(10.0 <= fault.at_s < fault.until_s <= 230.0 for fault in found)
 
 
-def test_same_seed_same_schedule() -> None:
+def test_the_same_seed_gives_the_same_schedule() -> None:
     assert plan(4) == plan(4) != plan(5)
 
 
@@ -50,7 +50,7 @@ def test_partitions_are_halves_thirds_and_singletons() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_federation_survives_each_kind_by_itself(kind: str) -> None:
+def test_the_federation_survives_each_kind_alone(kind: str) -> None:
     checkers = Checkers()
     federation = Federation(SHAPE, Settings(), seed=3, latency_s=(0.005, 0.1), is_wire=False, monitor=checkers)
     federation.start_all(within_s=1.0)
@@ -87,14 +87,14 @@ def test_the_epoch_grows_whatever_a_crash_leaves(has_disk: bool, has_clock: bool
     assert why_not_converged(federation) is None
 
 
-def test_a_core_fault_kills_a_core_and_another_takes_over_until_it_is_back() -> None:
+def test_another_core_takes_over_from_a_killed_core_until_it_is_back() -> None:
     federation = Federation(overlay.ring(5), Settings(), seed=1)
     for identity in federation.nodes:
         federation.start(identity)
     for broker in (1, 2, 3):
         federation.subscribe(Client(f"anna-{broker}", broker), "a")
     federation.run(5.0)
-    # The management group has its core too, but no client: only the core of "a" is meant.
+    # The management group has a core too, but no client. The fault means only the core of "a".
     core = federation.nodes[4].running.core_of("a")
     assert core is not None
     faults.arm(federation, Fault("core", 5.0, 20.0))
@@ -106,7 +106,7 @@ def test_a_core_fault_kills_a_core_and_another_takes_over_until_it_is_back() -> 
     assert why_not_converged(federation) is None
 
 
-def test_a_core_fault_finds_nobody_where_nobody_wants_anything() -> None:
+def test_a_core_fault_does_nothing_without_interest() -> None:
     federation = Federation(overlay.ring(3), Settings(), seed=1)
     faults.arm(federation, Fault("core", 1.0, 2.0))
     for identity in federation.nodes:
@@ -116,7 +116,7 @@ def test_a_core_fault_finds_nobody_where_nobody_wants_anything() -> None:
 
 
 class DeliveryTimes(Checkers):
-    """Notes when something was handed to a host broker."""
+    """Checkers that note the time of a delivery to a host broker."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -127,8 +127,8 @@ class DeliveryTimes(Checkers):
         super().delivered(node, runs)
 
 
-def life_with_a_crash_amid_a_delivery(until_after_s: float) -> tuple[int, bool]:
-    """How often federator 0 was started, and whether it runs, where the fault ends this long after the delivery."""
+def run_with_a_crash_during_a_delivery(until_after_s: float) -> tuple[int, bool]:
+    """Return how often federator 0 was started, and whether it runs, if the fault ends this long after the delivery."""
     times = DeliveryTimes()
     federation = Federation(overlay.ring(4), Settings(), seed=1, monitor=times)
     for identity in federation.nodes:
@@ -145,7 +145,7 @@ def life_with_a_crash_amid_a_delivery(until_after_s: float) -> tuple[int, bool]:
     return federation.nodes[0].starts, federation.nodes[0].is_running
 
 
-def test_a_fault_that_ends_amid_the_delivery_kills_nobody_whom_nobody_would_start_again() -> None:
-    """Seed 232: the federator that was killed after its fault stayed away, and what was kept for it stayed, too."""
-    assert life_with_a_crash_amid_a_delivery(HOST_S / 4) == (1, True)
-    assert life_with_a_crash_amid_a_delivery(2.0) == (2, True)
+def test_a_fault_that_ends_during_the_delivery_kills_no_federator() -> None:
+    """Replay seed 232: a federator killed after its fault had ended stayed down, and so its backlog stayed, too."""
+    assert run_with_a_crash_during_a_delivery(HOST_S / 4) == (1, True)
+    assert run_with_a_crash_during_a_delivery(2.0) == (2, True)

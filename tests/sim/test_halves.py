@@ -1,4 +1,4 @@
-"""One federation, simulated by one process or by two: the same result, and no process that stays behind."""
+"""One federation, simulated by one process or by two: the result is the same, and no process stays behind."""
 
 import contextlib
 import dataclasses
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 def results(profile: RunProfile) -> list[dict[str, Any]]:
-    """What one process and two find, without what may differ."""
+    """Return the results of one process and of two, without the values that may differ."""
     found = []
     for processes in (1, 2):
         result = dataclasses.asdict(run(dataclasses.replace(profile, processes=processes)))
@@ -52,7 +52,7 @@ def results(profile: RunProfile) -> list[dict[str, Any]]:
         *(pytest.param(one, marks=pytest.mark.slow) for one in ("ring", "full", "placement", "scale-free")),
     ],
 )
-def test_one_process_and_two_find_the_same_at_equal_latencies(overlay: str, seed: int) -> None:
+def test_one_process_and_two_agree_at_equal_latencies(overlay: str, seed: int) -> None:
     one, two = results(RunProfile(brokers=16, degree=4, groups=8, overlay=overlay, seed=seed))
     assert one == two
     assert one["converged"], one["trouble"]
@@ -60,14 +60,14 @@ def test_one_process_and_two_find_the_same_at_equal_latencies(overlay: str, seed
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
-def test_one_process_and_two_find_the_same_at_unequal_latencies(seed: int) -> None:
+def test_one_process_and_two_agree_at_unequal_latencies(seed: int) -> None:
     one, two = results(RunProfile(brokers=20, degree=4, groups=10, cores=5, seed=seed, latency_ms=(5.0, 100.0)))
     assert one == two
     assert one["converged"], one["trouble"]
 
 
 @pytest.mark.parametrize("is_wire", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_one_process_and_two_find_the_same_with_bytes_and_with_objects(is_wire: bool) -> None:
+def test_one_process_and_two_agree_with_bytes_and_with_objects(is_wire: bool) -> None:
     one, two = results(RunProfile(brokers=30, groups=30, cores=6, is_wire=is_wire, seed=4))
     assert one == two
 
@@ -80,7 +80,7 @@ def test_the_smallest_federations_are_cut_too(brokers: int) -> None:
 
 
 @pytest.mark.parametrize("latency_ms", [(1e6, 1e6), (3e4, 9e4)], ids=["nothing arrives", "all is late"])
-def test_a_federation_that_does_not_converge_says_the_same_why(latency_ms: tuple[float, float]) -> None:
+def test_one_process_and_two_agree_on_why_a_federation_has_not_converged(latency_ms: tuple[float, float]) -> None:
     one, two = results(RunProfile(brokers=8, degree=3, groups=3, latency_ms=latency_ms))
     assert one == two
     assert not one["converged"]
@@ -89,8 +89,8 @@ def test_a_federation_that_does_not_converge_says_the_same_why(latency_ms: tuple
 
 
 @pytest.mark.slow
-def test_what_the_second_process_tells_is_enough_for_any_verdict() -> None:
-    """From the first moment on, at every moment until it converges, both ways of judging say the same sentence."""
+def test_the_state_told_by_the_second_process_is_enough_for_any_verdict() -> None:
+    """Compare both ways of judging at every moment from the start until the federation converges."""
     shape = build("random", 24, 4, overlay_random(3))
     whole = Part(shape, Settings(), None, seed=3, latency_s=(0.2, 0.9), is_wire=False)
     prepare(whole)
@@ -109,7 +109,7 @@ def test_what_the_second_process_tells_is_enough_for_any_verdict() -> None:
             sentences.append(whole.why_not_converged())
             assert list(pool.map(Part.why_not_converged, parts)) == [sentences[-1]] * 2
         assert list(pool.map(Part.trace_hash, parts)) == [whole.trace_hash()] * 2
-    # Nobody named, not the same named, no way yet, no mesh yet.
+    # No core named, different cores named, no route yet, no mesh yet.
     kinds = {
         kind
         for kind in ("names core", "knows no core", "hops from", "mesh")
@@ -126,7 +126,7 @@ def prepare(federation: Part) -> None:
     federation.start_all(within_s=1.0)
 
 
-def test_a_window_is_the_smallest_latency_of_a_link_that_crosses() -> None:
+def test_a_window_is_the_smallest_latency_of_a_crossing_link() -> None:
     shape = build("random", 40, 4, overlay_random(1))
     here, there = multiprocessing.Pipe()
     with here, there:
@@ -140,7 +140,7 @@ def test_a_window_is_the_smallest_latency_of_a_link_that_crosses() -> None:
     assert second
 
 
-def test_frames_of_one_moment_are_in_the_order_of_their_senders_after_all_else() -> None:
+def test_simultaneous_frames_follow_all_other_events_in_the_order_of_their_senders() -> None:
     seen: list[str] = []
     engine = PartEngine(1)
     engine.frame_at(1.0, 7, seen.append, "frame of 7")
@@ -152,7 +152,7 @@ def test_frames_of_one_moment_are_in_the_order_of_their_senders_after_all_else()
     assert seen == ["earlier frame", "timer", "frame of 0", "frame of 7", "second frame of 7"]
 
 
-def test_a_trace_is_of_its_node_alone_and_in_order() -> None:
+def test_a_trace_covers_only_its_node_and_its_order() -> None:
     def trace(*records: tuple[int, int]) -> bytes:
         engine = PartEngine(1)
         for record in records:
@@ -161,7 +161,7 @@ def test_a_trace_is_of_its_node_alone_and_in_order() -> None:
 
     assert trace((3, 5), (3, 6), (7, 5)) == trace((3, 5), (7, 5), (9, 6))
     assert trace((3, 5), (7, 5)) != trace((7, 5), (3, 5))
-    # A frame is of who gets it.
+    # A frame belongs to its receiver.
     assert trace((1, 6 << 32 | 5)) != trace() == trace((1, 5 << 32 | 6))
     many = [(3, 5)] * (2 * NODE_TRACE_BLOCK)
     assert trace(*many) != trace(*many[1:])
@@ -172,7 +172,7 @@ def test_a_trace_is_of_its_node_alone_and_in_order() -> None:
     [build(kind, 60, 4, overlay_random(1)) for kind in ("random", "ring", "grid", "full", "placement", "scale-free")]
     + [line(1), line(2), given(range(4), []), given(range(9), [(0, 1), (2, 3)])],
 )
-def test_halves_are_balanced_and_all_there_is(shape: Overlay) -> None:
+def test_halves_are_balanced_and_complete(shape: Overlay) -> None:
     first, second = halves(shape)
     assert first
     assert not first & second
@@ -185,7 +185,7 @@ def test_halves_are_balanced_and_all_there_is(shape: Overlay) -> None:
 def test_few_links_cross() -> None:
     assert crossing(ring(100), halves(ring(100))[0]) == 2
     shape = build("random", 1_000, 5, overlay_random(1))
-    # Half of them would where federators are drawn by lot.
+    # Half of them would cross if federators were drawn at random.
     assert crossing(shape, halves(shape)[0]) < 0.25 * len(shape.links)
 
 
@@ -204,7 +204,7 @@ def test_a_second_process_that_is_killed_ends_the_run() -> None:
         (process,) = multiprocessing.active_children()
         process.kill()
         process.join()
-        # What it wrote before may still be in the pipe: at the latest the second word is not answered.
+        # Its former output may still be in the pipe. The second call fails at the latest.
         with contextlib.suppress(HanseError):
             peer.share((math.inf, []))
         with pytest.raises(HanseError, match="ended with exit code -9"):
@@ -223,8 +223,8 @@ def test_an_error_of_the_first_process_ends_the_second() -> None:
 def test_whatever_ends_the_first_process_ends_the_second(end: signal.Signals) -> None:
     # Far more than there is time for.
     words = [sys.executable, "-m", "hanse", "sim", "run", "--brokers", "5000", "--groups", "5000", "--processes", "2"]
-    # As from a shell: a process group of its own, to which Ctrl-C goes as a whole, and which heeds it. What runs in the
-    # background of a script does not, and hands that down.
+    # Start it as a shell does: in a process group of its own, so that Ctrl-C reaches the whole group, and with SIGINT
+    # not ignored. A script's background job ignores SIGINT, and its children inherit that.
     heeding = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         first = subprocess.Popen(words, start_new_session=True, stderr=subprocess.PIPE, env=environment())
@@ -247,20 +247,20 @@ def environment() -> dict[str, str]:
 
 
 def children(pid: int) -> list[int]:
-    """The processes that a process has started and that have begun their work."""
+    """Return the processes that a process has started and that have begun their work."""
     found = [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    # Besides the second process `multiprocessing` has one of its own, which watches what both leave behind.
+    # Apart from the second process, `multiprocessing` has a process that tracks resources.
     return [child for child in found if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
 
 
 def wait_for(condition: Callable[[], T]) -> T:
-    """What a condition gives, once that is true."""
+    """Wait until a condition is true and return its value."""
     until = time.monotonic() + 60.0
     while time.monotonic() < until:
         if found := condition():
             return found
         time.sleep(0.02)
-    raise AssertionError("the condition did not come true within a minute")
+    raise AssertionError("the condition was not true within a minute")
 
 
 def test_a_link_that_a_federator_closes_ends_the_run() -> None:

@@ -43,7 +43,7 @@ def test_interest_begins_with_the_first_client_and_ends_with_the_last() -> None:
     assert host.clients == {}
 
 
-def test_a_client_with_overlapping_filters_gets_a_message_once_and_since_the_earlier_one() -> None:
+def test_a_client_with_overlapping_filters_gets_a_message_once_and_is_entitled_since_the_earlier_one() -> None:
     host = HostBroker()
     anna = Client("anna", 0)
     host.subscribe(anna, "a/#", 1.0)
@@ -63,7 +63,7 @@ def test_the_federator_hears_only_what_it_subscribed_to() -> None:
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("text", [b"", b"x" * 300])
-def test_packets_are_publish_packets_that_the_protocol_reads_too(qos: int, text: bytes) -> None:
+def test_packets_are_publish_packets_that_the_protocol_can_read(qos: int, text: bytes) -> None:
     one, other = publish_packet("port/ä", qos, 7, text), publish_packet("b", qos, 8)
     check_body(one + other, 2, qos)
     assert topic_of(one) == "port/ä"
@@ -79,6 +79,6 @@ def test_packets_are_publish_packets_that_the_protocol_reads_too(qos: int, text:
         (publish_packet("a", 1, 1)[:-1], "ends inside the packet"),
     ],
 )
-def test_a_body_that_is_not_whole_packets_is_refused(body: bytes, message: str) -> None:
+def test_a_body_with_incomplete_packets_is_refused(body: bytes, message: str) -> None:
     with pytest.raises(RemoteError, match=message):
         list(read_packets(body))

@@ -1,4 +1,4 @@
-"""Links between simulated federators, seen by what reaches the machines."""
+"""Links between simulated federators, judged by what reaches the machines."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ from hanse.sim.monitor import Monitor
 
 
 class Diary(Monitor):
-    """Writes down what machines hear."""
+    """Record of what machines hear."""
 
     def __init__(self) -> None:
         self.frames: list[tuple[float, int, int, ControlFrame]] = []
@@ -62,7 +62,7 @@ def test_both_ends_learn_of_a_new_link_after_its_latency() -> None:
     assert [(time_s, to) for time_s, to, _ in diary.links] == [(0.1, 1), (0.1, 0)]
 
 
-def test_latency_is_drawn_once_a_link_within_the_range() -> None:
+def test_latency_is_drawn_once_per_link_within_the_range() -> None:
     federation = Federation(overlay.ring(20), Settings(), seed=1, latency_s=(0.005, 0.1))
     drawn = [way.latency_s for link in federation.links.values() for way in link.directions]
     assert all(0.005 <= latency_s <= 0.1 for latency_s in drawn)
@@ -77,7 +77,7 @@ def test_frames_arrive_in_order_and_none_is_missing(is_wire: bool) -> None:
         assert seen == list(range(seen[0], seen[0] + len(seen)))
 
 
-def test_a_cut_with_a_reset_is_told_to_both_and_healed_by_a_new_connection() -> None:
+def test_both_ends_learn_of_a_cut_with_a_reset_and_a_new_connection_heals_it() -> None:
     federation, diary = pair()
     federation.close_link((0, 1), is_silent=False)
     federation.run(3.0)
@@ -89,7 +89,7 @@ def test_a_cut_with_a_reset_is_told_to_both_and_healed_by_a_new_connection() -> 
     assert federation.live_neighbours(0) == [1]
 
 
-def test_what_is_in_flight_when_a_link_breaks_is_lost() -> None:
+def test_frames_in_flight_when_a_link_breaks_are_lost() -> None:
     federation, diary = pair()
     federation.publish(0, [(1, "a", 0)])
     federation.run(0.05)
@@ -111,7 +111,7 @@ def test_a_silent_cut_holds_frames_back_and_delivers_them_in_order_if_it_ends_in
     assert seen == list(range(seen[0], seen[0] + len(seen)))
 
 
-def test_a_silent_cut_that_lasts_is_given_up() -> None:
+def test_both_ends_give_up_a_lasting_silent_cut() -> None:
     federation, diary = pair()
     federation.close_link((0, 1), is_silent=True)
     federation.run(10.0)
@@ -130,7 +130,7 @@ def test_cuts_nest() -> None:
     assert federation.live_neighbours(0) == [1]
 
 
-def test_a_deaf_way_loses_everything_and_tells_nobody_while_the_other_way_works() -> None:
+def test_a_deaf_direction_loses_everything_and_tells_nobody_while_the_other_direction_works() -> None:
     federation, diary = pair()
     now = federation.engine.now
     federation.deafen(0, 1, is_deaf=True)
@@ -158,7 +158,7 @@ def test_noise_loses_reorders_and_replays_control_frames() -> None:
     assert later == sorted(set(later))
 
 
-def test_a_reset_follows_a_killed_federator_and_silence_a_dark_machine() -> None:
+def test_neighbours_see_a_reset_from_a_killed_federator_and_silence_from_a_dark_host() -> None:
     federation, diary = pair()
     federation.stop(0)
     federation.run(1.0)
@@ -172,7 +172,7 @@ def test_a_reset_follows_a_killed_federator_and_silence_a_dark_machine() -> None
     assert events(diary, 1) == [LinkUp, LinkDown, LinkUp, LinkDown]
 
 
-def test_a_federator_that_comes_back_ends_the_connection_that_its_neighbour_still_held() -> None:
+def test_a_restarted_federator_ends_the_connection_that_its_neighbour_still_held() -> None:
     federation, diary = pair()
     federation.stop(0, is_silent=True)
     federation.run(0.5)
@@ -195,7 +195,7 @@ def test_a_paused_federator_hears_everything_late_and_in_order() -> None:
     assert len(numbers(diary, 1, federation.engine.now)) >= 2
 
 
-def test_a_paused_federator_learns_in_its_turn_that_a_link_is_gone() -> None:
+def test_a_paused_federator_reads_its_socket_before_it_learns_that_the_link_is_gone() -> None:
     class Known(Diary):
         def heard(self, node: Node, neighbour: int, frame: ControlFrame) -> None:
             super().heard(node, neighbour, frame)
@@ -213,7 +213,7 @@ def test_a_paused_federator_learns_in_its_turn_that_a_link_is_gone() -> None:
     federation.run(1.0)
     known.clear()
     federation.resume(1)
-    # What its socket held comes first, over a link that it still has.
+    # The contents of its socket come first, over a link that it still has.
     assert len(known) >= 3
     assert all(known)
     assert events(diary, 1)[-1] is LinkDown
@@ -230,7 +230,7 @@ def test_a_host_broker_that_died_gets_its_subscriptions_back() -> None:
     assert host.tells_federator("a")
 
 
-def test_a_withdrawal_that_got_lost_behind_the_first_hop_is_heard_later() -> None:
+def test_a_withdrawal_lost_behind_the_first_hop_is_heard_later() -> None:
     federation = Federation(overlay.line(5), Settings(), seed=1)
     for identity in federation.nodes:
         federation.start(identity)
@@ -238,12 +238,12 @@ def test_a_withdrawal_that_got_lost_behind_the_first_hop_is_heard_later() -> Non
     federation.subscribe(anna, "a")
     federation.run(8.0)
     assert all(node.running.core_of("a") == 1 for node in federation.nodes.values())
-    # 2 hears that 1 claims nothing any longer, and so no longer announces it; 3 misses the word.
+    # 2 hears that 1 claims nothing any more, and therefore stops announcing it. 3 misses this.
     federation.deafen(2, 3, is_deaf=True)
     federation.unsubscribe(anna, "a")
     federation.run(0.5)
     federation.deafen(2, 3, is_deaf=False)
     assert [node.running.is_known("a") for node in federation.nodes.values()] == [False] * 3 + [True] * 2
-    # The way to the lost core ends after some rounds, and the next doubt finds who knows better.
+    # The route to the lost core ends after some rounds. Then 3 asks its neighbours, and one of them knows.
     federation.run(20.0)
     assert [node.running.is_known("a") for node in federation.nodes.values()] == [False] * 5

@@ -1,6 +1,7 @@
-"""Whole lives of a federation, with all faults: every promise kept.
+"""Whole histories of a federation with all faults: every promise is kept.
 
-A file of its own, so that nothing else waits for the fifty: they take as long as all other tests together.
+These tests have a file of their own so that no other test waits for the fifty seeds, which take as long as all other
+tests together.
 """
 
 import os
@@ -10,10 +11,10 @@ from tests.sim.lives import live_through
 
 from hanse.sim.seeds import SeedResult
 
-# How many seeds the long run has, the first fifty among them.
+# Number of seeds of the long run, the first fifty among them.
 SEEDS = int(os.environ.get("HANSE_TEST_SEEDS", "1000"))
 
-# Seeds that failed once, beside the first fifty.
+# Seeds that failed once, apart from the first fifty.
 ONCE_FAILED = (
     53,
     55,
@@ -77,7 +78,7 @@ def check(results: list[SeedResult]) -> None:
         assert len(result.faults) >= 3
         assert result.duplicates == 0
         assert "no reason" not in result.lost
-        # A quiet round costs one frame a link and direction.
+        # A quiet round costs one frame per link and direction.
         assert result.quiet_frames_per_round <= 2 * result.links
 
 

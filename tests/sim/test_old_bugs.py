@@ -1,6 +1,6 @@
-"""What earlier federators got wrong: each bug, put back by a patch, is caught by the simulator.
+"""Bugs of earlier federators: the simulator catches each of them when a patch puts it back.
 
-First the honest machine passes what is played, so that a failure below is the patch's and nobody else's.
+Before each patch, the honest machine passes the same scenario, so a failure is due to the patch alone.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ def test_ids_that_restart_at_zero_after_a_crash_make_a_seed_fail(monkeypatch: py
 
 def test_ids_that_restart_at_zero_after_a_crash_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine_module, "boot_epoch", lambda *_heard: 1)
-    # The first message after the restart is dropped by peers, as by those that had the bug.
+    # Peers drop the first message after the restart, as peers of the buggy federator did.
     with pytest.raises(ConversationError, match=r"restart\.txt, line"):
         conversation("restart.txt")()
 
@@ -51,7 +51,7 @@ def test_publications_dropped_while_no_core_is_known_are_caught(monkeypatch: pyt
         conversation("core-death.txt")()
 
 
-def test_a_distance_counted_twice_a_hop_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_distance_counted_twice_per_hop_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = Route.choose
 
     def choose(self: Route, is_usable: Callable[[int], bool], redundancy: int) -> bool:
@@ -66,7 +66,7 @@ def test_a_distance_counted_twice_a_hop_is_caught(monkeypatch: pytest.MonkeyPatc
 
 def test_a_parent_list_cleared_on_every_equal_announcement_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = Route.choose
-    # Whoever speaks last is the only parent: redundancy is never above one.
+    # The last neighbour to announce is the only parent, so redundancy is never above one.
     monkeypatch.setattr(Route, "choose", lambda self, is_usable, _redundancy: honest(self, is_usable, 1))
     failure = run_seed(1, CALM).failure
     assert failure.startswith("not converged"), failure

@@ -1,4 +1,4 @@
-"""Overlays: each shape, connected, simple, the same for the same seed."""
+"""Overlays: each shape is connected, simple, and the same for the same seed."""
 
 from random import Random
 
@@ -13,13 +13,13 @@ def degrees(shape: Overlay) -> list[int]:
     return [len(shape.neighbours(identity)) for identity in shape.identities]
 
 
-def test_line_has_the_longest_ways() -> None:
+def test_line_has_the_longest_paths() -> None:
     shape = overlay.line(6)
     assert shape.links == ((0, 1), (1, 2), (2, 3), (3, 4), (4, 5))
     assert shape.diameter() == 5
 
 
-def test_ring_has_two_ways_everywhere() -> None:
+def test_ring_has_two_paths_everywhere() -> None:
     shape = overlay.ring(8)
     assert degrees(shape) == [2] * 8
     assert shape.diameter() == 4
@@ -60,14 +60,14 @@ def test_placement_keeps_degrees_within_the_limit_and_everyone_connected() -> No
         assert max(degrees(shape)) <= 5
 
 
-def test_placement_takes_the_nearest_first_and_then_the_one_with_the_fewest_neighbours() -> None:
-    # The third federator has both others as candidates; from the fourth on each has exactly two links of its own.
+def test_placement_takes_the_nearest_neighbour_and_then_the_one_with_the_fewest_neighbours() -> None:
+    # The third federator has both others as candidates. From the fourth on, each has exactly two links of its own.
     shape = overlay.placement(12, 5, Random(1))
     assert len(shape.links) == 1 + 2 * 10
 
 
-def test_placement_splits_a_link_where_all_are_full() -> None:
-    # With at most two neighbours the first three make a ring, and everybody else is put into a link.
+def test_placement_splits_a_link_if_all_are_full() -> None:
+    # With at most two neighbours the first three make a ring, and each further federator is put into a link.
     shape = overlay.placement(9, 2, Random(1))
     assert degrees(shape) == [2] * 9
     assert shape.is_connected()
@@ -89,7 +89,7 @@ def test_every_kind_can_be_named_and_is_connected(kind: str) -> None:
     assert overlay.build(kind, 2, 4, Random(1)).links == ((0, 1),)
 
 
-def test_links_and_grids_can_be_written_out() -> None:
+def test_links_and_grids_can_be_given_as_text() -> None:
     assert overlay.build("0-1,1-2", 3, 4, Random(1)).links == ((0, 1), (1, 2))
     assert overlay.build("grid:2x3", 6, 4, Random(1)) == overlay.grid(2, 3)
 
@@ -105,12 +105,12 @@ def test_links_and_grids_can_be_written_out() -> None:
         ("random", 0, "at least 1"),
     ],
 )
-def test_an_overlay_that_cannot_be_is_refused(kind: str, count: int, message: str) -> None:
+def test_an_impossible_overlay_is_refused(kind: str, count: int, message: str) -> None:
     with pytest.raises(LocalError, match=message):
         overlay.build(kind, count, 4, Random(1))
 
 
-def test_a_degree_that_cannot_be_is_refused() -> None:
+def test_an_impossible_degree_is_refused() -> None:
     with pytest.raises(LocalError, match="Degree 5 with 5 brokers"):
         overlay.random_regular(5, 5, Random(1))
 

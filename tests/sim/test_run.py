@@ -1,4 +1,4 @@
-"""Runs without faults: convergence, Theorem 1, the cost of a quiet round."""
+"""Runs without faults: convergence, Theorem 1, and the cost of a quiet round."""
 
 import pytest
 
@@ -16,14 +16,14 @@ def test_every_overlay_converges_and_delivers(overlay: str) -> None:
     assert result.duplicates == 0
 
 
-def test_theorem_1_a_round_takes_at_most_two_announcements_a_link() -> None:
+def test_theorem_1_a_round_takes_at_most_two_announcements_per_link() -> None:
     result = run(RunProfile(brokers=300, degree=5, groups=1))
     assert result.converged
     assert result.cores == 1
     assert result.announcements_per_round <= 2 * result.links == result.announcements_per_round_max
 
 
-def test_a_quiet_round_takes_one_frame_a_link_and_direction_whatever_the_groups() -> None:
+def test_a_quiet_round_takes_one_frame_per_link_and_direction_for_any_number_of_groups() -> None:
     few, many = (run(RunProfile(brokers=12, degree=4, groups=groups, cores=4)) for groups in (4, 500))
     assert few.frames_per_round == many.frames_per_round == 2 * few.links
     assert many.control_bytes_per_round <= 1.5 * few.control_bytes_per_round
@@ -41,7 +41,7 @@ def test_per_group_announcements_grow_with_the_groups_and_per_core_ones_do_not()
     assert per_group.announcements_per_round >= 5 * per_core.announcements_per_round
 
 
-def test_same_seed_same_trace_and_another_seed_another() -> None:
+def test_the_same_seed_gives_the_same_trace_and_another_seed_another() -> None:
     one, two, other = (run(RunProfile(brokers=30, groups=3, seed=seed)) for seed in (1, 1, 2))
     assert one.trace_hash == two.trace_hash != other.trace_hash
 
@@ -54,7 +54,7 @@ def test_the_wire_does_not_change_what_is_counted() -> None:
 
 
 @pytest.mark.parametrize("qos", [0, 1])
-def test_what_has_not_arrived_at_the_end_is_lost(qos: int) -> None:
+def test_a_publication_that_has_not_arrived_at_the_end_is_lost(qos: int) -> None:
     ledger = Ledger(lambda name, text: pytest.fail(f"{name}: {text}"), interval_s=1.0)
     clients = [Client("one", 1), Client("two", 2)]
     message = Message(7, 0, "group/0", qos, b"", published_s=3.0, is_told=True, is_calm=True)
@@ -90,6 +90,6 @@ def test_a_thousand_groups_on_a_hundred_cores_of_a_thousand_brokers_converge() -
         ({"latency_ms": (5.0, 1.0)}, "The latency is 5.0 to 1.0 ms"),
     ],
 )
-def test_a_run_that_cannot_be_is_refused(options: dict[str, int], message: str) -> None:
+def test_an_impossible_run_is_refused(options: dict[str, int], message: str) -> None:
     with pytest.raises(LocalError, match=message):
         RunProfile(**options)  # type: ignore[arg-type]

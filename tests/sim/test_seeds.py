@@ -1,4 +1,4 @@
-"""Lives of a federation by their seeds: the same for the same seed, no empty proofs, failures to be shown again."""
+"""Runs of seeds: the same for the same seed, never empty proofs, and failures that can be reproduced."""
 
 import dataclasses
 import os
@@ -21,16 +21,16 @@ from hanse.sim.seeds import SeedProfile, run_seed, run_seeds
 from hanse.sim.workload import WorkloadProfile
 
 
-def test_without_faults_nothing_is_lost_at_all_and_order_holds() -> None:
+def test_nothing_is_lost_or_reordered_without_faults() -> None:
     (result,) = live_through([3], SeedProfile(brokers=12, has_faults=False))
     assert not result.failure, result.failure
     assert result.reordered == 0
-    # Only what was published while the federation was still starting may be missing.
+    # Only publications from the start of the federation may be missing.
     assert sum(result.lost.values()) <= 20
 
 
-def life_with_a_group_given_up() -> tuple[Federation, Checkers]:
-    """A publication waits on disk for a group that both who wanted it have left (R64)."""
+def run_with_a_group_given_up() -> tuple[Federation, Checkers]:
+    """Run a federation in which a publication waits on disk for a group that both interested federators left (R64)."""
     checkers = Checkers()
     federation = Federation(overlay.ring(4), Settings(), seed=1, monitor=checkers)
     for identity in federation.nodes:
@@ -47,9 +47,9 @@ def life_with_a_group_given_up() -> tuple[Federation, Checkers]:
     return federation, checkers
 
 
-def test_a_run_outwaits_what_waits_for_a_group_that_was_given_up() -> None:
-    """Seed 394: the last to want a group left it 28 A before the end of the run, and others waited for the next."""
-    federation, checkers = life_with_a_group_given_up()
+def test_a_run_continues_while_a_publication_waits_for_a_group_that_was_given_up() -> None:
+    """Replay seed 394: the last interest in a group ended 28 A before the end, and publications waited for the next."""
+    federation, checkers = run_with_a_group_given_up()
     assert checkers.custody() == "3 still has 0 publications, 1 records and 0 that its host broker waits for"
     began_s = federation.engine.now
     seeds._outwait_custody(federation, checkers)
@@ -58,9 +58,9 @@ def test_a_run_outwaits_what_waits_for_a_group_that_was_given_up() -> None:
     checkers.close()
 
 
-def test_a_run_does_not_outwait_what_waits_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_does_not_wait_for_a_publication_that_waits_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hanse.protocol.claimbook.ClaimBook.forget_remembered", lambda *_: None)
-    federation, checkers = life_with_a_group_given_up()
+    federation, checkers = run_with_a_group_given_up()
     began_s = federation.engine.now
     seeds._outwait_custody(federation, checkers)
     assert federation.engine.now - began_s == pytest.approx(31.0, abs=1.0)
@@ -68,7 +68,7 @@ def test_a_run_does_not_outwait_what_waits_for_longer(monkeypatch: pytest.Monkey
         checkers.close()
 
 
-def test_same_seed_same_life_also_with_other_string_hashes() -> None:
+def test_the_same_seed_gives_the_same_run_with_other_string_hashes() -> None:
     code = (
         "from hanse.sim.seeds import SeedProfile, run_seed\n"
         "import dataclasses\n"
@@ -99,7 +99,7 @@ def test_a_run_that_proves_nothing_fails() -> None:
     assert "The run proves nothing" in run_seed(1, idle).failure
 
 
-def test_a_failure_names_the_one_command_that_shows_it_again() -> None:
+def test_a_failure_names_the_one_command_that_reproduces_it() -> None:
     class Deaf(Machine):
         def forward(self, now: float, neighbour: int, runs: Sequence[Run], receipt: int = 0) -> Routed:
             return super().forward(now, neighbour, runs, receipt)._replace(deliveries=[])
@@ -112,7 +112,7 @@ def test_a_failure_names_the_one_command_that_shows_it_again() -> None:
 
 
 @pytest.mark.slow
-def test_redundancy_is_drawn_from_the_seed_and_named_where_it_is_not() -> None:
+def test_redundancy_is_drawn_from_the_seed_and_otherwise_named_in_the_command() -> None:
     calm = SeedProfile(brokers=4, has_faults=False, is_wire=False)
     lives = live_through([20, 21], calm)
     assert [life.redundancy for life in lives] == [1, 2]
@@ -121,7 +121,7 @@ def test_redundancy_is_drawn_from_the_seed_and_named_where_it_is_not() -> None:
     assert given.reproduce.endswith("--no-wire --redundancy 1")
 
 
-def test_a_machine_that_falls_over_is_a_failure_with_its_place() -> None:
+def test_a_machine_that_raises_is_a_failure_that_names_the_line() -> None:
     class Broken(Machine):
         def core_of(self, group: str) -> int | None:
             raise KeyError(group)
