@@ -1,4 +1,4 @@
-"""A 3.1.1 broker of one connection at a time, in memory, with the habits of whichever make a test needs."""
+"""MQTT 3.1.1 broker in memory that serves one connection at a time, with the habits that a test chooses."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -11,15 +11,15 @@ from hanse.protocol.topics import matches
 
 @dataclass
 class Habits:
-    """What differs between makes.
+    """Differences between makes of broker.
 
     Attributes:
-        to_five: how a CONNECT of MQTT 5 is answered: by the code for it, by silence and a closed connection.
-        qos_max: granted at most.
-        copies: whether a publication comes once for each subscription.
-        dots: what becomes of a dot in a topic.
-        refused: last levels of filters that are refused.
-        code: what CONNACK says to 3.1.1.
+           to_five: reply to a CONNECT of MQTT 5: the return code for it, silence, or a closed connection.
+           qos_max: highest QoS that the broker grants.
+           copies: whether the broker sends a publication once per matching subscription.
+           dots: what the broker makes of a dot in a topic.
+           refused: last levels of the filters that the broker refuses.
+           code: return code of the CONNACK for 3.1.1.
     """
 
     to_five: Literal["code", "close", "accept"] = "code"
@@ -33,7 +33,7 @@ class Habits:
 
 @dataclass
 class OldBroker:
-    """Sessions by client id, and what every connection said."""
+    """Sessions by client id, and the packets of every connection."""
 
     habits: Habits = field(default_factory=Habits)
     connects: list[tuple[str, int, bool]] = field(default_factory=list)  # client id, level, clean
@@ -62,7 +62,7 @@ class OldConnection(asyncio.Protocol):
         self.wire = transport
 
     def connection_lost(self, _error: Exception | None) -> None:
-        # Not if the client is back by another connection already.
+        # Not if the client is already back on another connection.
         if self.is_clean and self.broker.owners.get(self.client) is self:
             self.broker.sessions.pop(self.client, None)
 
@@ -91,7 +91,7 @@ class OldConnection(asyncio.Protocol):
                 self.wire.close()
             case kind:
                 assert kind in {4, 5}, kind
-                assert len(body) == 2, "answers have no reason code in 3.1.1"
+                assert len(body) == 2, "acknowledgements have no reason code in 3.1.1"
 
     def _connect(self, body: bytes) -> None:
         level, flags = body[6], body[7]
@@ -157,7 +157,7 @@ class OldConnection(asyncio.Protocol):
         self.send(topic.replace(".", "/") if habits.dots == "slashes" else topic, rest, qos)
 
     def send(self, topic: str, payload: bytes, qos: int, *, retain: bool = False) -> None:
-        """Send to this connection what its subscriptions match."""
+        """Send to this connection if its subscriptions match."""
         held = self.broker.sessions[self.client]
         granted = [held[wanted] for wanted in held if matches(wanted, topic)]
         for most in granted if self.broker.habits.copies else granted[:1]:

@@ -1,4 +1,4 @@
-"""What is read does not cost a page fault a page."""
+"""Reading a block does not cost a page fault per page."""
 
 import subprocess
 import sys
@@ -20,7 +20,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="glibc's allocator is what is set")
-def test_a_block_that_was_freed_is_used_again() -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="only glibc's allocator is configured")
+def test_a_freed_block_is_used_again() -> None:
     told = subprocess.run([sys.executable, "-c", STORY], capture_output=True, text=True, check=True, timeout=60)
     assert int(told.stdout) < READS * PAGES_A_READ / 10

@@ -1,4 +1,4 @@
-"""The client at brokers that speak 3.1.1, in memory: which version is spoken, what is found out, what is said."""
+"""The client at brokers that speak 3.1.1, in memory: choice of version, detected traits, and errors."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -25,7 +25,7 @@ async def until(condition: Callable[[], object]) -> None:
         if condition():
             return
         await asyncio.sleep(0)
-    raise AssertionError("it did not come about")
+    raise AssertionError("the condition did not become true in time")
 
 
 class Side(ClientHandler):
@@ -116,7 +116,7 @@ async def start(scene: Scene) -> None:
         (Habits(qos_max=0), Traits(4, 0, False, False, "")),
     ],
 )
-def test_what_a_broker_does_not_say_is_found_out(habits: Habits, traits: Traits) -> None:
+def test_traits_that_a_broker_does_not_announce_are_detected(habits: Habits, traits: Traits) -> None:
     scene = play(start, habits)
     assert scene.client.traits == traits
     assert scene.side.connected == [False]
@@ -133,20 +133,20 @@ def test_a_broker_that_speaks_mqtt_5_is_asked_nothing() -> None:
     assert scene.client.traits == Traits()
 
 
-def test_version_5_alone_says_what_to_change() -> None:
+def test_the_error_at_a_3_1_1_broker_says_what_to_change() -> None:
     with pytest.raises(LocalError, match="does not speak this version"):
         play(start, version=5)
     with pytest.raises(Unavailable, match="before CONNACK"):
         play(start, Habits(to_five="close"), version=5)
 
 
-def test_a_session_that_does_not_last_is_not_worth_a_question() -> None:
+def test_a_session_that_does_not_last_is_not_probed() -> None:
     scene = play(start, version=4, session_expiry_s=0)
     assert scene.broker.connects == [("ours", 4, True)]
     assert scene.client.traits == UNKNOWN
 
 
-def test_a_session_of_before_is_kept_when_asked_for() -> None:
+def test_an_earlier_session_is_kept_on_request() -> None:
     async def story(scene: Scene) -> None:
         scene.broker.sessions["ours"] = {"a": 1}
         await start(scene)
@@ -157,22 +157,22 @@ def test_a_session_of_before_is_kept_when_asked_for() -> None:
 
 
 @pytest.mark.parametrize("code", [2, 4, 5])
-def test_a_refusal_that_the_operator_can_mend_says_so(code: int) -> None:
+def test_a_refusal_that_the_operator_can_resolve_says_so(code: int) -> None:
     with pytest.raises(LocalError, match="check the settings"):
         play(start, Habits(code=code))
 
 
-def test_a_broker_that_is_not_there_yet_is_tried_again() -> None:
+def test_connecting_to_an_absent_broker_is_retried() -> None:
     with pytest.raises(Unavailable, match="server unavailable"):
         play(start, Habits(code=3))
 
 
-def test_a_broker_that_answers_neither_version_is_said_to_have_closed() -> None:
+def test_a_broker_that_answers_neither_version_is_reported_as_closing_the_connection() -> None:
     with pytest.raises(Unavailable, match="MQTT 5 port"):
         play(start, Habits(to_five="close", code=3))
 
 
-def test_a_broker_that_answers_no_question_is_taken_for_the_worse() -> None:
+def test_a_broker_that_answers_no_probe_is_assumed_to_have_the_worse_traits() -> None:
     async def story(scene: Scene) -> None:
         await scene.client.start()
         await scene.client.wait_connected(10.0)
@@ -183,7 +183,7 @@ def test_a_broker_that_answers_no_question_is_taken_for_the_worse() -> None:
     assert scene.side.connected == [False]
 
 
-def test_a_broker_that_answers_late_is_asked_again() -> None:
+def test_a_broker_that_answers_late_is_probed_again() -> None:
     async def story(scene: Scene) -> None:
         with pytest.raises(Unavailable, match="asked again"):
             await start(scene)
@@ -224,7 +224,7 @@ def test_publications_go_both_ways_and_are_acknowledged() -> None:
     assert scene.broker.said[-1] == b"\xe0\x00"
 
 
-def test_a_broker_without_qos_2_gets_it_as_qos_1() -> None:
+def test_qos_2_is_sent_as_qos_1_to_a_broker_without_qos_2() -> None:
     async def story(scene: Scene) -> None:
         await start(scene)
         scene.client.publish_run(encode("a", b"x", qos=2) + encode("a", b"y", qos=1), count=2)
@@ -234,7 +234,7 @@ def test_a_broker_without_qos_2_gets_it_as_qos_1() -> None:
     assert scene.broker.published[-2:] == [("a", b"x", 1, False), ("a", b"y", 1, False)]
 
 
-def test_a_reconnect_keeps_the_session_and_sends_again_what_was_not_acknowledged() -> None:
+def test_a_reconnect_keeps_the_session_and_resends_unacknowledged_publications() -> None:
     async def story(scene: Scene) -> None:
         await start(scene)
         scene.client.subscribe([Subscription("a")])
@@ -249,13 +249,15 @@ def test_a_reconnect_keeps_the_session_and_sends_again_what_was_not_acknowledged
     assert scene.side.connected == [False, True]
     assert scene.broker.connects[-1] == ("ours", 4, False)
     assert scene.broker.published[-1] == ("a", b"x", 1, True)
-    # Each time that it left it may come back.
+    # Each time that it left, it may come back.
     assert scene.side.written == [(b"a", b"x")] * 2
     assert [wanted for wanted, _ in scene.side.subscribed] == ["a"]
 
 
 @pytest.mark.parametrize(("qos_max", "count"), [(2, 1), (1, 2)])
-def test_what_is_held_over_a_reconnect_comes_again_from_a_broker_that_numbers_anew(qos_max: int, count: int) -> None:
+def test_publications_held_over_a_reconnect_arrive_again_from_a_broker_that_restarts_its_identifiers(
+    qos_max: int, count: int
+) -> None:
     async def story(scene: Scene) -> None:
         await start(scene)
         scene.client.subscribe([Subscription("a")])
@@ -273,11 +275,11 @@ def test_what_is_held_over_a_reconnect_comes_again_from_a_broker_that_numbers_an
 
     scene = play(story, Habits(qos_max=qos_max), version=4)
     assert len(scene.side.publications) == count
-    # Its old receipt answers only where it still means the same publication.
+    # The old receipt acknowledges only if it still means the same publication.
     assert (b"\x40\x02\x00\x01" in scene.broker.said) is (qos_max == 2)
 
 
-def test_a_name_that_is_none_costs_the_publication_and_not_the_connection() -> None:
+def test_an_invalid_topic_name_costs_the_publication_and_not_the_connection() -> None:
     async def story(scene: Scene) -> None:
         await start(scene)
         scene.there.wire.write(b"\x32\x08\x00\x03a+b\x00\x09x" + b"\x30\x04\x00\x01ay")
@@ -288,13 +290,13 @@ def test_a_name_that_is_none_costs_the_publication_and_not_the_connection() -> N
     assert scene.client.counters.drops == {"topic_name": 1}
 
 
-def test_attack_a_mqtt_5_packet_in_a_3_1_1_session_ends_it_without_a_word() -> None:
+def test_attack_an_mqtt_5_packet_in_a_3_1_1_session_ends_it_silently() -> None:
     async def story(scene: Scene) -> None:
         await start(scene)
         said = len(scene.broker.said)
         scene.there.wire.write(b"\xe0\x01\x8b")
         await until(lambda: len(scene.side.connected) == 2)
-        # Not with a DISCONNECT, which would take the will back.
+        # Not with a DISCONNECT, which would cancel the will.
         assert [packet[:1] for packet in scene.broker.said[said:]] == [b"\x10"]
 
     scene = play(story)
@@ -302,7 +304,7 @@ def test_attack_a_mqtt_5_packet_in_a_3_1_1_session_ends_it_without_a_word() -> N
 
 
 @pytest.mark.parametrize(("with_will", "last"), [(False, b"\xe0\x00"), (True, None)])
-def test_a_goodbye_takes_the_will_back_unless_it_is_wanted(with_will: bool, last: bytes | None) -> None:
+def test_a_disconnect_cancels_the_will_unless_it_is_wanted(with_will: bool, last: bytes | None) -> None:
     async def story(scene: Scene) -> None:
         await start(scene)
         said = len(scene.broker.said)

@@ -63,7 +63,7 @@ def test_no_record_is_no_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pattern", [PATTERN, "plant-{id}", "edge7", "x" * (CLIENT_ID_BYTES_MAX - 64)])
-def test_a_pattern_may_leave_the_random_bits_out(pattern: str) -> None:
+def test_a_pattern_may_omit_the_random_bits(pattern: str) -> None:
     assert check_pattern(pattern) == pattern
 
 

@@ -93,7 +93,7 @@ async def subscribed(client: Client, *items: Subscription) -> None:
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_a_run_goes_there_and_back_at_each_qos(qos: int) -> None:
+def test_a_batch_makes_the_round_trip_at_each_qos(qos: int) -> None:
     async def story(broker: Mosquitto) -> None:
         there, sent = await connected(broker.url, "there")
         back, got = await connected(broker.url, "back", auto_ack=True)
@@ -116,18 +116,18 @@ def test_a_run_goes_there_and_back_at_each_qos(qos: int) -> None:
         play(story, broker)
 
 
-def test_a_unix_socket_serves_as_tcp_does_also_after_a_kill(tmp_path: Path) -> None:
+def test_a_unix_socket_works_like_tcp_also_after_a_kill(tmp_path: Path) -> None:
     path = tmp_path / "m.sock"
 
     async def story(broker: Mosquitto) -> None:
-        # The address is where nothing listens: all goes by the socket.
+        # Nothing listens at the address, so all traffic goes over the socket.
         nowhere = f"mqtt://127.0.0.1:{free_port()}"
         client, recorder = await connected(nowhere, "beside", socket_path=path, auto_ack=True)
         await subscribed(client, Subscription("t/#", no_local=False))
         client.publish_run(b"".join(encode("t/x", b"x" * 50_000, qos=1) for _ in range(40)))
         await until(lambda: len(recorder.publications) == 40, "40 publications of 50,000 bytes")
         broker.kill()
-        await until(lambda: recorder.disconnected, "word of the loss")
+        await until(lambda: recorder.disconnected, "the loss to be noticed")
         broker.start()
         await until(lambda: len(recorder.connected) == 2 and client.is_subscribed, "another session")
         client.publish_run(encode("t/y", b"again"))
@@ -137,7 +137,7 @@ def test_a_unix_socket_serves_as_tcp_does_also_after_a_kill(tmp_path: Path) -> N
         play(story, broker)
 
 
-def test_a_socket_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_socket_is_named(tmp_path: Path) -> None:
     async def story(broker: Mosquitto) -> None:
         client = Client(ClientSettings(broker.url, "lost", socket_path=tmp_path / "none.sock"), ClientHandler())
         with pytest.raises(Unavailable, match=r"unix:.*none\.sock cannot be reached: No such file"):
@@ -147,7 +147,7 @@ def test_a_socket_that_is_not_there_is_named(tmp_path: Path) -> None:
         play(story, broker)
 
 
-def test_everything_of_a_publication_crosses_to_and_from_paho() -> None:
+def test_all_properties_of_a_publication_survive_to_and_from_paho() -> None:
     got: list[paho.MQTTMessage] = []
 
     async def story(broker: Mosquitto) -> None:
@@ -209,7 +209,7 @@ def test_everything_of_a_publication_crosses_to_and_from_paho() -> None:
         play(story, broker)
 
 
-def test_no_local_and_retain_handling_keep_our_own_and_the_past_away() -> None:
+def test_no_local_and_retain_handling_suppress_own_and_retained_publications() -> None:
     async def story(broker: Mosquitto) -> None:
         other, _ = await connected(broker.url, "other")
         other.publish("r/old", b"old", qos=1, retain=True)
@@ -218,9 +218,9 @@ def test_no_local_and_retain_handling_keep_our_own_and_the_past_away() -> None:
         await subscribed(client, Subscription("r/#"))
         client.publish("r/own", b"own")
         other.publish("r/new", b"new", qos=1, retain=True)
-        await until(lambda: recorder.publications, "the new one")
+        await until(lambda: recorder.publications, "the new publication")
         await subscribed(client, Subscription("r/#", retain_handling=0, no_local=False))
-        await until(lambda: len(recorder.publications) >= 3, "the retained ones")
+        await until(lambda: len(recorder.publications) >= 3, "the retained publications")
         assert sorted((p.topic, p.retain) for p in recorder.publications) == [
             ("r/new", True),
             ("r/new", True),
@@ -241,9 +241,9 @@ def test_a_withheld_acknowledgement_makes_the_broker_send_again_with_dup(qos: in
         other.publish_run(b"".join(encode("t", str(n).encode(), qos=qos) for n in range(10)))
         await until(lambda: len(got.publications) == 10, "ten")
         first.ack([p.receipt for p in got.publications[:4]])
-        # The broker must have read these before the crash below.
+        # The broker must have read these acknowledgements before the crash below.
         answer = "Received PUBACK from ours" if qos == 1 else "Received PUBREC from ours"
-        await until(lambda: broker.log.count(answer) == 4, "the broker to read four answers")
+        await until(lambda: broker.log.count(answer) == 4, "the broker to read four acknowledgements")
         task = first._task
         assert task is not None
         task.cancel()
@@ -263,7 +263,7 @@ def test_a_withheld_acknowledgement_makes_the_broker_send_again_with_dup(qos: in
         play(story, broker)
 
 
-def test_what_the_caller_still_holds_does_not_come_twice_after_a_cut() -> None:
+def test_publications_that_the_caller_still_holds_arrive_only_once_after_a_cut() -> None:
     async def story(broker: Mosquitto) -> None:
         client, got = await connected(broker.url, "ours", session_expiry_s=300)
         await subscribed(client, Subscription("t"))
@@ -274,11 +274,13 @@ def test_what_the_caller_still_holds_does_not_come_twice_after_a_cut() -> None:
         client.abort()
         await until(lambda: len(got.connected) == 2, "the reconnect")
         other.publish("t", b"20", qos=1)
-        await until(lambda: len(got.publications) == 21, "the next one")
+        await until(lambda: len(got.publications) == 21, "the next publication")
         assert int(got.publications[20].payload) == 20
         assert client.counters.drops == {"held_already": 20}
         client.ack([p.receipt for p in got.publications])
-        await until(lambda: broker.log.count("Received PUBACK from ours") == 11, "the broker to read the answers")
+        await until(
+            lambda: broker.log.count("Received PUBACK from ours") == 11, "the broker to read the acknowledgements"
+        )
         await until(lambda: broker.log.count("Sending PUBREL to ours") == 10, "the broker to release")
         client.abort()
         await until(lambda: len(got.connected) == 3, "another reconnect")
@@ -291,7 +293,7 @@ def test_what_the_caller_still_holds_does_not_come_twice_after_a_cut() -> None:
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_a_killed_broker_gets_everything_unacknowledged_when_it_is_back(qos: int) -> None:
+def test_a_restarted_broker_gets_all_unacknowledged_publications(qos: int) -> None:
     async def story(broker: Mosquitto) -> None:
         # Mosquitto 2.0.11 does not save a session whose CONNECT asked for a clean start.
         session: dict[str, Any] = {"clean_start": False, "session_expiry_s": 300}
@@ -315,7 +317,7 @@ def test_a_killed_broker_gets_everything_unacknowledged_when_it_is_back(qos: int
         play(story, broker)
 
 
-def test_subscriptions_come_back_when_the_broker_lost_the_session() -> None:
+def test_subscriptions_are_restored_when_the_broker_lost_the_session() -> None:
     async def story(broker: Mosquitto) -> None:
         client, got = await connected(broker.url, "ours", session_expiry_s=300, auto_ack=True)
         await subscribed(client, *[Subscription(f"t/{n}", identifier=n + 1) for n in range(1500)])
@@ -361,7 +363,7 @@ def test_the_will_is_published_when_the_client_vanishes_and_not_when_it_leaves()
         await until(lambda: got.publications, "the will")
         leaver, _ = await connected(broker.url, "leaver", will=Will("will/asked"))
         await leaver.stop(with_will=True)
-        await until(lambda: len(got.publications) == 2, "the will asked for")
+        await until(lambda: len(got.publications) == 2, "the requested will")
         assert [p.topic for p in got.publications] == ["will/vanished", "will/asked"]
 
     with Mosquitto() as broker:
@@ -388,7 +390,7 @@ def test_a_quiet_connection_is_kept_alive_and_a_frozen_broker_is_noticed() -> No
         play(story, broker)
 
 
-def test_wrong_settings_are_said_in_one_sentence(tmp_path: Any) -> None:
+def test_wrong_settings_are_reported_in_one_sentence(tmp_path: Any) -> None:
     async def failure(url: str, **settings: Any) -> HanseError:
         recorder = Recorder()
         client = Client(ClientSettings(url=url, client_id="x", connect_timeout_s=5, **settings), recorder)
@@ -414,19 +416,19 @@ def test_wrong_settings_are_said_in_one_sentence(tmp_path: Any) -> None:
         play(story, broker)
 
 
-def test_a_broker_that_numbers_two_publications_alike_loses_no_session() -> None:
+def test_a_broker_that_uses_an_identifier_twice_keeps_its_session() -> None:
     async def story(broker: Mosquitto) -> None:
         there, _ = await connected(broker.url, "there")
         slow, got = await connected(broker.url, "slow", receive_max=65_534)
         await subscribed(slow, Subscription("t", qos=1))
         for first in range(0, 65_600, 8_200):
             there.publish_run(b"".join(encode("t", b"%05d" % (first + n), qos=1) for n in range(8_200)), qos=1)
-            await until(lambda: not there.unacknowledged, "the broker has taken all")
+            await until(lambda: not there.unacknowledged, "the broker to acknowledge all")
         await until(lambda: len(got.publications) == 65_534, "a full window")
-        # What is acknowledged out of its turn makes room, and the broker numbers on into what is still held; it also
-        # sends more than the window allows.
+        # Acknowledgements out of order free capacity, and the broker reuses identifiers of publications that the client
+        # still holds. It also sends more than the window allows.
         slow.ack([p.receipt for p in got.publications[-50:]])
-        await until(lambda: len(got.publications) >= 65_584, "as many more")
+        await until(lambda: len(got.publications) >= 65_584, "as many publications again")
         assert slow.counters.refusals["identifier_reused"] > 40
         acknowledged = {*range(65_484, 65_534)}
         while len(acknowledged) < 65_600:
@@ -436,7 +438,7 @@ def test_a_broker_that_numbers_two_publications_alike_loses_no_session() -> None
             await until(lambda: len(got.publications) > len(acknowledged) or len(acknowledged) == 65_600, "the rest")
         assert [int(p.payload) for p in got.publications] == list(range(65_600))
         there.publish("t", b"65600", qos=1)
-        await until(lambda: len(got.publications) == 65_601, "the session goes on")
+        await until(lambda: len(got.publications) == 65_601, "the session to go on")
         assert got.disconnected == []
 
     with Mosquitto("max_inflight_messages 65535", "max_queued_messages 0") as broker:

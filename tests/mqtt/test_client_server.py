@@ -27,9 +27,9 @@ async def until(condition: Callable[[], object]) -> None:
     for turn in range(TURNS):
         if condition():
             return
-        # The first turns cost no time; a stream that is gathered has pauses in it.
+        # The first turns cost no time. A stream that is gathered has pauses.
         await asyncio.sleep(0 if turn < TURNS - 100 else 0.005)
-    raise AssertionError("it did not come about")
+    raise AssertionError("the condition did not become true in time")
 
 
 class Side(ClientHandler):
@@ -65,7 +65,7 @@ class Side(ClientHandler):
 
 
 class House(ServerHandler):
-    """A server that accepts (or does what `decide` says) and records."""
+    """Server that accepts (or does what `decide` says) and records."""
 
     def __init__(self) -> None:
         self.decide: Callable[[ServerGreeting, mqtt5.ConnectPacket], None] = self.let_in
@@ -101,7 +101,7 @@ class House(ServerHandler):
 
 
 class Scene:
-    """One client, one server, a wire in memory that can be cut."""
+    """One client, one server, and a wire in memory that can be cut."""
 
     def __init__(self, *, chunk_bytes: int = 65_536, **settings: Any) -> None:
         self.house = House()
@@ -140,7 +140,7 @@ def play(story: Callable[[Scene], Coroutine[Any, Any, None]], **settings: Any) -
 
 
 @pytest.mark.parametrize("chunk_bytes", [1, 7, 65_536])
-def test_both_sides_publish_and_acknowledge_however_the_stream_is_cut(chunk_bytes: int) -> None:
+def test_both_sides_publish_and_acknowledge_for_any_chunk_size(chunk_bytes: int) -> None:
     async def story(scene: Scene) -> None:
         await scene.client.start(must_connect=True)
         run = b"".join(encode(f"t/{n}", b"x" * n, qos=n % 3) for n in range(200))
@@ -161,7 +161,7 @@ def test_both_sides_publish_and_acknowledge_however_the_stream_is_cut(chunk_byte
     play(story, chunk_bytes=chunk_bytes)
 
 
-def test_what_one_turn_writes_leaves_in_one_write() -> None:
+def test_all_packets_of_one_turn_leave_in_one_write() -> None:
     async def story(scene: Scene) -> None:
         await scene.client.start(must_connect=True)
         before = scene.client.counters.writes
@@ -209,7 +209,7 @@ def test_credit_is_back_pressure_and_never_stops_the_reading() -> None:
     play(story, held_packets_max=8)
 
 
-def test_a_refused_subscription_is_reported_and_the_granted_one_too() -> None:
+def test_refused_and_granted_subscriptions_are_both_reported() -> None:
     async def story(scene: Scene) -> None:
         await scene.client.start(must_connect=True)
         scene.client.subscribe([Subscription("yes"), Subscription("no")])
@@ -219,7 +219,7 @@ def test_a_refused_subscription_is_reported_and_the_granted_one_too() -> None:
     play(story)
 
 
-def test_a_server_that_takes_less_gets_less() -> None:
+def test_the_client_obeys_lower_limits_of_the_server() -> None:
     async def story(scene: Scene) -> None:
         scene.house.connack = mqtt5.ConnAckPacket(max_qos=mqtt5.QoS(1), retain_available=False, max_packet_size=60)
         await scene.client.start(must_connect=True)
@@ -268,7 +268,7 @@ def test_the_client_tries_again_until_it_is_let_in() -> None:
     play(story)
 
 
-def test_a_decision_may_come_later_and_what_came_early_is_kept() -> None:
+def test_a_decision_may_come_later_and_early_packets_are_kept() -> None:
     async def story(scene: Scene) -> None:
         waiting: list[ServerGreeting] = []
         scene.house.decide = lambda greeting, _connect: waiting.append(greeting)
@@ -287,7 +287,7 @@ def test_a_decision_may_come_later_and_what_came_early_is_kept() -> None:
     play(story)
 
 
-def test_a_disconnect_of_the_server_is_told_with_where_to_go() -> None:
+def test_a_disconnect_of_the_server_is_reported_with_its_server_reference() -> None:
     async def story(scene: Scene) -> None:
         await scene.client.start(must_connect=True)
         scene.there.disconnect(0x9D, reason="moved", server_reference="there:1883")
@@ -297,7 +297,7 @@ def test_a_disconnect_of_the_server_is_told_with_where_to_go() -> None:
     play(story)
 
 
-def test_a_client_that_leaves_says_goodbye() -> None:
+def test_a_client_that_leaves_sends_disconnect() -> None:
     async def story(scene: Scene) -> None:
         await scene.client.start(must_connect=True)
         there = scene.there
@@ -311,7 +311,7 @@ def test_a_client_that_leaves_says_goodbye() -> None:
     play(story)
 
 
-def test_a_publication_with_too_many_properties_is_dropped_and_answered_and_the_session_goes_on() -> None:
+def test_a_publication_with_too_many_properties_is_dropped_and_acknowledged_and_the_session_goes_on() -> None:
     async def story(scene: Scene) -> None:
         await scene.client.start(must_connect=True)
         flood = [("", "")] * 1_001
@@ -329,7 +329,7 @@ def test_a_publication_with_too_many_properties_is_dropped_and_answered_and_the_
     play(story)
 
 
-def test_a_server_that_speaks_nonsense_is_left() -> None:
+def test_the_client_disconnects_from_a_server_that_sends_nonsense() -> None:
     class Nonsense(asyncio.Protocol):
         def __init__(self, words: bytes) -> None:
             self.words = words
@@ -360,7 +360,7 @@ def test_a_server_that_speaks_nonsense_is_left() -> None:
 
 
 class _Raw(asyncio.Protocol):
-    """A peer of no manners."""
+    """Peer that sends raw bytes."""
 
     def __init__(self) -> None:
         self.got = b""
@@ -379,7 +379,7 @@ class _Raw(asyncio.Protocol):
 
 
 GOOD = mqtt5.ConnectPacket("ours").write()
-# What is sent, the last packet that comes back, the label of the counter.
+# Bytes that are sent, last packet of the reply, label of the counter.
 OFFENCES: dict[str, tuple[bytes, bytes, str]] = {
     "not connect": (b"\x30\x05\x00\x01a\x00x", b"", "protocol_error"),
     "http": (b"GET / HTTP/1.1\r\n", b"", "protocol_error"),
@@ -439,7 +439,7 @@ def test_an_offence_ends_the_connection_with_its_reason_code_and_nothing_else(na
     asyncio.run(story())
 
 
-def test_what_was_good_before_an_offence_is_delivered() -> None:
+def test_valid_packets_before_an_offence_are_delivered() -> None:
     async def story() -> None:
         house = House()
         peer = _Raw()
@@ -488,7 +488,7 @@ def test_every_bit_flip_of_a_conversation_is_survived() -> None:
     asyncio.run(story())
 
 
-def test_a_connection_too_many_is_cut_and_counted() -> None:
+def test_a_connection_above_the_limit_is_closed_and_counted() -> None:
     async def story() -> None:
         house = House()
         peers = [_Raw() for _ in range(3)]

@@ -1,4 +1,4 @@
-"""Every packet but PUBLISH is read, or refused; the codec never panics."""
+"""Every packet except PUBLISH is read or refused, and the codec never panics."""
 
 import contextlib
 
@@ -43,7 +43,7 @@ def test_a_good_packet_is_read(whole: bytes) -> None:
 
 
 def shorter(whole: bytes, cut: int) -> bytes:
-    """The first `cut` bytes of the body with a remaining length that fits them."""
+    """Return the first `cut` bytes of the body behind a remaining length that fits them."""
     _, start = read_varint(whole, 1, len(whole))
     body = whole[start : start + cut]
     return whole[:1] + varint(len(body)) + body
@@ -63,7 +63,7 @@ def test_every_strict_prefix_and_every_bit_flip_is_read_or_refused(
     for candidate in candidates:
         with contextlib.suppress(Refusal):
             codec.decode(candidate)
-    # A panic of the codec's prints; none may reach the operator's terminal.
+    # A panic of the codec prints a message. None may reach the operator's terminal.
     assert "panicked" not in capfd.readouterr().err
 
 

@@ -1,4 +1,4 @@
-"""What a connection tells of its transport."""
+"""Reports of a connection about its transport."""
 
 import asyncio
 import socket
@@ -16,26 +16,26 @@ PING = b"\xc0\x00"
 
 
 class Owner:
-    """Tells of the first packets that it is handed."""
+    """Owner that reports the first packets that it receives."""
 
     def __init__(self) -> None:
         self.has_read = asyncio.Event()
 
     def on_open(self, connection: Connection) -> None:
-        """The transport is there."""
+        """Do nothing."""
 
     def on_packets(self, data: bytes, offsets: Sequence[tuple[int, int]]) -> None:  # noqa: ARG002
-        """One read's packets."""
+        """Report the packets of one read."""
         self.has_read.set()
 
     def on_lost(self, error: HanseError | None) -> None:
-        """The transport is gone."""
+        """Do nothing."""
 
     def on_writable(self) -> None:
-        """The transport has room again."""
+        """Do nothing."""
 
 
-def test_what_the_kernel_holds_unread_is_told_until_it_is_read_or_the_connection_closes() -> None:
+def test_unread_data_in_the_kernel_is_reported_until_it_is_read_or_the_connection_closes() -> None:
     async def steps() -> None:
         here, there = socket.socketpair()
         owner = Owner()
@@ -43,24 +43,24 @@ def test_what_the_kernel_holds_unread_is_told_until_it_is_read_or_the_connection
         _, connection = await loop.create_connection(lambda: Connection(owner, Splitter(1_000), Counters()), sock=here)
         told = [connection.has_unread]
         there.sendall(PING)
-        told.append(connection.has_unread)  # nobody has had a turn to read it
+        told.append(connection.has_unread)  # the event loop has had no turn to read it
         async with asyncio.timeout(5.0):
             await owner.has_read.wait()
         told.append(connection.has_unread)
         there.sendall(PING)
         connection.abort()
-        told.append(connection.has_unread)  # its number may be another's by now
+        told.append(connection.has_unread)  # its descriptor number may belong to another socket by now
         there.close()
         assert told == [False, True, False, False]
 
     uvloop.run(steps())
 
 
-def test_a_unix_socket_may_hold_more_than_its_default() -> None:
+def test_a_unix_socket_may_buffer_more_than_its_default() -> None:
     async def steps() -> tuple[int, int]:
         here, there = socket.socketpair()
         default = here.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
-        # Its number is closed with the transport; this one stays.
+        # Closing the transport closes its descriptor. This duplicate stays open.
         with there, here.dup() as same:
             loop = asyncio.get_running_loop()
             _, connection = await loop.create_connection(
@@ -71,12 +71,12 @@ def test_a_unix_socket_may_hold_more_than_its_default() -> None:
         return default, held
 
     default, held = uvloop.run(steps())
-    # Linux doubles what it is asked for, as far as it allows it: at least twice what it gives by default.
+    # Linux doubles the requested size, up to its limit: at least twice the default.
     assert held >= min(2 * default, UNIX_SEND_BYTES)
 
 
 class Answering(Owner):
-    """Answers what it is handed, and looks what the peer has by then."""
+    """Owner that replies to its packets, and looks at once how much the peer has received."""
 
     def __init__(self, answers: list[bytes], peer: socket.socket) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class Answering(Owner):
 
 
 async def answered(asked: bytes, answers: list[bytes]) -> tuple[list[bytes], bytes]:
-    """What the peer had after each answer, while its packets were handled, and all that it got."""
+    """Return what the peer had received after each reply while packets were handled, and all that it received."""
     here, there = socket.socketpair()
     there.setblocking(False)
     owner = Answering(answers, there)
@@ -118,27 +118,28 @@ async def answered(asked: bytes, answers: list[bytes]) -> tuple[list[bytes], byt
     return owner.there_meanwhile, got
 
 
-def test_the_answer_to_a_lone_packet_is_there_before_its_handling_ends() -> None:
+def test_the_reply_to_a_lone_packet_arrives_before_its_handling_ends() -> None:
     meanwhile, got = uvloop.run(answered(PING, [b"first", b"second"]))
     assert meanwhile == [b"first", b"second"]
     assert got == b"firstsecond"
 
 
-def test_answers_to_several_packets_leave_together_when_all_are_handled() -> None:
+def test_replies_to_several_packets_leave_together_when_all_are_handled() -> None:
     meanwhile, got = uvloop.run(answered(2 * PING, [b"first", b"second"]))
     assert meanwhile == [b"", b""]
     assert got == b"firstsecond"
 
 
-def test_a_long_answer_waits_for_the_transport_and_nothing_overtakes_it() -> None:
+def test_a_long_reply_waits_for_the_transport_and_nothing_overtakes_it() -> None:
     long = bytes(JOIN_BYTES_MAX + 1)
     meanwhile, got = uvloop.run(answered(PING, [long, b"second"]))
     assert meanwhile == [b"", b""]
     assert got == long + b"second"
 
 
-def test_what_the_kernel_has_no_room_for_arrives_behind_the_rest() -> None:
-    # The peer reads nothing while they are written: some go at once, one in part, the others by the transport.
+def test_bytes_beyond_the_capacity_of_the_kernel_arrive_behind_the_rest() -> None:
+    # The peer reads nothing during the writes: some leave at once, one leaves in part, and the transport keeps the
+    # others.
     answers = [bytes((k,)) * JOIN_BYTES_MAX for k in range(250)]
 
     async def steps() -> bytes:
@@ -161,7 +162,7 @@ def test_what_the_kernel_has_no_room_for_arrives_behind_the_rest() -> None:
 
 
 class Writing(Owner):
-    """Writes all its answers when the first packet comes."""
+    """Owner that writes all its replies when the first packet arrives."""
 
     def __init__(self, answers: list[bytes]) -> None:
         super().__init__()

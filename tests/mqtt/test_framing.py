@@ -21,7 +21,7 @@ def drain(splitter: Splitter, data: bytes) -> list[bytes]:
 
 
 @given(st.lists(packets, max_size=10), st.integers(1, 5000))
-def test_packets_come_out_as_they_went_in_however_the_stream_is_cut(sent: list[bytes], chunk: int) -> None:
+def test_packets_come_out_as_they_went_in_for_any_chunk_size(sent: list[bytes], chunk: int) -> None:
     stream = b"".join(sent)
     splitter = Splitter(100_000)
     found: list[bytes] = []
@@ -43,7 +43,7 @@ def test_a_large_packet_in_small_pieces_is_copied_once() -> None:
         if before and not splitter._pieces:
             joins += 1
     assert found == [packet]
-    # Once the header was known, nothing was joined before the last piece.
+    # Once the header was known, nothing was joined before the last piece arrived.
     assert joins == 1
 
 
@@ -70,14 +70,14 @@ def test_a_length_of_five_bytes_or_with_padding_is_malformed(length: bytes) -> N
         assert splitter.refusal.reason_code == 0x81
 
 
-def test_a_server_takes_nothing_before_connect() -> None:
+def test_a_server_accepts_nothing_before_connect() -> None:
     for first in range(256):
         splitter = Splitter(1000, first_kind=1, first_bytes_max=100)
         drain(splitter, bytes((first,)))
         assert (splitter.refusal is None) == (first >> 4 == 1), first
 
 
-def test_a_connect_has_a_smaller_limit_than_what_follows() -> None:
+def test_a_connect_has_a_smaller_limit_than_later_packets() -> None:
     splitter = Splitter(1000, first_kind=1, first_bytes_max=100)
     long = b"\x30" + varint(500) + b"x" * 500
     assert drain(splitter, CONNECT + long) == [CONNECT, long]
@@ -106,7 +106,7 @@ def test_attack_a_row_of_packets_above_the_limit_is_refused() -> None:
     assert splitter.refusal is not None
 
 
-def test_a_row_is_a_list_of_places() -> None:
+def test_a_row_is_a_list_of_offsets() -> None:
     row = Row(4, 10)
     listed = [(0, 10), (10, 20), (20, 30), (30, 40)]
     assert list(row) == listed

@@ -48,7 +48,7 @@ def test_no_interval_means_no_keep_alive() -> None:
     assert KeepAlive(0, 0.0, pings=True).check(10_000, 0, 0) == "fine"
 
 
-def test_delays_double_up_to_the_limit_and_start_anew_after_a_steady_connection() -> None:
+def test_delays_double_up_to_the_limit_and_reset_after_a_steady_connection() -> None:
     backoff = Backoff(BackoffSettings(first_s=0.1, max_s=1.0, steady_s=5), lambda: 1.0)
     assert [backoff.next_s() for _ in range(6)] == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
     backoff.held(4.9)
@@ -57,7 +57,7 @@ def test_delays_double_up_to_the_limit_and_start_anew_after_a_steady_connection(
     assert backoff.next_s() == 0.1
 
 
-def test_jitter_takes_up_to_half_away() -> None:
+def test_jitter_shortens_a_delay_by_up_to_half() -> None:
     assert Backoff(BackoffSettings(first_s=0.2), lambda: 0.0).next_s() == 0.1
     with pytest.raises(LocalError):
         BackoffSettings(first_s=2, max_s=1)

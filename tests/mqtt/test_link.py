@@ -1,4 +1,4 @@
-"""Two federators' links against each other, in memory."""
+"""Links of two federators against each other, in memory."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -21,7 +21,7 @@ async def until(condition: Callable[[], object]) -> None:
         if condition():
             return
         await asyncio.sleep(0)
-    raise AssertionError("it did not come about")
+    raise AssertionError("the condition did not become true in time")
 
 
 class Federator(LinkListenerHandler):
@@ -116,7 +116,7 @@ def test_the_handshake_tells_ids_and_properties_both_ways() -> None:
     play(story)
 
 
-def test_both_sides_send_frames_and_hear_of_their_arrival() -> None:
+def test_both_sides_send_frames_and_are_told_of_their_arrival() -> None:
     async def story(scene: Scene) -> None:
         await scene.up()
         for sender, receiver in ((scene.here, scene.there), (scene.there, scene.here)):
@@ -126,13 +126,13 @@ def test_both_sides_send_frames_and_hear_of_their_arrival() -> None:
             assert [frame.payload for frame in receiver.frames] == payloads
             assert {frame.topic for frame in receiver.frames} == {"hanse/data"}
             assert sender.acknowledged == numbers == list(range(1, 101))
-            assert len(receiver.reads) == 1, "one list a read"
+            assert len(receiver.reads) == 1, "one list per read"
             assert sender.link.unacknowledged == 0
 
     play(story)
 
 
-def test_a_body_of_its_own_comes_behind_its_payload_also_where_it_had_to_wait() -> None:
+def test_a_separate_body_follows_its_payload_even_if_it_had_to_wait() -> None:
     async def story(scene: Scene) -> None:
         await scene.up()
         link = scene.here.link
@@ -152,7 +152,7 @@ def test_a_body_of_its_own_comes_behind_its_payload_also_where_it_had_to_wait() 
     play(story)
 
 
-def test_acknowledging_is_the_receivers_and_in_any_order() -> None:
+def test_the_receiver_may_acknowledge_in_any_order() -> None:
     async def story(scene: Scene) -> None:
         await scene.up()
         scene.there.acks_at_once = False
@@ -169,7 +169,7 @@ def test_acknowledging_is_the_receivers_and_in_any_order() -> None:
     play(story)
 
 
-def test_qos_0_frames_need_no_answer() -> None:
+def test_qos_0_frames_need_no_acknowledgement() -> None:
     async def story(scene: Scene) -> None:
         await scene.up()
         assert scene.here.link.send("d", b"x", qos=0) == 0
@@ -206,7 +206,7 @@ def test_control_overtakes_megabytes_of_data() -> None:
     play(story)
 
 
-def test_data_that_fills_the_window_leaves_room_for_control() -> None:
+def test_data_that_fills_the_window_leaves_capacity_for_control() -> None:
     async def story(scene: Scene) -> None:
         await scene.up()
         scene.there.acks_at_once = False
@@ -242,7 +242,7 @@ def test_a_full_queue_refuses_and_credit_comes_back() -> None:
     play(story)
 
 
-def test_a_frame_larger_than_the_peer_takes_is_a_local_error() -> None:
+def test_a_frame_above_the_peers_limit_is_a_local_error() -> None:
     async def story(scene: Scene) -> None:
         await scene.up()
         with pytest.raises(LocalError, match="Split it"):
@@ -295,7 +295,7 @@ def test_a_refused_link_says_why_and_is_tried_again() -> None:
     play(story)
 
 
-def test_a_link_that_is_closed_in_order_says_so_on_both_sides() -> None:
+def test_an_orderly_close_of_a_link_is_reported_on_both_sides() -> None:
     async def story(scene: Scene) -> None:
         await scene.up()
         goodbye = scene.there.link
@@ -308,7 +308,7 @@ def test_a_link_that_is_closed_in_order_says_so_on_both_sides() -> None:
     play(story)
 
 
-def test_a_reason_to_end_is_told() -> None:
+def test_the_reason_for_closing_is_reported() -> None:
     async def story(scene: Scene) -> None:
         await scene.up()
         scene.there.link.close(0x98, "duplicate id")
@@ -318,7 +318,7 @@ def test_a_reason_to_end_is_told() -> None:
     play(story)
 
 
-def test_a_peer_that_gives_no_id_is_no_federator() -> None:
+def test_a_peer_without_an_id_is_not_a_federator() -> None:
     async def story(scene: Scene) -> None:
         class Broker(asyncio.Protocol):
             def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -349,7 +349,7 @@ OFFENCES = {
     "empty topic": (HELLO + b"\x30\x03\x00\x00\x00", 0x90),
     "not utf-8": (HELLO + b"\x30\x04\x00\x01\xff\x00", 0x81),
     "cut off": (HELLO + b"\x30\x02\x00\x09", 0x81),
-    "pingresp from who dialled": (HELLO + b"\xd0\x00", 0x82),
+    "pingresp from the dialler": (HELLO + b"\xd0\x00", 0x82),
     "too many unacknowledged": (
         HELLO + b"".join(b"\x32\x06\x00\x01d" + n.to_bytes(2) + b"\x00" for n in range(1, LINK_WINDOW + 2)),
         0x93,
@@ -395,7 +395,7 @@ def test_an_offence_on_a_link_ends_it_with_its_reason_code(name: str) -> None:
     asyncio.run(story())
 
 
-def test_who_listens_answers_pings_and_takes_no_harm_from_an_unknown_puback() -> None:
+def test_the_listener_answers_pings_and_survives_an_unknown_puback() -> None:
     class Raw(asyncio.Protocol):
         got = b""
         transport: asyncio.Transport
@@ -422,7 +422,7 @@ def test_who_listens_answers_pings_and_takes_no_harm_from_an_unknown_puback() ->
     asyncio.run(story())
 
 
-def test_nobody_there_and_nobody_who_answers_are_told_apart() -> None:
+def test_an_unreachable_peer_and_a_silent_one_are_told_apart() -> None:
     async def story() -> None:
         failures: list[HanseError] = []
 

@@ -1,4 +1,4 @@
-"""Publications as bytes say what the codec says."""
+"""The fast parser reads publications exactly as the codec does."""
 
 import contextlib
 from typing import Any
@@ -78,12 +78,14 @@ def agrees(found: Publication, packet: mqtt5.PublishPacket) -> None:
 
 
 @given(st.lists(packets(), min_size=1, max_size=8))
-def test_canonical_is_what_the_codec_reads_without_what_belongs_to_the_hop(sent: list[mqtt5.PublishPacket]) -> None:
+def test_canonical_form_equals_the_codecs_reading_without_properties_of_the_hop(
+    sent: list[mqtt5.PublishPacket],
+) -> None:
     raw = [packet.write() for packet in sent]
     data = b"".join(raw)
     offsets = publication.split(data)
     reader = Reader()
-    # The second time topics and properties are known, and the ordinary packets take the short way.
+    # The second time, topics and properties are cached, and ordinary packets take the fast path.
     for _ in range(2):
         found: list[Publication] = []
         k = 0
@@ -129,7 +131,7 @@ def test_attack_a_run_that_is_not_canonical_is_refused_as_a_whole(packet: bytes)
 
 
 @given(st.lists(packets(), min_size=1, max_size=8), st.integers(1, 65_500), st.booleans())
-def test_identifiers_patched_into_a_run_are_what_the_codec_would_write(
+def test_identifiers_patched_into_a_run_equal_the_codecs_output(
     sent: list[mqtt5.PublishPacket], first_id: int, dup: bool
 ) -> None:
     run = b"".join(publication.canonical(packet.write()) for packet in sent)
@@ -227,7 +229,7 @@ def test_a_malformed_publish_is_refused_with_its_reason_code(name: str) -> None:
     reader = Reader()
     for _ in range(2):
         found: list[Publication] = []
-        # Bytes behind the packet must not be taken for its own.
+        # Bytes behind the packet must not be read as part of it.
         data = packet + publication.encode("next", b"z" * 50)
         assert reader.read_from(data, [(0, len(packet))], 0, 0, found) == 0
         with pytest.raises(Refusal) as caught:
@@ -269,7 +271,7 @@ def test_a_flood_of_user_properties_stops_at_the_limit() -> None:
     assert caught.value.reason_code == QUOTA_EXCEEDED
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_the_caches_are_bounded() -> None:
     reader = Reader()
     for n in range(40_000):
         packet = mqtt5.PublishPacket(f"t/{n}", b"", subscription_ids=[n + 1]).write()
@@ -277,7 +279,7 @@ def test_what_is_remembered_is_bounded() -> None:
     assert max(len(reader._topics), len(reader._fronts), len(reader._properties)) <= 16_384
 
 
-def test_names_that_some_broker_would_not_take_are_told() -> None:
+def test_topic_names_that_some_brokers_refuse_are_reported() -> None:
     assert publication.is_portable("a/ü/😀")
     assert not publication.is_portable("a/\x01")
     assert not publication.is_portable("a/\x85")
@@ -286,7 +288,7 @@ def test_names_that_some_broker_would_not_take_are_told() -> None:
 
 @st.composite
 def rows(draw: st.DrawFn) -> bytes:
-    """Packets of one size, as one publisher's stream brings them, here and there with one that differs."""
+    """Draw packets of one size, as the stream of one publisher has them, with a few that differ."""
     size, qos = draw(st.integers(0, 30)), draw(st.integers(0, 2))
     identifiers = draw(st.sampled_from([[], [1], [300], [2, 3]]))
     topic = draw(st.sampled_from(["a", "a/b/c", "x" * 90]))
@@ -309,7 +311,7 @@ def rows(draw: st.DrawFn) -> bytes:
 
 
 @given(rows())
-def test_a_row_of_packets_reads_as_each_of_them_does(data: bytes) -> None:
+def test_a_row_of_packets_reads_like_its_single_packets(data: bytes) -> None:
     _, offsets = Splitter(100_000).feed(data)
     if not all(data[start] & 0xF0 == 0x30 for start, _ in offsets):
         return
@@ -328,7 +330,7 @@ def test_a_row_of_packets_reads_as_each_of_them_does(data: bytes) -> None:
 
 
 @given(st.integers(1, 2), st.integers(8, 40), st.sampled_from(["a", "a/b", "x" * 120]), st.integers(1, 65_490))
-def test_identifiers_patched_into_a_row_are_those_patched_one_by_one(
+def test_identifiers_patched_into_a_row_equal_those_patched_one_by_one(
     qos: int, count: int, topic: str, first_id: int
 ) -> None:
     run = b"".join(publication.encode(topic, b"%04d" % n, qos=qos) for n in range(count))

@@ -1,4 +1,4 @@
-"""What comes from a peer, until it is acknowledged."""
+"""Publications from a peer, from their arrival until their acknowledgement."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def test_puback_and_pubrec_wait_for_the_caller() -> None:
     assert receiving.held == 0
 
 
-def test_a_qos_2_double_is_answered_again_and_not_delivered() -> None:
+def test_a_qos_2_duplicate_is_acknowledged_again_and_not_delivered() -> None:
     receiving = make()
     receiving.admit([one(receiving, 5, 2)])
     receiving.ack([receiving.receipt_base + 5])
@@ -49,7 +49,7 @@ def test_an_unknown_pubrel_is_answered_with_not_found() -> None:
     assert make().release([9]) == b"\x70\x03\x00\x09\x92"
 
 
-def test_a_publication_in_the_callers_hands_is_not_handed_over_twice() -> None:
+def test_a_publication_that_the_caller_holds_is_not_handed_over_twice() -> None:
     receiving = make()
     receiving.admit([one(receiving, 5), one(receiving, 6, 2)])
     receiving.detach()
@@ -58,7 +58,7 @@ def test_a_publication_in_the_callers_hands_is_not_handed_over_twice() -> None:
     assert receiving.ack([receiving.receipt_base + 5]) == b"\x40\x02\x00\x05"
 
 
-def test_an_ack_without_a_connection_is_given_when_the_peer_sends_again() -> None:
+def test_an_ack_without_a_connection_is_sent_when_the_peer_sends_again() -> None:
     receiving = make()
     receiving.admit([one(receiving, 5), one(receiving, 6, 2), one(receiving, 7)])
     receiving.detach()
@@ -66,7 +66,7 @@ def test_an_ack_without_a_connection_is_given_when_the_peer_sends_again() -> Non
     receiving.attach(session_present=True)
     again = [one(receiving, 5, dup=True), one(receiving, 6, 2, dup=True)]
     assert receiving.admit(again) == ([], b"\x40\x02\x00\x05\x50\x02\x00\x06")
-    # Not DUP: the broker has forgotten the old one and means another.
+    # Without DUP: the broker has forgotten the old publication and means another.
     fresh, _ = receiving.admit([one(receiving, 7)])
     assert len(fresh) == 1
 
@@ -94,7 +94,7 @@ def test_an_identifier_that_the_peer_uses_twice_names_two_publications() -> None
     assert receiving.held == 3
     assert counters.refusals == {"identifier_reused": 2}
     assert receiving.ack([first.receipt, 0]) == b"\x40\x02\x00\x05"
-    # What the peer sends again after a cut is any of those that are still held.
+    # After a cut, the peer sends again any of those that are still held.
     assert receiving.admit([one(receiving, 5, dup=True)]) == ([], b"")
     assert receiving.ack([second.receipt, third.receipt]) == b"\x40\x02\x00\x05" * 2
     assert receiving.held == 0
@@ -119,7 +119,7 @@ def test_attack_more_than_the_receive_maximum_ends_the_connection() -> None:
 @pytest.mark.parametrize("dup", [False, True])
 @pytest.mark.parametrize(("qos", "answer"), [(1, b"\x40\x02\x00\x05"), (2, b"\x50\x02\x00\x05")])
 def test_a_broker_that_forgot_a_release_gives_its_identifier_to_another(qos: int, answer: bytes, dup: bool) -> None:
-    """Killed, it came back with an older state. A PUBREC for one of QoS 1 made it close every connection."""
+    """A killed broker with old state on disk reuses identifiers. A PUBREC for QoS 1 made it close every connection."""
     receiving = make()
     receiving.admit([one(receiving, 5, 2, packet=b"old")])
     receiving.ack([receiving.receipt_base + 5])
@@ -134,7 +134,9 @@ def test_a_broker_that_forgot_a_release_gives_its_identifier_to_another(qos: int
     ("old", "new", "answer"),
     [(2, 1, b"\x40\x02\x00\x05"), (2, 2, b"\x50\x02\x00\x05"), (1, 2, b"\x50\x02\x00\x05")],
 )
-def test_the_ack_of_one_that_the_broker_has_forgotten_answers_nothing(old: int, new: int, answer: bytes) -> None:
+def test_the_ack_of_a_publication_that_the_broker_has_forgotten_sends_nothing(
+    old: int, new: int, answer: bytes
+) -> None:
     receiving = make()
     receiving.admit([one(receiving, 5, old, packet=b"old")])
     receiving.detach()
@@ -145,8 +147,8 @@ def test_the_ack_of_one_that_the_broker_has_forgotten_answers_nothing(old: int, 
     assert receiving.ack([another.receipt]) == answer
 
 
-def test_of_two_under_one_identifier_over_one_connection_the_second_is_dropped_and_counted() -> None:
-    """The broker has both, and would take the answer to the second for one to the first."""
+def test_a_second_publication_with_the_same_identifier_on_one_connection_is_dropped_and_counted() -> None:
+    """The broker holds both, and would read the acknowledgement of the second as that of the first."""
     receiving = make()
     receiving.admit([one(receiving, 5, 2, packet=b"first")])
     assert receiving.admit([one(receiving, 5, 2, packet=b"second")]) == ([], b"")

@@ -1,4 +1,4 @@
-"""A broker may name another server; a client of ours goes where its settings say, and nowhere else."""
+"""A broker may name another server, but our client goes only where its settings say."""
 
 import asyncio
 from typing import Self
@@ -15,7 +15,7 @@ USE_ANOTHER, MOVED = 0x9C, 0x9D
 
 
 class Server:
-    """Answers each connection with the same bytes, and ends it."""
+    """Server that sends the same bytes to each connection and closes it."""
 
     def __init__(self, answer: bytes) -> None:
         self.answer = answer
@@ -70,7 +70,7 @@ def test_attack_a_poisoned_redirect_is_not_followed(make: type, code: int, who: 
                 else:
                     shell = LinkDialler(url, "1", LinkHandler(), backoff=quick)
                     shell.start()
-                while broker.connections < 3:  # noqa: ASYNC110 - it comes back to the one that it knows
+                while broker.connections < 3:  # noqa: ASYNC110 - the client comes back to the configured server
                     await asyncio.sleep(0.01)
                 await shell.stop()
             assert evil.connections == 0

@@ -1,4 +1,4 @@
-"""Server References are text from a peer: read strictly, written so that they can be read."""
+"""Server References are text from a peer: parsed strictly, and written in a form that parses again."""
 
 import pytest
 from hypothesis import given
@@ -57,7 +57,7 @@ def test_several_references_keep_their_order() -> None:
         "::1%lo",
     ],
 )
-def test_what_is_no_reference_is_refused_with_a_short_message(text: str) -> None:
+def test_an_invalid_reference_is_refused_with_a_short_message(text: str) -> None:
     with pytest.raises(RemoteError) as refused:
         parse_references(text)
     assert "expected" in str(refused.value)
@@ -74,11 +74,11 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 
 
 @given(st.sampled_from(["broker-1.example.org", "127.0.0.1", "::1"]), st.integers(1, 65_535))
-def test_what_is_written_is_read_again(host: str, port: int) -> None:
+def test_written_references_parse_again(host: str, port: int) -> None:
     assert parse_references(format_reference(host, port)) == [Reference(host, port)]
 
 
 @pytest.mark.parametrize(("host", "port"), [("", 1), ("a b", 1), ("a", 0), ("a", 65_536), ("a/b", 1), ("a:b", 1)])
-def test_what_makes_no_reference_is_a_local_error(host: str, port: int) -> None:
+def test_an_impossible_reference_is_a_local_error(host: str, port: int) -> None:
     with pytest.raises(LocalError, match="no Server Reference"):
         format_reference(host, port)

@@ -1,4 +1,4 @@
-"""What goes to a peer, until it has been acknowledged."""
+"""Publications to a peer, until their acknowledgement."""
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +15,7 @@ from hanse.mqtt.sending import Sending
 
 
 class Wire:
-    """The bytes that left, as packets."""
+    """Bytes that left, as packets."""
 
     def __init__(self) -> None:
         self.data = b""
@@ -25,7 +25,7 @@ class Wire:
         self.data += data
 
     def take(self) -> list[tuple[str, int, int, bool]]:
-        """(kind or payload, QoS, packet identifier, DUP) of what was written since."""
+        """Return (kind or payload, QoS, packet identifier, DUP) of the packets written since the last call."""
         data, self.data = self.data, b""
         found: list[tuple[str, int, int, bool]] = []
         i = 0
@@ -53,7 +53,7 @@ def run(*payloads: str, qos: int = 1) -> bytes:
     return b"".join(encode("t", payload.encode(), qos=qos) for payload in payloads)
 
 
-def test_a_run_of_qos_0_is_written_as_it_is() -> None:
+def test_a_run_of_qos_0_is_written_unchanged() -> None:
     wire = Wire()
     sending = make(wire)
     data = run("a", "b", qos=0)
@@ -101,7 +101,7 @@ def test_qos_2_counts_against_the_window_until_pubcomp() -> None:
     assert [body for body, *_ in wire.take()] == ["b"]
 
 
-def test_everything_unacknowledged_goes_out_again_in_order_with_dup_after_a_reconnect() -> None:
+def test_unacknowledged_publications_are_sent_again_in_order_with_dup_after_a_reconnect() -> None:
     wire = Wire()
     sending = make(wire)
     sending.publish_run(run("a", "b", "c"))
@@ -123,7 +123,7 @@ def test_everything_unacknowledged_goes_out_again_in_order_with_dup_after_a_reco
     assert sending.acknowledge([1, 3, 6]) == [1, 3, 6]
 
 
-def test_a_lost_session_makes_it_new_and_says_what_is_unknown() -> None:
+def test_a_lost_session_resends_without_dup_and_reports_what_is_unknown() -> None:
     wire = Wire()
     sending = make(wire)
     sending.publish_run(run("a", "b", qos=2))
@@ -152,7 +152,7 @@ def test_qos_0_is_dropped_and_counted_without_a_connection_and_behind_a_slow_pee
 
 
 @pytest.mark.parametrize("limits", [{"packets_max": 4}, {"bytes_max": 30}])
-def test_without_credit_a_run_is_refused_whole_and_credit_is_told_at_half(limits: dict[str, int]) -> None:
+def test_without_credit_a_run_is_refused_as_a_whole_and_credit_is_announced_at_half(limits: dict[str, int]) -> None:
     told: list[int] = []
     wire = Wire()
     sending = Sending(Counters(), **limits, on_credit=lambda: told.append(sending.credit))  # type: ignore[arg-type]
@@ -172,7 +172,7 @@ def test_without_credit_a_run_is_refused_whole_and_credit_is_told_at_half(limits
     sending.publish_run(run("y"))
 
 
-def test_an_answer_that_fits_no_publication_is_counted_and_a_wrong_kind_is_a_protocol_error() -> None:
+def test_an_unmatched_acknowledgement_is_counted_and_one_of_the_wrong_kind_is_a_protocol_error() -> None:
     counters = Counters()
     sending = Sending(counters)
     sending.attach(Wire().write, lambda: 0, receive_max=10)
@@ -188,7 +188,7 @@ def test_an_answer_that_fits_no_publication_is_counted_and_a_wrong_kind_is_a_pro
         sending.received([1])
 
 
-def test_a_refusal_of_the_peers_gives_the_publication_up() -> None:
+def test_a_publication_that_the_peer_refuses_is_given_up() -> None:
     sending = make(Wire())
     sending.publish_run(run("a", "b"))
     assert sending.refuse(1, qos=1) == 1
@@ -197,7 +197,7 @@ def test_a_refusal_of_the_peers_gives_the_publication_up() -> None:
     assert sending.held_bytes == 0
 
 
-def test_what_the_peer_cannot_take_is_fitted_or_given_up() -> None:
+def test_publications_beyond_the_peers_limits_are_adapted_or_given_up() -> None:
     wire = Wire()
     told: list[int] = []
     sending = Sending(Counters(), on_outcomes=lambda: told.append(1))
@@ -218,7 +218,7 @@ def test_what_the_peer_cannot_take_is_fitted_or_given_up() -> None:
     assert sending.held == 0
 
 
-def test_a_journal_hears_of_identifiers_before_publish_and_of_receipt_before_pubrel() -> None:
+def test_the_journal_records_identifiers_before_publish_and_receipt_before_pubrel() -> None:
     events: list[object] = []
     sending = Sending(
         Counters(),
@@ -231,7 +231,7 @@ def test_a_journal_hears_of_identifiers_before_publish_and_of_receipt_before_pub
     assert events == [("assigned", 1, 1, 2), "34", ("received", [(1, 1), (2, 2)])]
 
 
-def test_a_former_process_is_taken_up_where_it_was() -> None:
+def test_the_state_of_a_former_process_is_resumed() -> None:
     wire = Wire()
     sending = Sending(Counters())
     assert sending.resume([(7, encode("t", b"a", qos=2)), (9, None)]) == [1, 2]
@@ -244,7 +244,7 @@ def test_a_former_process_is_taken_up_where_it_was() -> None:
 
 
 class Peer:
-    """A peer that answers in any order, one step at a time."""
+    """Peer that acknowledges in any order, one step at a time."""
 
     def __init__(self, wire: Wire, sending: Sending) -> None:
         self.wire = wire
@@ -256,7 +256,9 @@ class Peer:
     def listen(self) -> None:
         for body, qos, packet_id, _dup in self.wire.take():
             if qos:
-                assert self.has.get(packet_id, (body, qos)) == (body, qos), "an identifier was used for two"
+                assert self.has.get(packet_id, (body, qos)) == (body, qos), (
+                    "an identifier was used for two publications"
+                )
                 self.has[packet_id] = (body, qos)
 
     def answer(self, packet_id: int) -> None:
@@ -303,7 +305,7 @@ def test_nothing_is_lost_or_renumbered_over_reconnects_and_wraps(data: st.DataOb
     assert (sending.held_bytes, sending.in_flight, len(sending._sent)) == (0, 0, 0)
 
 
-def test_a_peer_that_comes_back_with_narrower_limits_gets_only_what_fits() -> None:
+def test_a_peer_that_reconnects_with_narrower_limits_gets_only_what_fits() -> None:
     counters = Counters()
     wire = Wire()
     sending = Sending(counters)
@@ -321,7 +323,7 @@ def test_a_peer_that_comes_back_with_narrower_limits_gets_only_what_fits() -> No
     assert sending.held == 2
 
 
-def test_identifiers_in_use_are_passed_over_and_the_last_one_is_followed_by_the_first() -> None:
+def test_identifiers_in_use_are_skipped_and_the_last_is_followed_by_the_first() -> None:
     wire = Wire()
     sending = make(wire)
     sending._next_id = 64_510
@@ -333,7 +335,7 @@ def test_identifiers_in_use_are_passed_over_and_the_last_one_is_followed_by_the_
     assert sending.acknowledge([1, 2, 3, 4, 64_509, 64_510, 64_511]) == [3, 4, 6, 7, 5, 1, 2]
 
 
-def test_a_former_process_may_not_leave_an_identifier_twice_or_out_of_range() -> None:
+def test_a_resumed_identifier_that_is_repeated_or_out_of_range_is_refused() -> None:
     for entries in ([(0, None)], [(64_512, None)], [(1, None), (1, None)]):
         with pytest.raises(LocalError, match="cannot be resumed"):
             Sending(Counters()).resume(entries)
@@ -354,7 +356,7 @@ def test_a_read_of_acknowledgements_settles_each_of_them_once(count: int, data: 
     assert sending.held == count + 2 - len(known)
 
 
-def test_a_puback_for_qos_2_leaves_what_came_with_it_to_be_said_again() -> None:
+def test_a_puback_for_qos_2_leaves_the_acknowledgements_before_it_for_a_repeat() -> None:
     wire = Wire()
     sending = make(wire)
     sending.publish_run(run("a") + run("b", qos=2) + run("c"))
@@ -363,7 +365,7 @@ def test_a_puback_for_qos_2_leaves_what_came_with_it_to_be_said_again() -> None:
     assert sending.acknowledge([3]) == [3]
 
 
-# --- what a former process sent and may send again -------------------------------------------------------------------
+# --- publications of a former process that are sent again -------------------------------------------------------------
 
 
 def test_a_reserved_identifier_is_for_nobody_else() -> None:
@@ -374,7 +376,7 @@ def test_a_reserved_identifier_is_for_nobody_else() -> None:
     assert [(body, packet_id) for body, _, packet_id, _ in wire.take()] == [("a", 1), ("b", 4), ("c", 5)]
 
 
-def test_what_comes_again_goes_out_under_its_reserved_identifier_with_dup() -> None:
+def test_a_repeated_publication_goes_out_under_its_reserved_identifier_with_dup() -> None:
     wire = Wire()
     assigned: list[tuple[int, int, int]] = []
     sending = Sending(Counters(), on_assigned=lambda *told: assigned.append(told))
@@ -389,7 +391,7 @@ def test_what_comes_again_goes_out_under_its_reserved_identifier_with_dup() -> N
     assert (sending.held, sending.held_bytes, sending.in_flight) == (0, 0, 0)
 
 
-def test_a_reserved_identifier_that_was_used_is_free_when_it_is_done() -> None:
+def test_a_reserved_identifier_is_free_after_its_acknowledgement() -> None:
     wire = Wire()
     sending = make(wire)
     sending.reserve([1])
@@ -399,12 +401,12 @@ def test_a_reserved_identifier_that_was_used_is_free_when_it_is_done() -> None:
     sending.complete([1])
     sending.acknowledge([2])
     wire.take()
-    sending._next_id = 1  # as after a whole round of identifiers
+    sending._next_id = 1  # as after using all identifiers once
     sending.publish_run(run("c"))
     assert [packet_id for _, _, packet_id, _ in wire.take()] == [1]
 
 
-def test_what_comes_again_before_there_is_a_connection_goes_out_with_the_first() -> None:
+def test_a_publication_repeated_before_any_connection_goes_out_with_the_first_one() -> None:
     wire = Wire()
     sending = Sending(Counters())
     sending.reserve([7])
@@ -414,7 +416,7 @@ def test_what_comes_again_before_there_is_a_connection_goes_out_with_the_first()
     assert wire.take() == [("a", 2, 7, True), ("b", 2, 1, False)]
 
 
-def test_what_comes_again_is_new_to_a_peer_that_has_lost_the_session() -> None:
+def test_a_repeated_publication_is_new_to_a_peer_that_has_lost_the_session() -> None:
     wire = Wire()
     assigned: list[tuple[int, int, int]] = []
     sending = Sending(Counters(), on_assigned=lambda *told: assigned.append(told))
@@ -425,7 +427,7 @@ def test_what_comes_again_is_new_to_a_peer_that_has_lost_the_session() -> None:
     assert assigned == [(1, 7, 1), (1, 1, 1)]
 
 
-def test_what_comes_again_waits_for_credit_as_a_whole() -> None:
+def test_repeated_publications_wait_for_credit_as_a_whole() -> None:
     wire = Wire()
     told: list[int] = []
     sending = Sending(Counters(), packets_max=2, on_credit=lambda: told.append(1))
@@ -439,12 +441,12 @@ def test_what_comes_again_waits_for_credit_as_a_whole() -> None:
     sending.acknowledge([1, 2])
     sending.proceed()
     assert told == [1]
-    # One run may go beyond the limit.
+    # A single run may exceed the limit.
     assert sending.publish_again(run("c", "d", "e", qos=2), [7, 0, 0]) == 3
     assert [body for body, *_ in wire.take()] == ["c", "d", "e"]
 
 
-def test_what_comes_again_and_is_too_large_for_the_peer_is_told_as_refused() -> None:
+def test_a_repeated_publication_that_is_too_large_for_the_peer_is_reported_as_refused() -> None:
     wire = Wire()
     told: list[int] = []
     sending = Sending(Counters(), on_outcomes=lambda: told.append(1))
@@ -455,8 +457,8 @@ def test_what_comes_again_and_is_too_large_for_the_peer_is_told_as_refused() -> 
     assert (told, sending.take_outcomes()) == ([1], [(2, 0x95)])
 
 
-def test_a_queue_ends_where_reserved_identifiers_leave_none() -> None:
-    """All but three are reserved: the fourth waits, whatever the peer's window is."""
+def test_a_queue_stops_when_only_reserved_identifiers_are_left() -> None:
+    """With all identifiers but three reserved, the fourth publication waits, whatever the peer's window is."""
     wire = Wire()
     sending = make(wire, receive_max=65_535)
     sending.reserve(range(4, PUBLISH_ID_MAX + 1))

@@ -1,4 +1,4 @@
-"""The server side against a client of another make, over real sockets."""
+"""The server side against a client of another make (Paho), over real sockets."""
 
 import asyncio
 import socket
@@ -54,7 +54,7 @@ class House(ServerHandler):
         self.disconnected.append(error)
 
 
-def test_paho_subscribes_publishes_and_is_sent_elsewhere() -> None:
+def test_paho_subscribes_publishes_and_is_redirected() -> None:
     async def story() -> None:
         house = House()
         server = Server(house)
@@ -114,7 +114,7 @@ def test_a_peer_that_does_not_read_costs_a_bounded_amount_and_its_drops_are_coun
     uvloop.run(story())
 
 
-def test_a_port_in_use_and_a_wrong_password_are_said_in_one_sentence() -> None:
+def test_a_port_in_use_and_a_wrong_password_are_reported_in_one_sentence() -> None:
     async def story() -> None:
         server, other = Server(House()), Server(House())
         await server.start("127.0.0.1", 0)

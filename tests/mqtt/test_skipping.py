@@ -22,9 +22,7 @@ PACKETS = st.tuples(st.sampled_from([0, 100, 150, 300, 2_000]), st.integers(0, 2
 
 @given(st.lists(PACKETS, max_size=6), st.sampled_from([1, 3, 7, 100, 1_000, 1 << 20]))
 @example([(70_000, 1, 9), (0, 1, 10), (140_000, 2, 11)], 60_000)
-def test_what_is_within_the_limit_comes_out_however_the_stream_is_cut(
-    parts: list[tuple[int, int, int]], chunk: int
-) -> None:
+def test_packets_within_the_limit_come_out_for_any_chunk_size(parts: list[tuple[int, int, int]], chunk: int) -> None:
     sent = [packet(*part) for part in parts]
     skipped: list[tuple[int, int]] = []
     splitter = SkippingSplitter(LIMIT, on_skipped=lambda qos, number: skipped.append((qos, number)))
@@ -43,7 +41,7 @@ def test_what_is_within_the_limit_comes_out_however_the_stream_is_cut(
     assert skipped == expected
 
 
-def test_no_more_of_it_is_kept_than_its_front() -> None:
+def test_only_the_front_of_a_skipped_packet_is_kept() -> None:
     skipped: list[tuple[int, int]] = []
     splitter = SkippingSplitter(LIMIT, on_skipped=lambda qos, number: skipped.append((qos, number)))
     splitter.feed(b"\x32\xff\xff\xff\x7f\x00\x03a/b\x00\x07\x00")
@@ -63,7 +61,7 @@ def test_another_packet_beyond_the_limit_ends_the_connection(stream: bytes) -> N
     assert splitter.refusal.reason_code == PACKET_TOO_LARGE
 
 
-def test_the_first_packet_is_judged_as_ever() -> None:
+def test_the_first_packet_is_never_skipped() -> None:
     splitter = SkippingSplitter(LIMIT, first_kind=CONNACK, on_skipped=lambda *_: None)
     splitter.feed(packet(300, 0, 1))
     assert splitter.refusal is not None

@@ -1,4 +1,4 @@
-"""The wanted filters, and what is said to the broker."""
+"""Wanted filters, and the packets that tell the broker about them."""
 
 from typing import Any
 
@@ -48,7 +48,7 @@ def test_filters_share_a_packet_only_when_they_share_an_identifier() -> None:
     assert [(i, f) for _, i, f, _ in said(subscriptions.subscribe(items))] == [(1, ["a", "b"]), (2, ["c"])]
 
 
-def test_the_same_wish_twice_is_said_once() -> None:
+def test_the_same_filter_wanted_twice_is_subscribed_once() -> None:
     subscriptions = Subscriptions()
     subscriptions.attach(session_present=False)
     subscriptions.subscribe([Subscription("a")])
@@ -56,7 +56,7 @@ def test_the_same_wish_twice_is_said_once() -> None:
     assert said(subscriptions.subscribe([Subscription("a", qos=0)]))
 
 
-def test_after_a_reconnect_only_the_difference_is_said() -> None:
+def test_after_a_reconnect_only_the_difference_is_sent() -> None:
     subscriptions = Subscriptions()
     subscriptions.attach(session_present=False)
     answer_all(subscriptions, subscriptions.subscribe([Subscription("a"), Subscription("b"), Subscription("c")]))
@@ -67,7 +67,7 @@ def test_after_a_reconnect_only_the_difference_is_said() -> None:
     assert [(kind, filters) for kind, _, filters, _ in found] == [("+", ["d"]), ("-", ["a"])]
 
 
-def test_what_was_under_way_at_a_cut_is_said_again() -> None:
+def test_requests_under_way_at_a_cut_are_sent_again() -> None:
     subscriptions = Subscriptions()
     subscriptions.attach(session_present=False)
     subscriptions.subscribe([Subscription("a")])
@@ -78,7 +78,7 @@ def test_what_was_under_way_at_a_cut_is_said_again() -> None:
     assert [(kind, filters) for kind, _, filters, _ in found] == [("+", ["a"]), ("-", ["b"])]
 
 
-def test_a_lost_session_gets_everything_wanted_and_nothing_else() -> None:
+def test_a_lost_session_is_subscribed_to_every_wanted_filter_and_nothing_else() -> None:
     subscriptions = Subscriptions()
     subscriptions.attach(session_present=False)
     answer_all(subscriptions, subscriptions.subscribe([Subscription("a"), Subscription("b")]))
@@ -95,7 +95,7 @@ def test_a_filter_of_a_former_process_is_unsubscribed_too() -> None:
     assert [kind for kind, *_ in said(subscriptions.unsubscribe(["older"]))] == ["-"]
 
 
-def test_a_refused_filter_is_reported_and_asked_for_again_only_after_a_reconnect() -> None:
+def test_a_refused_filter_is_reported_and_requested_again_only_after_a_reconnect() -> None:
     subscriptions = Subscriptions()
     subscriptions.attach(session_present=False)
     (_, _, _, packet_id), *_ = said(subscriptions.subscribe([Subscription("a")]))
@@ -105,7 +105,7 @@ def test_a_refused_filter_is_reported_and_asked_for_again_only_after_a_reconnect
     assert said(subscriptions.attach(session_present=True))
 
 
-def test_no_more_than_the_reserved_identifiers_are_under_way() -> None:
+def test_requests_under_way_never_exceed_the_reserved_identifiers() -> None:
     subscriptions = Subscriptions()
     subscriptions.attach(session_present=False)
     first = subscriptions.subscribe([Subscription(f"t/{n}", identifier=n + 1) for n in range(3000)])
@@ -123,7 +123,7 @@ def test_no_more_than_the_reserved_identifiers_are_under_way() -> None:
     assert subscriptions.is_settled
 
 
-def test_an_answer_to_nothing_is_a_protocol_error() -> None:
+def test_an_answer_without_a_request_is_a_protocol_error() -> None:
     subscriptions = Subscriptions()
     subscriptions.attach(session_present=False)
     (_, _, _, packet_id), *_ = said(subscriptions.subscribe([Subscription("a")]))
@@ -134,7 +134,7 @@ def test_an_answer_to_nothing_is_a_protocol_error() -> None:
 
 
 @pytest.mark.parametrize("pattern", ["", "a#", "#/a", "a+/b", "a\0", "x" * 65_536])
-def test_what_is_not_a_filter_is_a_local_error(pattern: str) -> None:
+def test_an_invalid_filter_is_a_local_error(pattern: str) -> None:
     with pytest.raises(LocalError):
         Subscription(pattern)
 

@@ -62,7 +62,7 @@ async def failure(url: str, tls: TlsSettings) -> HanseError | None:
 
 
 @pytest.mark.processes
-def test_a_broker_that_wants_a_certificate_gets_ours_and_wrong_ones_fail_closed(certificates: Path) -> None:
+def test_a_broker_that_requires_a_certificate_gets_ours_and_wrong_ones_are_refused(certificates: Path) -> None:
     lines = [
         f"cafile {certificates}/ours.crt",
         f"certfile {certificates}/server.crt",
@@ -82,7 +82,7 @@ def test_a_broker_that_wants_a_certificate_gets_ours_and_wrong_ones_fail_closed(
         other_name = TlsSettings(ca_file=certificates / "ours.crt", server_name="elsewhere.example")
         wrong_name = await failure(url, other_name)
         assert isinstance(wrong_name, LocalError)
-        # Nor does it connect on a later attempt.
+        # A later attempt does not connect either.
         client = Client(
             ClientSettings(url=url, client_id="y", tls=identity(certificates, "one", ca="strangers")),
             ClientHandler(),
@@ -115,13 +115,13 @@ class Federator(LinkListenerHandler):
 
 
 @pytest.mark.processes
-def test_a_link_is_mutual_and_a_stranger_gets_none(certificates: Path) -> None:
+def test_a_link_authenticates_both_sides_and_a_stranger_gets_none(certificates: Path) -> None:
     async def until(condition: object) -> None:
         for _ in range(2000):
             if condition():  # type: ignore[operator]
                 return
             await asyncio.sleep(0.005)
-        raise TimeoutError("it did not come about")
+        raise TimeoutError("the condition did not become true in time")
 
     async def story() -> None:
         here, there = Federator(), Federator()
@@ -141,7 +141,7 @@ def test_a_link_is_mutual_and_a_stranger_gets_none(certificates: Path) -> None:
             await until(lambda: there.frames)
             assert there.frames[0].payload == payload
             assert "one" in str(there.certificates[0])
-            # A lone acknowledgement goes through TLS, too, and not straight to the kernel.
+            # A lone acknowledgement goes through TLS as well, not straight to the kernel.
             await until(lambda: not here.links[0].unacknowledged)
             stranger.start()
             await until(lambda: len(failures) >= 2)
@@ -158,7 +158,7 @@ def test_a_link_is_mutual_and_a_stranger_gets_none(certificates: Path) -> None:
     uvloop.run(story())
 
 
-def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+def test_unusable_files_are_named(tmp_path: Path) -> None:
     empty = tmp_path / "empty.pem"
     empty.write_text("")
     with pytest.raises(LocalError, match=r"nosuch\.pem"):

@@ -43,7 +43,7 @@ def test_an_address_shows_itself_without_its_password() -> None:
         ("htp://me:topsecret@b", "no known scheme"),
     ],
 )
-def test_a_wrong_address_is_said_in_one_sentence(url: str, words: str) -> None:
+def test_a_wrong_address_is_reported_in_one_sentence(url: str, words: str) -> None:
     with pytest.raises(LocalError, match=words) as caught:
         parse(url)
     assert "topsecret" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""MQTT 3.1.1 on the wire, MQTT 5 inside: every packet there and back, and what must not be."""
+"""MQTT 3.1.1 on the wire, MQTT 5 inside: every packet in both directions, and invalid ones."""
 
 import contextlib
 
@@ -29,7 +29,7 @@ def publish(
 
 
 def read_all(reader: Reader, data: bytes) -> list[Publication]:
-    """As `Exchange` does: the quick way as far as it goes, then one in full."""
+    """Parse as `Exchange` does: on the fast path as far as it goes, then one packet in full."""
     found, offsets = Splitter(1 << 20).feed(data)
     into: list[Publication] = []
     k = 0
@@ -46,7 +46,7 @@ def read_all(reader: Reader, data: bytes) -> list[Publication]:
         st.tuples(TOPICS, PAYLOADS, st.integers(0, 2), st.integers(1, 65_535), st.booleans(), st.booleans()), max_size=8
     )
 )
-def test_what_is_read_is_canonical_and_goes_out_as_it_came(
+def test_packets_are_read_in_canonical_form_and_leave_as_they_came(
     publications: list[tuple[str, bytes, int, int, bool, bool]],
 ) -> None:
     wire = b"".join(
@@ -54,7 +54,7 @@ def test_what_is_read_is_canonical_and_goes_out_as_it_came(
         for topic, payload, qos, packet_id, retain, dup in publications
     )
     reader = Reader311()
-    for _ in range(2):  # the second time by the quick way
+    for _ in range(2):  # the second time on the fast path
         read = read_all(reader, wire)
         assert [(p.topic, p.payload, p.qos, p.retain) for p in read] == [
             (topic, payload, qos, retain) for topic, payload, qos, _, retain, _ in publications
@@ -73,7 +73,7 @@ def test_what_is_read_is_canonical_and_goes_out_as_it_came(
     assert V311(Counters()).outward(run) == plain
 
 
-def test_properties_are_taken_off_and_counted_once_a_publication() -> None:
+def test_properties_are_removed_and_counted_once_per_publication() -> None:
     counters = Counters()
     rich = encode("a/b", b"x" * 200, qos=1, expiry_s=9, content_type="t", user_properties=[("k", "v" * 200)])
     out = V311(counters).outward(rich + encode("c", b"y") + rich)
@@ -83,7 +83,7 @@ def test_properties_are_taken_off_and_counted_once_a_publication() -> None:
     assert counters.properties_lost == 2
 
 
-def test_what_leaves_is_told_as_one_list_a_write() -> None:
+def test_outgoing_packets_are_reported_as_one_list_per_write() -> None:
     told: list[list[Written]] = []
     wire = V311(Counters(), told.append)
     run = encode("a", b"1", user_properties=[("k", "v")]) + encode("ü", b"", qos=2)
@@ -94,14 +94,14 @@ def test_what_leaves_is_told_as_one_list_a_write() -> None:
     assert told == [[(b"a", b"1"), ("ü".encode(), b"")]]
 
 
-def test_answers_go_out_without_reason_codes() -> None:
+def test_acknowledgements_go_out_without_reason_codes() -> None:
     said = (
         b"\x40\x03\x00\x07\x97" + b"\x50\x02\x00\x08" + b"\x62\x03\x00\x09\x92" + b"\x70\x03\x00\x0a\x92" + b"\xc0\x00"
     )
     assert V311(Counters()).outward(said) == bytes.fromhex("40020007 50020008 62020009 7002000a c000")
 
 
-def test_subscriptions_go_out_with_their_qos_alone() -> None:
+def test_subscriptions_go_out_with_only_their_qos() -> None:
     filters = [
         mqtt5.TopicFilter("a/#", max_qos=mqtt5.QoS(2), no_local=True, retain_as_published=True),
         mqtt5.TopicFilter("+", max_qos=mqtt5.QoS(0), retain_handling=mqtt5.RetainHandling(2)),
@@ -112,7 +112,7 @@ def test_subscriptions_go_out_with_their_qos_alone() -> None:
     assert wire.outward(mqtt5.UnsubscribePacket(6, ["a/#", "+"]).write()) == b"\xa2\x0a\x00\x06\x00\x03a/#\x00\x01+"
 
 
-def test_an_unsuback_answers_for_as_many_filters_as_were_named() -> None:
+def test_an_unsuback_has_one_code_per_filter_of_its_request() -> None:
     wire = V311(Counters())
     wire.outward(mqtt5.UnsubscribePacket(6, ["a", "b", "c"]).write())
     answer = wire.decode(b"\xb0\x02\x00\x06")
@@ -140,7 +140,7 @@ def test_a_suback_keeps_its_codes() -> None:
         (b"\x20\x02\x00\x05", 0x87, False),
     ],
 )
-def test_a_connack_is_said_in_the_codes_of_mqtt_5(wire: bytes, code: int, is_present: bool) -> None:
+def test_a_connack_is_translated_to_the_codes_of_mqtt_5(wire: bytes, code: int, is_present: bool) -> None:
     answer = v311.connack(wire)
     assert (int(answer.reason_code), answer.session_present) == (code, is_present)
     assert not answer.subscription_id_available
@@ -157,13 +157,13 @@ def test_a_connack_is_said_in_the_codes_of_mqtt_5(wire: bytes, code: int, is_pre
         b"\x21\x02\x00\x00",
     ],
 )
-def test_a_connack_that_is_none_is_refused(wire: bytes) -> None:
+def test_an_invalid_connack_is_refused(wire: bytes) -> None:
     with pytest.raises(Refusal) as caught:
         v311.connack(wire)
     assert caught.value.reason_code == 0x81
 
 
-def test_a_connect_says_what_was_asked_for() -> None:
+def test_a_connect_carries_the_requested_settings() -> None:
     will = mqtt5.Will("w", payload=b"gone", qos=mqtt5.QoS(1), retain=True)
     packet = v311.connect("me", clean_session=False, keep_alive_s=20, username="u", password="p", will=will)
     assert (
@@ -181,7 +181,7 @@ def test_a_connect_says_what_was_asked_for() -> None:
         ({"client_id": "\ud800"}, "UTF-8"),
     ],
 )
-def test_a_session_that_3_1_1_cannot_have_is_refused(settings: dict[str, object], words: str) -> None:
+def test_settings_that_3_1_1_cannot_express_are_refused(settings: dict[str, object], words: str) -> None:
     with pytest.raises(LocalError, match=words):
         v311.connect(**{"clean_session": True, "keep_alive_s": 1, **settings})  # type: ignore[arg-type]
 
@@ -285,7 +285,7 @@ def test_a_wrong_publish_is_refused_with_its_reason_code(packet: bytes, code: in
     assert caught.value.reason_code == code
 
 
-def test_topics_that_are_remembered_are_bounded() -> None:
+def test_the_topic_cache_is_bounded() -> None:
     reader = Reader311()
     for number in range(40_000):
         read_all(reader, publish(f"t/{number}", b""))

@@ -59,7 +59,7 @@ def of_server(kind: int, payload: bytes) -> bytes:
     st.lists(st.tuples(st.sampled_from([BINARY, CLOSE, PING, PONG]), st.binary(max_size=300)), max_size=5),
     st.integers(1, 50),
 )
-def test_frames_are_put_together_however_they_arrive(sent: list[tuple[int, bytes]], piece: int) -> None:
+def test_frames_are_reassembled_for_any_chunk_size(sent: list[tuple[int, bytes]], piece: int) -> None:
     data = b"".join(of_server(kind, payload) for kind, payload in sent)
     reader = Reader()
     found = [frame for at in range(0, len(data), piece) for frame in reader.feed(data[at : at + piece])]
@@ -75,9 +75,9 @@ def test_frames_are_put_together_however_they_arrive(sent: list[tuple[int, bytes
         b"\x82\x82\x00\x00\x00\x00hi",  # masked
         b"\x82\x7f\x00\x00\x00\x00\x00\x01\x00\x00",  # too large
         b"\x82\x7e\x10\x01",  # too large by one
-        b"\x83\x00",  # of no kind
+        b"\x83\x00",  # an unknown kind
     ],
 )
-def test_what_no_broker_sends_is_refused(bad: bytes) -> None:
+def test_frames_that_no_broker_sends_are_refused(bad: bytes) -> None:
     with pytest.raises(RemoteError, match="expected a whole binary one"):
         Reader().feed(bad)
