@@ -23,6 +23,7 @@ COMMANDS: dict[str, str] = {
     "collect": "hanse.cli.collect",
     "down": "hanse.cli.pub_sub",
     "federator": "hanse.cli.federator",
+    "gateway": "hanse.cli.gateway",
     "interest": "hanse.cli.interest",
     "link-emulator": "hanse.cli.link_emulator",
     "load": "hanse.cli.load",

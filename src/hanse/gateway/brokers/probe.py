@@ -147,6 +147,11 @@ class Probe:
         if self._session is not None:
             self._session.close()
 
+    @property
+    def is_unknown(self) -> bool:
+        """Return whether the broker has neither answered nor refused yet."""
+        return self.health.rtt_s is None and self.health.verdict == "up"
+
     def hint(self) -> None:
         """Look now: a client's session at this broker has ended."""
         self._hint.set()

@@ -1,0 +1,160 @@
+"""One client's connection to its broker.
+
+Rules:
+
+1. What a former connection still says is thrown away.
+2. An end is orderly: what is to be written goes first. A broker that does not take it is cut off by `Closing`.
+"""
+
+import asyncio
+from typing import Protocol, cast
+
+from hanse.gateway.session import Session
+
+
+class Place:
+    """One broker as the clients of this process use it.
+
+    Attributes:
+        heard_at: when any client's connection last received something from it.
+        clients: how many are attached to it.
+    """
+
+    __slots__ = ("broker_id", "clients", "heard_at")
+
+    def __init__(self, broker_id: str) -> None:
+        self.broker_id = broker_id
+        self.heard_at = float("-inf")
+        self.clients = 0
+
+
+class Owner(Protocol):
+    """The client of a connection, as the connection needs it."""
+
+    session: Session | None
+    broker: "BrokerConnection | None"
+    holds_client: bool
+    holds_broker: bool
+
+    def write(self, out: list[bytes]) -> None:
+        """Write to the client, and clear the list."""
+
+    def settle(self) -> None:
+        """Do what the session asks for."""
+
+    def broker_made(self, connection: "BrokerConnection") -> None:
+        """Take note that the connection is open."""
+
+    def broker_ended(self, connection: "BrokerConnection") -> None:
+        """Take note that the connection is closed."""
+
+    def broker_full(self, *, is_full: bool) -> None:
+        """Take note that the broker does not, or does again, take what is written."""
+
+
+class BrokerConnection(asyncio.Protocol):
+    """The broker's side of one client.
+
+    Args:
+        incarnation: of the broker; a later one means that it has restarted since.
+        buffer_bytes: how much may wait for the broker before the client is no longer read.
+    """
+
+    __slots__ = ("_buffer_bytes", "_is_reading", "_loop", "incarnation", "is_open", "owner", "place", "transport")
+
+    def __init__(self, owner: Owner, place: Place, incarnation: int, buffer_bytes: int) -> None:
+        self.owner = owner
+        self.place = place
+        self.incarnation = incarnation
+        self.is_open = False
+        self.transport: asyncio.Transport | None = None
+        self._buffer_bytes = buffer_bytes
+        self._is_reading = True
+        self._loop = asyncio.get_running_loop()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Bound what waits for the broker."""
+        self.transport = cast("asyncio.Transport", transport)
+        self.transport.set_write_buffer_limits(self._buffer_bytes)
+        self.is_open = True
+        self.owner.broker_made(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Hand one read to the session, and what it makes of it to the client."""
+        owner = self.owner
+        session = owner.session
+        if owner.broker is not self or session is None:
+            return
+        now = self._loop.time()
+        self.place.heard_at = now
+        session.broker_data(data, now)
+        if session.to_client:
+            owner.write(session.to_client)
+        if (
+            session.to_broker
+            or session.events
+            or session.holds_client is not owner.holds_client
+            or session.holds_broker is not owner.holds_broker
+        ):
+            owner.settle()
+
+    def write(self, out: list[bytes]) -> None:
+        """Write to the broker, and clear the list."""
+        transport = self.transport
+        if self.is_open and transport is not None:
+            if len(out) == 1:
+                transport.write(out[0])
+            else:
+                transport.writelines(out)
+        out.clear()
+
+    def set_reading(self, is_wanted: bool) -> None:
+        """Read on, or stop."""
+        transport = self.transport
+        if is_wanted == self._is_reading or transport is None or not self.is_open:
+            return
+        self._is_reading = is_wanted
+        if is_wanted:
+            transport.resume_reading()
+        else:
+            transport.pause_reading()
+
+    def close(self, last: bytes = b"") -> None:
+        """End the connection after what waits and `last` have been written."""
+        transport = self.transport
+        if self.is_open and transport is not None:
+            self.is_open = False
+            if last:
+                transport.write(last)
+            transport.close()
+
+    def cut(self) -> bool:
+        """End the connection if it is still there; return whether something was not taken by the other side."""
+        transport = self.transport
+        if transport is None:
+            return False
+        is_late = transport.get_write_buffer_size() > 0
+        self.abort()
+        return is_late
+
+    def abort(self) -> None:
+        """End the connection now."""
+        self.is_open = False
+        if self.transport is not None:
+            self.transport.abort()
+
+    def pause_writing(self) -> None:
+        """Stop reading the client."""
+        if self.owner.broker is self:
+            self.owner.broker_full(is_full=True)
+
+    def resume_writing(self) -> None:
+        """Read the client again."""
+        if self.owner.broker is self:
+            self.owner.broker_full(is_full=False)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the verdict on the broker decides
+        """Tell the client."""
+        self.is_open = False
+        self.transport = None
+        self.owner.broker_ended(self)

@@ -1,0 +1,140 @@
+"""`hanse gateway` from its command to its end."""
+
+import asyncio
+import dataclasses
+import logging
+import resource
+import signal
+import ssl
+from typing import Any, Final
+
+import hanse
+from hanse import logs
+from hanse.errors import LocalError
+from hanse.gateway.addresses import ListenAddress
+from hanse.gateway.pages import make_server
+from hanse.gateway.settings import GatewaySettings
+from hanse.gateway.supervisor import Supervisor, listen
+from hanse.gateway.worker import Worker
+from hanse.mqtt.tls import TlsSettings, server_context
+
+_log = logging.getLogger(__name__)
+
+# Descriptors of a process beside two per client.
+_FILES_BESIDE: Final = 256
+
+
+class InProcess:
+    """The only worker, in the supervisor's own process."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    def send(self, kind: str, **fields: Any) -> None:  # noqa: ANN401 - as for a worker elsewhere
+        """Send it a message."""
+        self._worker.on_message({"kind": kind, **fields})
+
+    def heard(self) -> dict[str, float]:
+        """Return when it last heard each broker."""
+        return self._worker.heard()
+
+    def count(self) -> dict[str, Any]:
+        """Return what it counted."""
+        return self._worker.count()
+
+    async def stop(self) -> None:
+        """End its clients."""
+        await self._worker.stop()
+
+
+async def run(settings: GatewaySettings) -> int:
+    """Run a gateway until SIGTERM or SIGINT; return the exit code."""
+    logs.configure(settings.log_format, settings.log_level)
+    _log.info("hanse %s, %s", hanse.__version__, "compiled" if hanse.is_compiled else "not compiled")
+    raise_file_limit(settings.connections_max)
+    tls = tls_context(settings)
+    asked = settings.listeners()
+    _refuse_unbuilt(settings, asked)
+    sockets = [listen(address, 1) for address in asked]
+    listeners = [
+        dataclasses.replace(address, port=made[0].getsockname()[1])
+        for address, made in zip(asked, sockets, strict=True)
+    ]
+    supervisor = Supervisor(settings, listeners)
+    server = make_server(supervisor)
+    ending = asyncio.Event()
+    hurry = asyncio.Event()
+    _on_signals(ending, hurry)
+    url = await server.start(*settings.metrics_address())
+    try:
+        await supervisor.start()
+        worker = Worker(settings, supervisor.on_report)
+        supervisor.add(InProcess(worker))
+        await worker.start([(one, made[0]) for one, made in zip(listeners, sockets, strict=True)], tls)
+        supervisor.write_running(url)
+        for one in listeners:
+            _log.info("clients may connect", extra={"listener": one.url(), "pages": url})
+        await ending.wait()
+        supervisor.is_ending = True
+        _log.info("ending; /healthz answers 503", extra={"grace_s": settings.shutdown_grace_s})
+        await _pause(hurry, settings.shutdown_grace_s)
+    finally:
+        await supervisor.stop()
+        await server.stop()
+        for made in sockets:
+            for owned in made:
+                owned.close()
+    return 0
+
+
+def _refuse_unbuilt(settings: GatewaySettings, listeners: list[ListenAddress]) -> None:
+    """Refuse settings that this version does not carry out, rather than ignore them."""
+    for name, is_given in (
+        ("a ws:// or wss:// listener", any(one.is_websocket for one in listeners)),
+        ("proxy_from", bool(settings.proxy_from)),
+        ("workers above 1", settings.workers > 1),
+        ("manager", bool(settings.manager)),
+        ("mode other than proxy", settings.mode != "proxy" or any(one.mode not in ("", "proxy") for one in listeners)),
+    ):
+        if is_given:
+            raise LocalError(f"This version of the gateway has no {name}; remove it from the settings.")
+
+
+def tls_context(settings: GatewaySettings) -> ssl.SSLContext | None:
+    """Return the context of the listeners with TLS; None if there are none."""
+    if settings.cert_file is None:
+        return None
+    return server_context(TlsSettings(settings.ca_file, settings.cert_file, settings.key_file))
+
+
+def raise_file_limit(connections_max: int) -> None:
+    """Allow as many open files as the clients need, two each; warn if the system does not."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * connections_max + _FILES_BESIDE
+    if hard == resource.RLIM_INFINITY or hard > soft:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(max(wanted, soft), hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft < wanted:
+        _log.warning(
+            "the limit on open files is too low for connections_max; raise it (LimitNOFILE in systemd)",
+            extra={"files": soft, "wanted": wanted},
+        )
+
+
+def _on_signals(ending: asyncio.Event, hurry: asyncio.Event) -> None:
+    def signalled() -> None:
+        if ending.is_set():
+            hurry.set()
+        ending.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, signalled)
+
+
+async def _pause(hurry: asyncio.Event, for_s: float) -> None:
+    try:
+        async with asyncio.timeout(for_s):
+            await hurry.wait()
+    except TimeoutError:
+        pass

@@ -1,0 +1,371 @@
+"""The supervisor: it owns the listening sockets, judges the brokers, keeps drains, and shows what happens.
+
+Rules:
+
+1. The sockets outlive the workers. Each worker gets its own socket per listener (SO_REUSEPORT), so that the kernel
+   spreads the clients; what a crashed worker had not accepted waits for its successor.
+2. Verdicts are made here, once for all workers, and sent as a whole directory.
+3. A drain is written to disk before it takes effect, so that it survives a restart.
+4. On SIGTERM `/healthz` answers 503 for `shutdown_grace` while clients are still served. Then the listeners close and
+   the clients are told that the server shuts down. A second signal shortens that.
+"""
+
+import asyncio
+import dataclasses
+import json
+import logging
+import os
+import secrets
+import socket
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from hanse.errors import LocalError
+from hanse.gateway.addresses import ListenAddress
+from hanse.gateway.brokers.dialling import Dialler
+from hanse.gateway.brokers.directory import Directory
+from hanse.gateway.brokers.health import suspects_to_judge
+from hanse.gateway.brokers.probe import Probe
+from hanse.gateway.explain import explain
+from hanse.gateway.session import BrokerLimits, limits_of_connack
+from hanse.gateway.settings import GatewaySettings
+from hanse.mqtt.refusal import Refusal
+from hanse.mqtt.tls import TlsSettings
+
+_log = logging.getLogger(__name__)
+
+# How long the start waits for the first word of the brokers.
+FIRST_S: Final = 2.0
+BACKLOG: Final = 4096
+RUNNING_FILE: Final = "gateway.json"
+DRAINS_FILE: Final = "drains.json"
+
+
+class WorkerHandle(Protocol):
+    """A worker, in this process or another."""
+
+    def send(self, kind: str, **fields: Any) -> None:  # noqa: ANN401 - whatever JSON can carry
+        """Send it a message."""
+
+    def heard(self) -> dict[str, float]:
+        """Return when it last heard each broker."""
+
+    def count(self) -> dict[str, Any]:
+        """Return what it counted."""
+
+    async def stop(self) -> None:
+        """End its clients, and it."""
+
+
+class Supervisor:
+    """What a gateway knows and decides.
+
+    Args:
+        listeners: where it listens, with the ports that it got.
+    """
+
+    def __init__(self, settings: GatewaySettings, listeners: list[ListenAddress]) -> None:
+        self.settings = settings
+        self.listeners = listeners
+        self.directory = Directory(settings.site, is_sole=True)
+        self.workers: list[WorkerHandle] = []
+        self.limits: dict[str, BrokerLimits] = {}
+        self.is_ending = False
+        # Verdicts that more than half of the brokers being suspect has held back.
+        self.doubts = 0
+        self.verdicts: dict[str, int] = {}
+        self._loop = asyncio.get_running_loop()
+        broker_tls = TlsSettings(settings.broker_ca_file, settings.broker_cert_file, settings.broker_key_file)
+        self._dialler = Dialler(broker_tls, settings.source_address, settings.dial_timeout_s)
+        self._probes: dict[str, Probe] = {}
+        self._judging: asyncio.Task[None] | None = None
+        self._is_doubting = False
+
+    # --- beginning and end --------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Look at the brokers, and wait a moment for their first answers."""
+        drained = read_drains(self.settings.state_dir)
+        self.directory.update(0, self.settings.brokers(), drained=drained)
+        for broker_id in drained:
+            _log.warning("a broker is drained since before this start", extra={"broker": broker_id})
+        self._watch()
+        self._judging = self._loop.create_task(self._judge(), name="judge brokers")
+        until = self._loop.time() + FIRST_S
+        for probe in self._probes.values():
+            # At most FIRST_S in all: a broker that is silent is judged later.
+            while probe.is_unknown and self._loop.time() < until:  # noqa: ASYNC110 - once; it has many ways to know
+                await asyncio.sleep(0.01)
+
+    def _watch(self) -> None:
+        settings = self.settings
+        for view in self.directory.views:
+            broker = view.broker
+            if broker.id in self._probes:
+                continue
+            probe = self._probes[broker.id] = Probe(
+                broker,
+                self._dialler,
+                f"hanse-health-{secrets.token_hex(8)}",
+                username=settings.probe_username,
+                password=settings.probe_password,
+                interval_s=settings.health_interval_s,
+                timeout_s=settings.health_timeout_s,
+                on_changed=self._on_changed,
+                on_connack=self._on_connack,
+                clock=self._loop.time,
+            )
+            probe.start()
+
+    async def stop(self) -> None:
+        """End the workers and the health sessions."""
+        await asyncio.gather(*(worker.stop() for worker in self.workers))
+        if self._judging is not None:
+            self._judging.cancel()
+            await asyncio.gather(self._judging, return_exceptions=True)
+        await asyncio.gather(*(probe.stop() for probe in self._probes.values()))
+        (self.settings.state_dir / RUNNING_FILE).unlink(missing_ok=True)
+
+    def write_running(self, metrics_url: str) -> None:
+        """Tell the commands of this machine where the gateway is."""
+        document = {
+            "pid": os.getpid(),
+            "metrics": metrics_url,
+            "listeners": [one.url() for one in self.listeners],
+        }
+        write_file(self.settings.state_dir / RUNNING_FILE, document)
+
+    # --- workers ------------------------------------------------------------------------------------------------------
+
+    def add(self, worker: WorkerHandle) -> None:
+        """Take a worker in, and tell it everything."""
+        self.workers.append(worker)
+        worker.send("directory", **self._document())
+
+    def remove(self, worker: WorkerHandle) -> None:
+        """Forget a worker that has ended."""
+        if worker in self.workers:
+            self.workers.remove(worker)
+
+    def on_report(self, kind: str, **fields: Any) -> None:  # noqa: ANN401 - as JSON brings it
+        """Take a message of a worker's."""
+        if kind == "ended":
+            probe = self._probes.get(fields["broker"])
+            if probe is not None:
+                probe.hint()
+
+    def _document(self) -> dict[str, Any]:
+        return {
+            "snapshot": self.directory.snapshot(),
+            "incarnations": {broker_id: probe.health.incarnation for broker_id, probe in self._probes.items()},
+            "limits": {broker_id: list(dataclasses.astuple(limits)) for broker_id, limits in self.limits.items()},
+        }
+
+    def _tell(self) -> None:
+        document = self._document()
+        for worker in self.workers:
+            worker.send("directory", **document)
+
+    # --- brokers ------------------------------------------------------------------------------------------------------
+
+    def _on_changed(self, probe: Probe) -> None:
+        health = probe.health
+        if self.directory.judge(probe.broker.id, health.verdict):
+            self.verdicts[health.verdict] = self.verdicts.get(health.verdict, 0) + 1
+            log = _log.info if health.verdict == "up" else _log.warning
+            log(
+                "verdict on a broker",
+                extra={"broker": probe.broker.id, "verdict": health.verdict, "why": health.detail},
+            )
+        else:
+            _log.warning("a broker has restarted", extra={"broker": probe.broker.id})
+        self._tell()
+
+    def _on_connack(self, probe: Probe, packet: bytes, level: int) -> None:
+        try:
+            limits = limits_of_connack(packet, level)
+        except Refusal as refusal:
+            _log.warning("a CONNACK cannot be read", extra={"broker": probe.broker.id, "reason": str(refusal)})
+            return
+        if self.limits.get(probe.broker.id) != limits:
+            self.limits[probe.broker.id] = limits
+            self._tell()
+
+    async def _judge(self) -> None:
+        timeout_s = self.settings.health_timeout_s
+        pause_s = min(self.settings.health_interval_s, timeout_s) / 4
+        while True:
+            await asyncio.sleep(pause_s)
+            for worker in self.workers:
+                for broker_id, at in worker.heard().items():
+                    if broker_id in self._probes:
+                        self._probes[broker_id].health.heard(at)
+            named = [(broker_id, probe.health) for broker_id, probe in self._probes.items()]
+            hung, is_doubted = suspects_to_judge(named, self._loop.time(), timeout_s)
+            if is_doubted and not self._is_doubting:
+                self.doubts += 1
+                _log.error("more than half of the brokers do not answer; the fault may be here, so no client is moved")
+            self._is_doubting = is_doubted
+            for broker_id in hung:
+                probe = self._probes[broker_id]
+                if probe.health.hung(timeout_s):
+                    self._on_changed(probe)
+            rtt_ms = {
+                broker_id: probe.health.rtt_s * 1e3
+                for broker_id, probe in self._probes.items()
+                if probe.health.rtt_s is not None
+            }
+            for broker_id, rtt in rtt_ms.items():
+                view = self.directory.view(broker_id)
+                if view is not None:
+                    view.rtt_ms = rtt
+            for worker in self.workers:
+                worker.send("measured", rtt_ms=rtt_ms)
+
+    # --- what an operator asks ----------------------------------------------------------------------------------------
+
+    def drain(self, broker_id: str, rate: float | None, *, is_drained: bool) -> dict[str, Any]:
+        """Begin or end a drain, and keep that over a restart (rule 3).
+
+        Raises:
+            LocalError: there is no such broker.
+        """
+        view = self.directory.view(broker_id)
+        if view is None:
+            known = ", ".join(one.broker.id for one in self.directory.views)
+            raise LocalError(f"There is no broker {broker_id!r}; known: {known}.")
+        drained = {one.broker.id for one in self.directory.views if one.is_drained}
+        drained = drained | {broker_id} if is_drained else drained - {broker_id}
+        write_file(self.settings.state_dir / DRAINS_FILE, {"drained": sorted(drained)})
+        is_changed = self.directory.set_drained(broker_id, is_drained=is_drained)
+        if rate is not None:
+            for worker in self.workers:
+                worker.send("rate", rate=rate / len(self.workers))
+        if is_changed:
+            _log.info("drain", extra={"broker": broker_id, "drained": is_drained})
+            self._tell()
+        return {
+            "broker": broker_id,
+            "drained": is_drained,
+            "changed": is_changed,
+            "clients": self.clients_at(broker_id),
+        }
+
+    def clients_at(self, broker_id: str) -> int:
+        """Return how many clients are at a broker now."""
+        total = 0
+        for worker in self.workers:
+            total += worker.count()["at_brokers"].get(broker_id, 0)
+        return total
+
+    def explain(self, client: str, topic: str | None, *, is_clean: bool) -> dict[str, Any]:
+        """Return where a client is placed, and why."""
+        return explain(self.settings, self.directory, self.limits, client, topic, is_clean=is_clean)
+
+    @property
+    def is_ready(self) -> bool:
+        """Return whether a balancer should send clients here."""
+        return not self.is_ending and any(not view.obstacle for view in self.directory.members)
+
+    def health(self) -> dict[str, Any]:
+        """Return the document of `/healthz`."""
+        at = {view.broker.id: self.clients_at(view.broker.id) for view in self.directory.views}
+        status = "ok" if self.is_ready else "ending" if self.is_ending else "no broker"
+        members = {view.broker.id for view in self.directory.members}
+        return {
+            "status": status,
+            "listeners": [one.url() for one in self.listeners],
+            "workers": len(self.workers),
+            "clients": sum(worker.count()["clients"] for worker in self.workers),
+            "version": self.directory.version,
+            "brokers": [
+                {
+                    "id": view.broker.id,
+                    "url": view.broker.url,
+                    "in_set": view.broker.id in members,
+                    "verdict": view.verdict,
+                    "drained": view.is_drained,
+                    "takes_clients": not view.obstacle,
+                    "rtt_ms": view.rtt_ms,
+                    "clients": at[view.broker.id],
+                }
+                for view in self.directory.views
+            ],
+        }
+
+
+def write_file(path: Path, document: object) -> None:
+    """Replace a small file as a whole.
+
+    Raises:
+        LocalError: it cannot be written.
+    """
+    beside = path.with_name(f"{path.name}.new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with beside.open("w", encoding="utf-8") as file:
+            json.dump(document, file, indent=2)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError as error:
+        raise LocalError(f"{path} cannot be written ({error.strerror}); give another state_dir.") from error
+
+
+def read_drains(directory: Path) -> list[str]:
+    """Return the ids of the brokers that were drained when the gateway ended.
+
+    Raises:
+        LocalError: the file is there and cannot be read. To start without it would send clients to a drained broker.
+    """
+    path = directory / DRAINS_FILE
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))["drained"]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise LocalError(f"{path} cannot be read ({error}); repair or remove it.") from error
+    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+        raise LocalError(f"{path} has no list of broker ids; repair or remove it.")
+    return list(found)
+
+
+def listen(address: ListenAddress, count: int) -> list[socket.socket]:
+    """Return listening sockets for as many workers, all on one address and port.
+
+    Raises:
+        LocalError: the address cannot be had.
+    """
+    try:
+        rows = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, place = rows[0]
+        # Alone first: with SO_REUSEPORT a second gateway would silently share the port.
+        made = [_bound(family, place, is_shared=False)]
+        if count > 1:
+            port = made[0].getsockname()[1]
+            made[0].close()
+            made = [_bound(family, (place[0], port, *place[2:]), is_shared=True) for _ in range(count)]
+    except OSError as error:
+        raise LocalError(
+            f"Cannot listen on {address.url()}: {error.strerror or error}; choose another address."
+        ) from error
+    for one in made:
+        one.listen(BACKLOG)
+    return made
+
+
+def _bound(family: int, place: Any, *, is_shared: bool) -> socket.socket:  # noqa: ANN401 - an address of any family
+    made = socket.socket(family, socket.SOCK_STREAM)
+    made.setblocking(False)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if family == socket.AF_INET6:
+        made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+    if is_shared:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        made.bind(place)
+    except OSError:
+        made.close()
+        raise
+    return made

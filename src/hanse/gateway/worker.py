@@ -1,0 +1,570 @@
+"""A worker: the clients of one process, and what happens to them when their broker changes.
+
+It never decides anything about a broker. The supervisor tells it the directory; it tells the supervisor when the
+connection of a client ended, so that the broker is looked at now.
+
+Rules:
+
+1. A client is placed when its CONNECT is complete. While its broker is not judged down, no other is tried: every
+   gateway must make the same choice.
+2. When a client's connection to its broker ends, the client waits up to `VERDICT_S` for a verdict on the broker. A
+   broker that is up, and has not restarted, has ended this client. The client is then closed.
+3. A client is moved at most `FAILOVERS_MAX` times per minute. Dials are bounded, which is what paces a failover.
+4. Deadlines are looked at ten times per second, without a timer per client.
+"""
+
+import asyncio
+import logging
+import random
+import socket
+import ssl
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from hanse.errors import Unavailable
+from hanse.gateway.addresses import ListenAddress
+from hanse.gateway.brokers.connection import BrokerConnection, Place
+from hanse.gateway.brokers.dialling import Dialler
+from hanse.gateway.brokers.directory import Directory
+from hanse.gateway.control import Message
+from hanse.gateway.front.client import Client
+from hanse.gateway.front.connect import (
+    CONNECTION_RATE_EXCEEDED,
+    QUOTA_EXCEEDED,
+    SERVER_BUSY,
+    SERVER_MOVED,
+    SERVER_UNAVAILABLE,
+    USE_ANOTHER_SERVER,
+    Connect,
+)
+from hanse.gateway.front.rates import Rates
+from hanse.gateway.placement import HASH, Broker, Query, choose, rank
+from hanse.gateway.session import BrokerLimits, minimum_of, new_session
+from hanse.gateway.session import Settings as SessionSettings
+from hanse.gateway.session.events import (
+    Accepted,
+    BrokerRefused,
+    Close,
+    CloseBroker,
+    Ended,
+    Event,
+    MoveAsked,
+    ReadyToMove,
+    ReplayWanted,
+    Subscribed,
+    SubscriptionsWanted,
+)
+from hanse.gateway.settings import GatewaySettings
+from hanse.gateway.traffic import Traffic
+from hanse.mqtt.refusal import CONNECT_TIMEOUT, SHUTTING_DOWN
+from hanse.mqtt.tls import TlsSettings
+
+_log = logging.getLogger(__name__)
+
+VERDICT_S: Final = 0.2
+FAILOVERS_MAX: Final = 3
+FAILOVERS_S: Final = 60.0
+# Connections to brokers that are being made at once. A broker's own backlog is 100 or more.
+DIALS_MAX: Final = 100
+# How long an accepted client waits while no broker at all takes it.
+NO_BROKER_S: Final = 10.0
+TICK_S: Final = 0.1
+_ROUNDS: Final = 10
+# Connections beyond the limits that are still told why; further ones are cut off at once.
+REFUSING_MAX: Final = 1_000
+_LOOK_AGAIN_S: Final = 0.2
+# How long clients may take to read that the gateway ends.
+STOP_S: Final = 2.0
+
+Report = Callable[..., None]
+
+
+class Worker:
+    """Serves clients.
+
+    Args:
+        report: sends a message to the supervisor.
+        share: how much of each limit and rate is this worker's.
+    """
+
+    def __init__(self, settings: GatewaySettings, report: Report, share: int = 1) -> None:
+        self.settings = settings
+        self.directory = Directory(settings.site)
+        self.traffic = Traffic()
+        self.buffer_bytes = settings.buffer_bytes
+        self.connect_bytes_max = settings.connect_bytes_max
+        self.client_bytes_rate = settings.client_bytes_rate
+        self._report = report
+        self._loop = asyncio.get_running_loop()
+        self._session_settings = session_settings(settings)
+        self._connections_max = max(1, settings.connections_max // share)
+        self._rates = Rates(
+            settings.connect_rate / share, settings.connect_rate_per_address, settings.connections_per_address_max
+        )
+        broker_tls = TlsSettings(settings.broker_ca_file, settings.broker_cert_file, settings.broker_key_file)
+        self._dialler = Dialler(broker_tls, settings.source_address, settings.dial_timeout_s)
+        self._dials = asyncio.Semaphore(DIALS_MAX)
+        self._servers: list[asyncio.Server] = []
+        self._clients: dict[Client, None] = {}
+        # Clients that have not sent their CONNECT, in the order of their deadlines.
+        self._waiting: dict[Client, None] = {}
+        self._refusing = 0
+        self._places: dict[str, Place] = {}
+        self._incarnations: dict[str, int] = {}
+        self._limits: dict[str, BrokerLimits] = {}
+        self._contract = BrokerLimits()
+        self._changed = asyncio.Event()
+        self._is_empty = asyncio.Event()
+        self._closing: deque[tuple[float, Client | BrokerConnection]] = deque()
+        self._throttled: list[tuple[float, Client]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._turn = random.randrange(1 << 16)  # noqa: S311 - spreads the first clients of several workers
+        self._round: list[Client] = []
+        self._tick_number = 0
+        self._ticking: asyncio.TimerHandle | None = None
+
+    # --- beginning and end --------------------------------------------------------------------------------------------
+
+    async def start(self, listeners: list[tuple[ListenAddress, socket.socket]], tls: ssl.SSLContext | None) -> None:
+        """Accept clients on these sockets."""
+        for address, listening in listeners:
+            server = await self._loop.create_server(
+                self._factory(address),
+                sock=listening,
+                ssl=tls if address.is_tls else None,
+                ssl_handshake_timeout=self.settings.connect_timeout_s if address.is_tls else None,
+                backlog=4096,
+            )
+            self._servers.append(server)
+        self._tick()
+
+    def _factory(self, address: ListenAddress) -> Callable[[], Client]:
+        return lambda: Client(self, address)
+
+    def stop_listening(self) -> None:
+        """Accept no more clients."""
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+
+    async def stop(self) -> None:
+        """End all clients: they are told that the server shuts down."""
+        self.stop_listening()
+        now = self._loop.time()
+        for client in list(self._clients):
+            if client.session is None:
+                client.abort()
+                continue
+            client.session.disconnect(SHUTTING_DOWN, now)
+            client.session.refuse(SERVER_UNAVAILABLE, now)
+            client.settle()
+        self._is_empty.clear()
+        if self._clients:
+            try:
+                async with asyncio.timeout(STOP_S):
+                    await self._is_empty.wait()
+            except TimeoutError:
+                pass
+        for client in list(self._clients):
+            client.abort()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._ticking is not None:
+            self._ticking.cancel()
+
+    # --- the supervisor -----------------------------------------------------------------------------------------------
+
+    def on_message(self, message: Message) -> None:
+        """Take a message of the supervisor's."""
+        if message["kind"] == "directory":
+            self._take_directory(message)
+        elif message["kind"] == "measured":
+            for broker_id, rtt_ms in message["rtt_ms"].items():
+                view = self.directory.view(broker_id)
+                if view is not None:
+                    view.rtt_ms = rtt_ms
+        elif message["kind"] == "stop_listening":
+            self.stop_listening()
+
+    def _take_directory(self, message: Message) -> None:
+        self.directory.restore(message["snapshot"])
+        self._incarnations = message["incarnations"]
+        self._limits = {broker_id: BrokerLimits(*row) for broker_id, row in message["limits"].items()}
+        members = [view.broker.id for view in self.directory.members]
+        self._contract = minimum_of([self._limits[one] for one in members if one in self._limits])
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+        down = {view.broker.id for view in self.directory.views if view.verdict != "up"}
+        for client in list(self._clients):
+            if client.place is not None and client.place.broker_id in down and not client.is_held:
+                self.fail_over(client, "broker_down")
+
+    def heard(self) -> dict[str, float]:
+        """Return when each broker was last heard, on the clock of this machine."""
+        return {broker_id: place.heard_at for broker_id, place in self._places.items()}
+
+    def count(self) -> dict[str, Any]:
+        """Return what this worker counted."""
+        self.traffic.clients = len(self._clients)
+        self.traffic.at_brokers = {place.broker_id: place.clients for place in self._places.values()}
+        return self.traffic.as_dict()
+
+    # --- clients ------------------------------------------------------------------------------------------------------
+
+    def opened(self, client: Client) -> int:
+        """Take note of a connection; return the reason code with which it must be refused, or 0."""
+        traffic = self.traffic
+        traffic.connections += 1
+        self._clients[client] = None
+        now = self._loop.time()
+        client.deadline = now + self.settings.connect_timeout_s
+        self._waiting[client] = None
+        code = 0
+        reason = self._rates.admit(client.address, now)
+        if len(self._clients) > self._connections_max:
+            reason, code = "connections", QUOTA_EXCEEDED
+        elif reason:
+            code = QUOTA_EXCEEDED if reason == "connections_per_address" else CONNECTION_RATE_EXCEEDED
+        if code:
+            traffic.refuse(reason)
+            if len(self._clients) > self._connections_max + REFUSING_MAX:
+                # Not at once: uvloop does not expect it within `connection_made`.
+                self._loop.call_soon(client.abort)
+        return code
+
+    def connected(self, client: Client, connect: Connect, rest: bytes) -> None:
+        """Place a client whose CONNECT is complete."""
+        now = self._loop.time()
+        client.deadline = now + self.settings.connect_timeout_s
+        # Behind the others: the deadline of its CONNACK is later than theirs.
+        self._waiting.pop(client, None)
+        self._waiting[client] = None
+        session = new_session(self._session_settings, self.traffic.sessions, now)
+        client.session = session
+        session.start(connect, rest, now)
+        client.settle()
+        self._place(client)
+
+    def refused(self, client: Client, reason: str) -> None:
+        """Count a client that got no session."""
+        self._waiting.pop(client, None)
+        self.traffic.refuse(reason)
+        _log.debug("client refused", extra={"address": client.address, "reason": reason})
+
+    def closed(self, client: Client) -> None:
+        """Take note that a client's connection has ended."""
+        self._waiting.pop(client, None)
+        if client in self._clients:
+            del self._clients[client]
+            self._rates.release(client.address)
+        if not self._clients:
+            self._is_empty.set()
+
+    def closing(self, connection: Client | BrokerConnection, after_s: float) -> None:
+        """Cut the connection off unless it has ended by then."""
+        self._closing.append((self._loop.time() + after_s, connection))
+
+    def throttled(self, client: Client, until: float) -> None:
+        """Read the client again at that time."""
+        self._throttled.append((until, client))
+
+    # --- events of sessions -------------------------------------------------------------------------------------------
+
+    def handle(self, client: Client, event: Event) -> None:
+        """Do what a session's event asks for."""
+        session = client.session
+        assert session is not None
+        now = self._loop.time()
+        match event:
+            case Accepted():
+                self._waiting.pop(client, None)
+                self.traffic.accepted += 1
+            case BrokerRefused(code, is_final, text):
+                _log.info(
+                    "a broker refused a client",
+                    extra={"client": session.client_id, "broker": self._at(client), "code": code, "reason": text},
+                )
+                if not is_final:
+                    self._refused_by_broker(client, code)
+            case MoveAsked():
+                if client.place is not None:
+                    client.avoids.add(client.place.broker_id)
+                self.fail_over(client, "broker_asked")
+            case ReadyToMove():
+                self._detach(client)
+            case Close():
+                client.close()
+                session.client_lost(now)
+            case CloseBroker():
+                client.leave_broker(b"".join(session.to_broker))
+                session.to_broker.clear()
+            case Ended(will):
+                self.traffic.wills[will] = self.traffic.wills.get(will, 0) + 1
+                client.leave_broker()
+                client.close()
+            case ReplayWanted():
+                session.replay_ended(now, False)
+            case SubscriptionsWanted():
+                session.known_subscriptions((), now)
+            case Subscribed(token, _):
+                session.barrier_passed(token, now)
+            case _:
+                pass
+
+    def _at(self, client: Client) -> str:
+        return client.place.broker_id if client.place is not None else ""
+
+    def broker_gone(self, client: Client, connection: BrokerConnection) -> None:
+        """Judge why a client's connection to its broker has ended (rule 2)."""
+        session = client.session
+        if session is None or session.is_over:
+            return
+        broker_id = connection.place.broker_id
+        self._report("ended", broker=broker_id)
+        if not session.is_accepted:
+            session.broker_lost(self._loop.time())
+            client.settle()
+            return
+        client.hold(is_held=True)
+        self._run(self._judge(client, broker_id, connection.incarnation))
+
+    async def _judge(self, client: Client, broker_id: str, incarnation: int) -> None:
+        is_down = await self._verdict(broker_id, incarnation, VERDICT_S)
+        session = client.session
+        if session is None or session.is_over:
+            return
+        client.hold(is_held=False)
+        if is_down:
+            self.fail_over(client, "broker_down")
+        else:
+            session.broker_lost(self._loop.time())
+            client.settle()
+
+    async def _verdict(self, broker_id: str, incarnation: int, timeout_s: float) -> bool:
+        """Return whether the broker is down or has restarted, within a time."""
+        until = self._loop.time() + timeout_s
+        while True:
+            view = self.directory.view(broker_id)
+            if view is None or view.verdict != "up" or self._incarnations.get(broker_id, 0) != incarnation:
+                return True
+            left_s = until - self._loop.time()
+            if left_s <= 0:
+                return False
+            try:
+                async with asyncio.timeout(left_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                return False
+
+    # --- placing and moving -------------------------------------------------------------------------------------------
+
+    def fail_over(self, client: Client, reason: str) -> None:
+        """Attach a client to another broker, because its own is lost."""
+        session = client.session
+        if session is None or session.is_over:
+            return
+        now = self._loop.time()
+        client.failovers = [at for at in client.failovers if now - at < FAILOVERS_S]
+        if session.is_accepted and len(client.failovers) >= FAILOVERS_MAX:
+            _log.warning("a client was moved too often and is closed", extra={"client": session.client_id})
+            session.disconnect(SHUTTING_DOWN, now)
+            client.settle()
+            return
+        client.failovers.append(now)
+        self.traffic.move(reason)
+        self._detach(client)
+
+    def _detach(self, client: Client) -> None:
+        session = client.session
+        assert session is not None
+        client.leave_broker(session.detach(self._loop.time()))
+        client.settle()
+        if session.is_moving and not session.is_over:
+            self._place(client)
+
+    def _refused_by_broker(self, client: Client, code: int) -> None:
+        connection = client.broker
+        broker_id = self._at(client)
+        incarnation = connection.incarnation if connection is not None else 0
+        client.leave_broker()
+        if code in (USE_ANOTHER_SERVER, SERVER_MOVED) and broker_id:
+            client.avoids.add(broker_id)
+            self._place(client)
+        else:
+            self._run(self._retry(client, broker_id, incarnation, code))
+
+    async def _retry(self, client: Client, broker_id: str, incarnation: int, code: int) -> None:
+        """Place a client anew if its broker turns out to be down; refuse it otherwise."""
+        self._report("ended", broker=broker_id)
+        if broker_id and not await self._verdict(broker_id, incarnation, VERDICT_S):
+            self._give_up(client, code)
+        else:
+            self._place(client)
+
+    def _place(self, client: Client) -> None:
+        if not client.is_placing:
+            client.is_placing = True
+            self._run(self._place_now(client))
+
+    async def _place_now(self, client: Client) -> None:
+        session = client.session
+        assert session is not None
+        until = self._loop.time() + NO_BROKER_S
+        try:
+            while not session.is_over and (client.is_open or session.is_accepted):
+                broker = self.choose(client)
+                if broker is None:
+                    if not session.is_accepted or self._loop.time() > until:
+                        self._give_up(client, SERVER_UNAVAILABLE)
+                        return
+                    await self._wait_for_change(_LOOK_AGAIN_S)
+                    continue
+                incarnation = self._incarnations.get(broker.id, 0)
+                async with self._dials:
+                    connection = BrokerConnection(client, self._place_of(broker), incarnation, self.buffer_bytes)
+                    is_open = await self._dial(broker, connection)
+                if is_open:
+                    self._attach(client, connection)
+                    return
+                self._report("ended", broker=broker.id)
+                if not await self._verdict(broker.id, incarnation, VERDICT_S) and not session.is_accepted:
+                    self._give_up(client, SERVER_UNAVAILABLE)
+                    return
+                if self._loop.time() > until:
+                    self._give_up(client, SERVER_UNAVAILABLE)
+                    return
+        finally:
+            client.is_placing = False
+
+    async def _dial(self, broker: Broker, connection: BrokerConnection) -> bool:
+        try:
+            await self._dialler.dial(broker.url, lambda: connection)
+        except Unavailable as error:
+            self.traffic.broker_failures += 1
+            _log.info("a broker could not be dialled", extra={"broker": broker.id, "reason": str(error)})
+            return False
+        return connection.is_open
+
+    def _attach(self, client: Client, connection: BrokerConnection) -> None:
+        session = client.session
+        assert session is not None
+        if session.is_over or (not client.is_open and not session.is_accepted):
+            connection.abort()
+            return
+        client.attach(connection)
+        session.attach(self._loop.time(), self._contract)
+        client.settle()
+
+    def _give_up(self, client: Client, code: int) -> None:
+        session = client.session
+        if session is None or session.is_over:
+            return
+        now = self._loop.time()
+        if session.is_accepted:
+            session.disconnect(code, now)
+        else:
+            self.traffic.refuse("no_broker" if code == SERVER_UNAVAILABLE else "broker")
+            session.refuse(code, now)
+        client.settle()
+
+    async def _wait_for_change(self, timeout_s: float) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._changed.wait()
+        except TimeoutError:
+            pass
+
+    def choose(self, client: Client) -> Broker | None:
+        """Return the broker for a client; None if no broker takes it."""
+        session = client.session
+        assert session is not None
+        connect = session.connect
+        key = session.client_id
+        if self.settings.placement_key == "username":
+            key = connect.username or key
+        members = self.directory.members
+        policy = self.settings.policy
+        self._turn += 1
+        if policy == HASH and not client.avoids and not session.is_accepted:
+            return choose(Query(key), members)
+        draw = random.random()  # noqa: S311 - spreads load
+        for view in members:
+            place = self._places.get(view.broker.id)
+            view.connections = place.clients if place is not None else 0
+        ranking = rank(Query(key, is_transient=connect.is_transient, turn=self._turn, draw=draw), members, policy)
+        for broker in ranking.candidates:
+            if broker.id in client.avoids:
+                continue
+            if session.is_accepted and broker.id in self._limits and session.limits.met_by(self._limits[broker.id]):
+                continue
+            return broker
+        return None
+
+    def _place_of(self, broker: Broker) -> Place:
+        place = self._places.get(broker.id)
+        if place is None:
+            place = self._places[broker.id] = Place(broker.id)
+        return place
+
+    # --- time ---------------------------------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        now = self._loop.time()
+        self._ticking = self._loop.call_later(TICK_S, self._tick)
+        while self._waiting:
+            client = next(iter(self._waiting))
+            if client.deadline > now:
+                break
+            del self._waiting[client]
+            self._expire(client, now)
+        while self._closing and self._closing[0][0] <= now:
+            if self._closing.popleft()[1].cut():
+                self.traffic.late += 1
+        if self._throttled:
+            ready = [client for until, client in self._throttled if until <= now]
+            self._throttled = [one for one in self._throttled if one[0] > now]
+            for client in ready:
+                client.unthrottle()
+        self._tick_sessions(now)
+
+    def _expire(self, client: Client, now: float) -> None:
+        session = client.session
+        if session is None:
+            client.turn_away(CONNECT_TIMEOUT, "connect_timeout", "")
+        elif not session.is_accepted and not session.is_over:
+            self.traffic.refuse("broker_silent")
+            session.refuse(SERVER_BUSY, now)
+            client.settle()
+
+    def _tick_sessions(self, now: float) -> None:
+        """Tick each session once per second, a tenth of them at a time, and those that move every time."""
+        if not self._round:
+            self._round = list(self._clients)
+            self._tick_number = 0
+        step = len(self._round) // _ROUNDS + 1
+        start = self._tick_number * step
+        for client in self._round[start : start + step]:
+            session = client.session
+            if session is not None and not session.is_over:
+                session.tick(now)
+                client.settle()
+        self._tick_number += 1
+        if self._tick_number >= _ROUNDS:
+            self._round = []
+
+    def _run(self, work: Any) -> None:  # noqa: ANN401 - a coroutine
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("a client could not be served", exc_info=error)
+
+
+def session_settings(settings: GatewaySettings) -> SessionSettings:
+    """Return the part of the settings that concerns sessions."""
+    return SessionSettings(failover=False, packet_bytes_max=settings.packet_bytes_max)
