@@ -35,6 +35,7 @@ class Harbour:
     flag_colour: str = setting("red", "The colour.", choices=("red", "white"))
     password: str = setting("", "The watchword.", is_secret=True, check=lambda value: None if value else "some text")
     pairs: int = setting(2, "In pairs.", check=_even)
+    key_file: Path | None = setting(None, "The key of the gate.")  # noqa: RUF009
 
 
 def read(**sources: object) -> Harbour:
@@ -72,6 +73,47 @@ def test_the_papers_names_are_aliases_and_ours_wins() -> None:
 
 def test_an_empty_variable_is_not_set() -> None:
     assert read(environment={"HANSE_BERTHS": ""}).berths == 5
+
+
+def test_a_configuration_file_marked_as_optional_may_be_missing(tmp_path: Path) -> None:
+    file = tmp_path / "hanse.toml"
+    variable = {"HANSE_CONFIG": f"-{file}"}
+    assert read(environment=variable).berths == 5
+    file.write_text("[harbour]\nberths = 7\n", encoding="utf-8")
+    assert read(environment=variable).berths == 7
+    file.unlink()
+    with pytest.raises(LocalError, match="cannot be read"):
+        read(environment={"HANSE_CONFIG": str(file)})
+
+
+def test_a_credential_gives_a_secret_and_wins_over_the_file(tmp_path: Path) -> None:
+    (tmp_path / "hanse.harbour.password").write_text("from systemd\n", encoding="utf-8")
+    (tmp_path / "hanse.elsewhere.password").write_text("another service's", encoding="utf-8")
+    file = tmp_path / "hanse.toml"
+    file.write_text('[harbour]\npassword = "from the file"\n', encoding="utf-8")
+    environment = {"CREDENTIALS_DIRECTORY": str(tmp_path)}
+    assert read(environment=environment, file=file).password == "from systemd"
+    assert read(environment=environment | {"HANSE_PASSWORD": "set"}, file=file).password == "set"
+
+
+def test_a_credential_for_a_file_gives_its_path(tmp_path: Path) -> None:
+    (tmp_path / "hanse.harbour.key_file").write_bytes(b"\xff not text")
+    assert read(environment={"CREDENTIALS_DIRECTORY": str(tmp_path)}).key_file == tmp_path / "hanse.harbour.key_file"
+
+
+@pytest.mark.parametrize("name", ["pasword", "berths", "chart"])
+def test_a_credential_that_no_setting_can_take_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / f"hanse.harbour.{name}").write_text("x", encoding="utf-8")
+    with pytest.raises(LocalError, match=f"hanse.harbour.{name} belongs to no setting"):
+        read(environment={"CREDENTIALS_DIRECTORY": str(tmp_path)})
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"x" * 70_000])
+def test_a_credential_that_is_no_short_text_is_refused_and_not_shown(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "hanse.harbour.password").write_bytes(content)
+    with pytest.raises(LocalError, match="credential hanse") as caught:
+        read(environment={"CREDENTIALS_DIRECTORY": str(tmp_path)})
+    assert "xxx" not in str(caught.value)
 
 
 def test_the_configuration_file_may_be_named_by_the_environment(tmp_path: Path) -> None:

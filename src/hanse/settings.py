@@ -7,13 +7,15 @@ environment, `--x-y` as a flag. A duration's field ends in `_s`, its setting doe
 
 Rules:
 
-1. The precedence is: flag, environment, file, handed-out value, default.
+1. The precedence is: flag, environment, credential, file, handed-out value, default.
 2. `HANSE_X_Y` takes precedence over an alias (the papers' names, such as `TOP_MAX_REDUNDANCY`). An empty variable
    counts as not set.
 3. Any mistake raises a `LocalError` that names the source, the value and the allowed values. Values of secret settings
    are never shown.
 4. Nothing is ignored silently: an unknown name in the file or in the environment is refused, with the nearest known
    name. Unknown handed-out names are skipped, because an older agent must work with a newer manager.
+5. A credential is a file `hanse.SECTION.SETTING` in the directory that systemd names in `CREDENTIALS_DIRECTORY`. A
+   secret setting takes its content, a setting that names a file takes its path. No other setting can be a credential.
 """
 
 import dataclasses
@@ -34,6 +36,11 @@ T = TypeVar("T")
 
 PREFIX = "HANSE_"
 CONFIG_VARIABLE = "HANSE_CONFIG"
+# A configuration file that may be missing, as systemd marks optional files.
+OPTIONAL_MARK = "-"
+CREDENTIALS_VARIABLE = "CREDENTIALS_DIRECTORY"
+_CREDENTIAL_BYTES_MAX = 1 << 16
+_ENDINGS_OF_FILES = ("_file", "_key", "_certificate", "_ca")
 
 _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)(ms|s|m|h)")
@@ -115,6 +122,11 @@ class Setting:
         return PREFIX + self.name.upper()
 
     @property
+    def can_be_credential(self) -> bool:
+        """True for a secret or the name of a PEM file: systemd may pass it as a credential."""
+        return self.spec.is_secret or (self.kind is Path and self.name.endswith(_ENDINGS_OF_FILES))
+
+    @property
     def flag(self) -> str:
         """Its flag."""
         return "--" + self.name.replace("_", "-")
@@ -159,7 +171,7 @@ def read_settings(
         section: The TOML table to read, by convention the name of the command.
         flags: Name to value; None means that the flag was not given.
         environment: Usually `os.environ`.
-        file: A TOML file; if this is None, `HANSE_CONFIG` may name one.
+        file: A TOML file; if this is None, `HANSE_CONFIG` may name one. With `HANSE_CONFIG=-FILE` it may be missing.
         handed_out: Name to value, as handed out by the manager.
         others: Another settings class that shares the table; its names are accepted in the file.
 
@@ -168,18 +180,19 @@ def read_settings(
     """
     known = {one.name: one for one in settings_of(cls)}
     environment = environment or {}
-    if file is None and environment.get(CONFIG_VARIABLE):
-        file = Path(environment[CONFIG_VARIABLE])
+    if file is None:
+        file = _named_file(environment.get(CONFIG_VARIABLE, ""))
     every = known if others is None else {**{one.name: one for one in settings_of(others)}, **known}
     _refuse_unknown_variables(every.values(), environment)
     table = _read_table(file, section) if file is not None else {}
     for name in table:
         if name not in every:
             raise LocalError(f"{file}: [{section}] has the unknown setting {name!r}.{_nearest(name, every)}")
+    credentials = _credentials(environment.get(CREDENTIALS_VARIABLE, ""), section, every)
 
     values: dict[str, object] = {}
     for one in known.values():
-        found = _find(one, flags or {}, environment, table, handed_out or {}, file, section)
+        found = _find(one, flags or {}, environment, credentials, table, handed_out or {}, file, section)
         if found is not None:
             source, raw = found
             values[one.field] = _convert(one, raw, source)
@@ -190,6 +203,7 @@ def _find(
     one: Setting,
     flags: Mapping[str, object],
     environment: Mapping[str, str],
+    credentials: Mapping[str, Path],
     table: Mapping[str, object],
     handed_out: Mapping[str, object],
     file: Path | None,
@@ -201,11 +215,46 @@ def _find(
     for variable in (one.variable, *one.spec.aliases):
         if environment.get(variable):
             return variable, environment[variable]
+    if one.name in credentials:
+        path = credentials[one.name]
+        return f"credential {path.name}", path if one.kind is Path else _read_credential(path)
     if one.name in table:
         return f"{one.name} in {file} [{section}]", table[one.name]
     if handed_out.get(one.name) is not None:
         return f"{one.name} from the manager", handed_out[one.name]
     return None
+
+
+def _named_file(name: str) -> Path | None:
+    """Return the file that `HANSE_CONFIG` names, if it names one; one marked as optional must also exist."""
+    if name.startswith(OPTIONAL_MARK):
+        file = Path(name.removeprefix(OPTIONAL_MARK))
+        return file if file.exists() else None
+    return Path(name) if name else None
+
+
+def _credentials(directory: str, section: str, known: Mapping[str, Setting]) -> dict[str, Path]:
+    """Return the credentials for one section, by the name of their setting."""
+    prefix = f"hanse.{section}."
+    found = {path.name.removeprefix(prefix): path for path in Path(directory).glob(prefix + "*")} if directory else {}
+    allowed = {name: one for name, one in known.items() if one.can_be_credential}
+    for name, path in sorted(found.items()):
+        if name not in allowed:
+            raise LocalError(f"The credential {path.name} belongs to no setting.{_nearest(name, allowed)}")
+    return found
+
+
+def _read_credential(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            content = file.read(_CREDENTIAL_BYTES_MAX + 1)
+        if len(content) > _CREDENTIAL_BYTES_MAX:
+            raise LocalError(
+                f"The credential {path.name} has more than {_CREDENTIAL_BYTES_MAX} bytes; give the secret only."
+            )
+        return content.decode().rstrip("\r\n")
+    except (OSError, ValueError) as error:
+        raise LocalError(f"The credential {path.name} cannot be read; give a readable file of UTF-8 text.") from error
 
 
 def _read_table(file: Path, section: str) -> Mapping[str, object]:
