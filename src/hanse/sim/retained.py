@@ -6,7 +6,8 @@ lost, acknowledgements overtake deliveries, clocks differ. Then the faults end, 
 time the checkers look:
 
 - *converged*: all host brokers with interest in a topic retain the same value, or none does;
-- *heard last write wins*: a last write that its federator heard, a second after all others, is what they retain;
+- *heard last write wins*: a last write that its federator heard, a second after all others, is what they retain. A
+  deletion is judged only while its tombstone is remembered;
 - *at rest*: nothing is published at a host broker any more;
 - *copies removed*: where interest has ended for good, no copy is left.
 
@@ -21,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from hanse.protocol.retained import codec, effects, events
+from hanse.protocol.retained.codec import decode_entry
 from hanse.protocol.retained.keeper import Keeper
 from hanse.protocol.retained.messages import Message
 from hanse.protocol.retained.settings import RetainedSettings
@@ -66,8 +68,7 @@ class RetainedProfile:
             recent_s=6.0,
             look_retry_s=0.5,
             look_gap_s=0.02,
-            tombstone_s_min=20.0,
-            tombstone_s_max=1_000.0,
+            sweep_s=3.0,
         )
     )
 
@@ -92,7 +93,7 @@ class _Write:
     at_s: float
     broker: int
     digest: int
-    is_heard: bool
+    is_heard: bool = False
 
 
 class _Host:
@@ -106,7 +107,7 @@ class _Host:
         # Raised by a restart: what was under way to and from the broker is lost.
         self.generation = 0
         # Deliveries to a federator that is away.
-        self.queue: list[tuple[str, bytes, float]] = []
+        self.queue: list[tuple[str, bytes, _Write]] = []
         self.delivered_until = 0.0
         self.received_until = 0.0
         self.restored_s = -math.inf
@@ -128,6 +129,13 @@ class _Node:
         self.claimed: set[str] = set()
         self.tick_at = math.inf
         self.subscribed: set[str] = set()
+        # Start of the host broker that the federator knows of; on its disk.
+        self.known_generation = 0
+
+    def version_of(self, topic: str) -> Version | None:
+        """Return the version of the winner that is on disk."""
+        record = self.disk.get(b"t" + topic.encode())
+        return decode_entry(record).version if record else None
 
 
 class RetainedWorld:
@@ -142,7 +150,7 @@ class RetainedWorld:
         # What waits for whoever is away: (from, to) to publications.
         self.waiting: dict[tuple[int, int], list[tuple[str, Version, bytes]]] = {}
         self.writes: dict[str, list[_Write]] = {topic: [] for topic in TOPICS}
-        # When a broker lost the only copy of a topic with its files.
+        # When a broker lost the only copy of a topic with its files, or a federator the only memory of its version.
         self.lost_s: dict[str, float] = dict.fromkeys(TOPICS, -math.inf)
         self.counters: Counter[str] = Counter()
         self.last_command_s = 0.0
@@ -166,11 +174,15 @@ class RetainedWorld:
         keeper.restore(sorted(node.disk.items()))
         keeper.start(self.engine.now, self._wall_ms(node))
         node.tick_at = math.inf
+        self._carry_out(node, keeper)
+        if node.known_generation != node.host.generation:
+            node.known_generation = node.host.generation
+            self._step(node, events.HostRestarted())
         for filter_ in sorted(node.host.subscribed):
             self._step(node, events.Granted(filter_))
         queue, node.host.queue = node.host.queue, []
-        for topic, packet, at_s in queue:
-            self._hear(node, topic, packet, waited_since_s=at_s)
+        for topic, packet, write in queue:
+            self._hear(node, topic, packet, write, has_waited=True)
         self._step(node, events.HostUp())
         # A former process may have told others of interest that is gone by now.
         for filter_ in sorted(node.claimed - node.host.interest):
@@ -185,8 +197,17 @@ class RetainedWorld:
         self.counters.update(node.keeper.counters)
         node.keeper = None
         if is_disk_lost:
-            node.disk = {}
+            self._forget(node)
         self.engine.after(self.random.uniform(0.3, 3.0), self._boot, node)
+
+    def _forget(self, node: _Node) -> None:
+        """The federator loses its disk. What it alone knew of a topic is excused."""
+        for topic in TOPICS:
+            known = {other.identity: other.version_of(topic) for other in self.nodes}
+            mine = known.pop(node.identity)
+            if mine is not None and not any(version is not None and version >= mine for version in known.values()):
+                self.lost_s[topic] = self.engine.now
+        node.disk = {}
 
     def _step(self, node: _Node, event: events.Event) -> None:
         keeper = node.keeper
@@ -302,25 +323,25 @@ class RetainedWorld:
             host.store[topic] = packet
         else:
             host.store.pop(topic, None)
-        is_heard = any(matches(filter_, topic) for filter_ in host.subscribed)
-        now = self.engine.now
-        self.writes[topic].append(_Write(now, node.identity, digest, is_heard))
+        write = _Write(self.engine.now, node.identity, digest)
+        self.writes[topic].append(write)
         self.engine.note(1, node.identity, digest)
-        if is_heard:
-            self._deliver(node, lambda: self._hand_over(node, topic, packet, now), is_slow=True)
+        if any(matches(filter_, topic) for filter_ in host.subscribed):
+            self._deliver(node, lambda: self._hand_over(node, topic, packet, write), is_slow=True)
 
-    def _hand_over(self, node: _Node, topic: str, packet: bytes, at_s: float) -> None:
+    def _hand_over(self, node: _Node, topic: str, packet: bytes, write: _Write) -> None:
         if node.keeper is None:
-            node.host.queue.append((topic, packet, at_s))
+            node.host.queue.append((topic, packet, write))
         else:
-            self._hear(node, topic, packet)
+            self._hear(node, topic, packet, write, has_waited=False)
 
-    def _hear(self, node: _Node, topic: str, packet: bytes, waited_since_s: float | None = None) -> None:
+    def _hear(self, node: _Node, topic: str, packet: bytes, write: _Write, *, has_waited: bool) -> None:
         keeper = node.keeper
         assert keeper is not None
+        write.is_heard = True
         since_ms = None
-        if waited_since_s is not None:  # the tick before it
-            since_ms = round((WALL_S + math.floor(waited_since_s) + node.skew_s) * 1000)
+        if has_waited:  # the tick before it
+            since_ms = round((WALL_S + math.floor(write.at_s) + node.skew_s) * 1000)
         stamp = keeper.heard(self.engine.now, self._wall_ms(node), [(0, topic, packet)], 1, since_ms)
         self._carry_out(node, keeper)
         self._spread(node, topic, Version(stamp, node.identity), packet)
@@ -446,11 +467,9 @@ class RetainedWorld:
         self.engine.after(0.1, self._reconnect, node, host.generation)
 
     def _reconnect(self, node: _Node, generation: int) -> None:
-        if node.host.generation != generation:
+        if node.host.generation != generation or node.known_generation == generation or node.keeper is None:
             return
-        if node.keeper is None:
-            self.engine.after(0.5, self._reconnect, node, generation)
-            return
+        node.known_generation = generation
         self._step(node, events.HostUp(is_up=False))
         # What was under way is lost with the session; the client hands it in again.
         keeper = node.keeper
@@ -550,6 +569,8 @@ class RetainedWorld:
         if len(writes) > 1 and last.at_s - writes[-2].at_s <= APART_S:
             return None
         if self.lost_s[topic] >= last.at_s - 1.0:
+            return None
+        if not last.digest and self.engine.now - last.at_s > self.profile.settings.tombstone_s:
             return None
         if any(last.at_s - 3.0 < node.host.restored_s < last.at_s + 1.0 for node in self.nodes):
             return None

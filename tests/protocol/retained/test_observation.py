@@ -35,11 +35,13 @@ def test_the_end_of_an_observation_is_the_latest_of_all_matching_filters() -> No
     seen = Observation(10)
     for filter_ in ("a/b", "a/#"):
         seen.grant(filter_)
+        seen.complete(filter_)
     assert seen.ended_at("a/b") == 0
     assert seen.end("a/#", 7) == ["a/#"]
     assert seen.end("a/b", 5) == ["a/b"]
     assert seen.ended_at("a/b") == 7
     seen.grant("a/#")
+    seen.complete("a/#")
     seen.end("a/#", 3)
     assert seen.ended_at("a/b") == 7
 
@@ -48,10 +50,18 @@ def test_what_was_not_granted_does_not_end() -> None:
     assert Observation(10).end("a", 5) == []
 
 
+def test_the_end_of_a_subscription_without_a_complete_look_dates_nothing() -> None:
+    seen = Observation(10)
+    seen.grant("a")
+    assert seen.end("a", 5) == []
+    assert seen.ended_at("a") == 0
+
+
 def test_the_oldest_end_is_dropped_at_the_bound() -> None:
     seen = Observation(1)
     seen.restore("a", 4)
     seen.grant("b")
+    seen.complete("b")
     assert seen.end("b", 5) == ["b", "a"]
     assert seen.ends == {"b": 5}
     assert seen.ended_at("a") == 0

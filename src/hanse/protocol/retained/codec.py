@@ -15,18 +15,16 @@ from hanse.protocol.codec import _text as put_text
 from hanse.protocol.codec import _varint as put_number
 from hanse.protocol.packets import check_body, topic_of
 from hanse.protocol.retained.book import Entry, Injection
-from hanse.protocol.retained.messages import Acknowledge, Answer, Change, Cursor, Fetch, Message, Push, Rejoined
+from hanse.protocol.retained.messages import Answer, Change, Cursor, Fetch, Message, Push, Rejoined
 from hanse.protocol.retained.versions import Version
 
 # Type byte of a message.
-FETCH, ANSWER, PUSH, ACKNOWLEDGE, REJOINED = range(16, 21)
+FETCH, ANSWER, PUSH, REJOINED = range(16, 20)
 # Of one message; a change may be as large as a publication.
 CHANGES_MAX = 1_000
 FILTERS_MAX = 64
 CURSORS_MAX = 1_000
 _LAST = 1
-_STANDING = 1
-_GONE = 1
 
 _Item = TypeVar("_Item")
 
@@ -34,10 +32,10 @@ _Item = TypeVar("_Item")
 def encode(message: Message) -> bytes:
     """Return the bytes of a message."""
     match message:
-        case Fetch(number, filters, cursors, is_standing):
+        case Fetch(number, filters, cursors):
             return b"".join(
                 (
-                    bytes((VERSION, FETCH, is_standing * _STANDING)),
+                    bytes((VERSION, FETCH)),
                     put_number(number),
                     _put_filters(filters),
                     put_number(len(cursors)),
@@ -49,9 +47,6 @@ def encode(message: Message) -> bytes:
             return head + b"".join(map(put_number, (number, epoch, sequence))) + _put_changes(changes)
         case Push(changes):
             return bytes((VERSION, PUSH)) + _put_changes(changes)
-        case Acknowledge(epoch, sequence, filters, is_gone):
-            head = bytes((VERSION, ACKNOWLEDGE, is_gone * _GONE))
-            return head + put_number(epoch) + put_number(sequence) + _put_filters(filters)
         case Rejoined(neighbour):
             return bytes((VERSION, REJOINED)) + put_number(neighbour)
         case _:
@@ -125,9 +120,8 @@ def _get_cursor(reader: Reader) -> Cursor:
 
 
 def _get_fetch(reader: Reader) -> Fetch:
-    is_standing = bool(_flags(reader, _STANDING))
     number, filters = reader.sequence("number"), _get_filters(reader)
-    return Fetch(number, filters, _many(reader, CURSORS_MAX, "cursors", _get_cursor), is_standing)
+    return Fetch(number, filters, _many(reader, CURSORS_MAX, "cursors", _get_cursor))
 
 
 def _get_answer(reader: Reader) -> Answer:
@@ -136,16 +130,10 @@ def _get_answer(reader: Reader) -> Answer:
     return Answer(number, epoch, sequence, is_last, _get_changes(reader))
 
 
-def _get_acknowledge(reader: Reader) -> Acknowledge:
-    is_gone = bool(_flags(reader, _GONE))
-    return Acknowledge(reader.epoch(), reader.sequence(), _get_filters(reader), is_gone)
-
-
 _READERS: dict[int, Callable[[Reader], Message]] = {
     FETCH: _get_fetch,
     ANSWER: _get_answer,
     PUSH: lambda reader: Push(_get_changes(reader)),
-    ACKNOWLEDGE: _get_acknowledge,
     REJOINED: lambda reader: Rejoined(reader.federator()),
 }
 
@@ -206,12 +194,11 @@ def decode_numbers(data: bytes, count: int) -> list[int]:
 
 
 def _put_version(version: Version | None) -> bytes:
-    return b"\0" if version is None else put_number(version.stamp + 1) + put_number(version.federator)
+    return b"\0" if version is None else b"\1" + put_number(version.stamp) + put_number(version.federator)
 
 
 def _get_version(reader: Reader) -> Version | None:
-    stamp = reader.sequence("stamp")
-    return Version(stamp - 1, reader.federator()) if stamp else None
+    return Version(reader.sequence("stamp"), reader.federator()) if reader.varint(1, "mark of a version") else None
 
 
 def _get_digest(reader: Reader) -> int:

@@ -15,7 +15,6 @@ class OpenFetch:
     """One fetch whose answers are awaited."""
 
     filters: tuple[str, ...]
-    is_standing: bool
     until: float
     answered: set[int] = field(default_factory=set)
     # Copies that wait for the answer of their origin: (answerer, change).
@@ -36,23 +35,23 @@ class Fetches:
         """Whether filters wait to be fetched."""
         return bool(self._due)
 
-    def want(self, filters: Iterable[str], *, is_standing: bool) -> None:
-        """Fetch filters soon."""
+    def want(self, filters: Iterable[str], *, afresh: bool = False) -> None:
+        """Fetch filters soon. `afresh`: whatever the cursors say, because a value is needed again."""
         for filter_ in filters:
-            self._due[filter_] = is_standing or self._due.get(filter_, False)
+            self._due[filter_] = afresh or self._due.get(filter_, False)
 
     def begin(self, until: float) -> list[Fetch]:
         """Open fetches for all filters that wait; return the messages."""
         due, self._due = self._due, {}
         made = []
-        for is_standing in (True, False):
-            filters = sorted(filter_ for filter_, stands in due.items() if stands == is_standing)
+        for afresh in (False, True):
+            filters = sorted(filter_ for filter_, anew in due.items() if anew == afresh)
             for start in range(0, len(filters), FILTERS_MAX):
                 part = tuple(filters[start : start + FILTERS_MAX])
                 number = self._next
                 self._next += 1
-                self.open[number] = OpenFetch(part, is_standing, until)
-                made.append(Fetch(number, part, self._cursors_for(part), is_standing))
+                self.open[number] = OpenFetch(part, until)
+                made.append(Fetch(number, part, () if afresh else self._cursors_for(part)))
         return made
 
     def _cursors_for(self, filters: tuple[str, ...]) -> tuple[Cursor, ...]:

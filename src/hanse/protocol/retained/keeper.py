@@ -45,8 +45,7 @@ from hanse.protocol.retained.events import (
     Wanted,
 )
 from hanse.protocol.retained.fetches import Fetches
-from hanse.protocol.retained.members import Members
-from hanse.protocol.retained.messages import Acknowledge, Answer, Change, Cursor, Fetch, Push, Rejoined
+from hanse.protocol.retained.messages import Answer, Change, Cursor, Fetch, Message, Push, Rejoined
 from hanse.protocol.retained.observation import Observation
 from hanse.protocol.retained.settings import RetainedSettings
 from hanse.protocol.retained.values import ABSENT, clearing, digest_of, with_retain
@@ -59,14 +58,13 @@ LOOK_FILTERS_MAX = 1_000
 ANSWER_BYTES_MAX = 256 * 1024
 # Requests that wait for a look; more are refused and counted.
 ASKS_MAX = 4_096
-SWEEP_S = 60.0
 # Federators whose answers are waited for when a copy of theirs comes first.
 PEERS_MAX = 10_000
 # After a neighbour is back, what was under way arrives first.
 REJOIN_S = 0.5
 
 # Keys of the book on disk: a letter, then the topic, the filter, or nothing.
-TOPIC_KEY, END_KEY, MEMBER_KEY, STATE_KEY = b"t", b"e", b"m", b"s"
+TOPIC_KEY, END_KEY, STATE_KEY, SUSPECT_KEY = b"t", b"e", b"s", b"r"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +105,12 @@ class Keeper:
         self.counters: Counter[str] = Counter()
         self.clock = HybridClock(round(self.settings.clock_ahead_s_max * 1000))
         self.book = Book(epoch, self.settings.topics_max, self.counters)
-        self.members = Members(self.settings.members_max, self.settings.filters_max, self.counters)
         self.observation = Observation(self.settings.filters_max)
         self.fetches = Fetches()
         # When `Tick` is due.
         self.deadline = math.inf
 
-        self._now = -math.inf
+        self._now = self._started_at = -math.inf
         self._wall_ms = 0
         self._effects: list[Effect] = []
         self._records: dict[bytes, bytes] = {}
@@ -130,6 +127,8 @@ class Keeper:
         self._recheck: set[str] = set()
         # After a restart of the host broker: topics that no look has judged yet.
         self._suspects: set[str] = set()
+        # Whether the disk says that there are such topics.
+        self._is_suspicion_saved = False
         self._is_host_up = False
         self._look: _Look | None = None
         self._look_due: dict[str, None] = {}
@@ -159,13 +158,12 @@ class Keeper:
                         (stamp,) = decode_numbers(value, 1)
                         self.observation.restore(name, stamp)
                         self.clock.see(stamp)
-                    case b"m":
-                        federator, filter_ = name.split(" ", 1)
-                        self.members.note(int(federator), filter_, decode_numbers(value, 1)[0])
                     case b"s":
                         self.book.epoch, stamp = decode_numbers(value, 2)
                         self.clock.see(stamp)
                         self._is_saved = True
+                    case b"r":
+                        self._is_suspicion_saved = True
                     case _:
                         self.counters["retained_records_refused"] += 1
             except (RemoteError, ValueError):
@@ -180,8 +178,12 @@ class Keeper:
         # Spread over the interval, so that not all federators fetch at once.
         share = (self.identity * 2_654_435_761 & 0xFFFF) / 0x10000
         self._fetch_at = now + self.settings.fetch_interval_s * (0.5 + share / 2)
-        self._sweep_at = now + SWEEP_S
-        self._set_deadline()
+        self._sweep_at = now + self.settings.sweep_s
+        self._started_at = now
+        if self._is_suspicion_saved:
+            # A former process ended before its looks had judged everything after the host broker's restart.
+            self._on_restart()
+        self._finish()
 
     def heard(
         self,
@@ -420,7 +422,7 @@ class Keeper:
                 self._effects_inject(topic, entry, known[1])
                 self._recheck_soon(topic)
             else:
-                self.fetches.want([topic], is_standing=False)
+                self.fetches.want([topic], afresh=True)
         else:
             return
         self.counters["retained_repaired"] += 1
@@ -486,7 +488,7 @@ class Keeper:
                 entry = self.book.get(topic)
                 if self._pending[topic] or (entry is not None and self._was_injected(entry, 1.0)):
                     self._recheck_soon(topic)
-                elif not self.observation.is_observed(topic):
+                elif topic in self._suspects or not self.observation.is_observed(topic):
                     self._look_due[topic] = None
                 continue
             self._judge(topic, found.get(topic, b""))
@@ -582,9 +584,19 @@ class Keeper:
                 continue
             self._interest.add(filter_)
             self._look_due[filter_] = None
-            self.fetches.want([filter_], is_standing=True)
-        for topic in self._leftover & self.book.matching(filters):
-            self._leftover.discard(topic)
+            self.fetches.want([filter_])
+            self._announce_old(filter_)
+
+    def _announce_old(self, filter_: str) -> None:
+        """R94: a value that nobody kept fresh here may be older than a deletion that all others have forgotten.
+
+        Their cursors are beyond it. At the end of the feed they get it again, and all hold the same.
+        """
+        old_ms = self._wall_ms - self.settings.tombstone_s * 1000
+        for topic in sorted(self.book.matching([filter_])):
+            entry = self.book.entries[topic]
+            if entry.changed_ms <= old_ms and entry.host_digest != ABSENT:
+                self._note(topic, entry)
 
     def _unwant(self, filter_: str) -> None:
         """R95: interest lingers while there is a copy that it keeps fresh."""
@@ -600,25 +612,17 @@ class Keeper:
         return entry is not None and entry.host_digest != ABSENT
 
     def _release(self, filter_: str) -> None:
-        """R95: interest ends for good; copies that nothing else keeps are removed."""
+        """R95: interest ends for good; the sweep finds the copies that nothing else keeps."""
         self._lingering.pop(filter_, None)
         self._interest.discard(filter_)
-        cursors = self.fetches.forget(filter_)
+        self.fetches.forget(filter_)
         self._effects.append(Release(filter_))
-        for topic in sorted(self.book.matching([filter_])):
-            entry = self.book.entries[topic]
-            is_copy = entry.host is not None and entry.host.federator != self.identity
-            if is_copy and entry.host_digest != ABSENT and not self.wants(topic):
-                self._leftover.add(topic)
-                self._recheck_soon(topic)
-        for federator, (epoch, sequence) in sorted(cursors.items()):
-            self._effects.append(Tell(federator, Acknowledge(epoch, sequence, (filter_,), True)))
+        self._sweep_at = self._now
 
     def _remove_copy(self, topic: str, entry: Entry, digest: int) -> bool:
         """R95: a look shows what is at the host broker. Remove it only if it is still the copy, and still unwanted."""
         self._leftover.discard(topic)
-        is_copy = entry.host is not None and entry.host.federator != self.identity and digest == entry.host_digest
-        if not is_copy or digest == ABSENT or self.wants(topic):
+        if digest != entry.host_digest or not self._is_leftover(topic, entry):
             return False
         self.counters["retained_copies_removed"] += 1
         self._note_injection(entry, ABSENT, None)
@@ -644,7 +648,7 @@ class Keeper:
             self._look_due[topic] = None
         for filter_ in (*self.observation.granted, *self._interest):
             self._look_due[filter_] = None
-        self.fetches.want(self._interest, is_standing=True)
+        self.fetches.want(self._interest)
 
     # --- fetches: the asker -------------------------------------------------------------------------------------------
 
@@ -655,9 +659,7 @@ class Keeper:
     def _on_answer(self, sender: int, answer: Answer) -> None:
         fetch = self.fetches.open.get(answer.number)
         newer: list[str] = []
-        has_deletions = False
         for change in answer.changes:
-            has_deletions = has_deletions or not change.value
             origin = change.version.federator
             if (
                 fetch is not None
@@ -675,14 +677,11 @@ class Keeper:
             return
         if not answer.is_last:
             onward = (Cursor(sender, answer.epoch, answer.sequence),)
-            self._effects.append(Tell(sender, Fetch(answer.number, fetch.filters, onward, fetch.is_standing)))
+            self._effects.append(Tell(sender, Fetch(answer.number, fetch.filters, onward)))
             return
         fetch.answered.add(sender)
-        if fetch.is_standing:
-            wanted = [filter_ for filter_ in fetch.filters if filter_ in self._interest]
-            self.fetches.note(wanted, sender, answer.epoch, answer.sequence)
-            if has_deletions and wanted:
-                self._effects.append(Tell(sender, Acknowledge(answer.epoch, answer.sequence, tuple(wanted))))
+        wanted = [filter_ for filter_ in fetch.filters if filter_ in self._interest]
+        self.fetches.note(wanted, sender, answer.epoch, answer.sequence)
         ready = [held for held in fetch.held if held[1].version.federator in fetch.answered]
         fetch.held = [held for held in fetch.held if held[1].version.federator not in fetch.answered]
         self._take_held(ready)
@@ -702,10 +701,10 @@ class Keeper:
         return entry is not None and entry.version is not None and entry.version > change.version
 
     def _push(self, receiver: int, topics: list[str]) -> None:
-        """R92: tell a member what is newer here than what it answered."""
-        wanted = [topic for topic in topics if self.members.wants(receiver, topic)]
-        for start in range(0, len(wanted), FILTERS_MAX):
-            self._ask(_Ask(receiver, tuple(wanted[start : start + FILTERS_MAX])), wanted[start : start + FILTERS_MAX])
+        """R92: tell a federator what is newer here than what it answered; its interest decides whether it takes it."""
+        for start in range(0, len(topics), FILTERS_MAX):
+            part = tuple(topics[start : start + FILTERS_MAX])
+            self._ask(_Ask(receiver, part), part)
 
     # --- fetches: who answers -----------------------------------------------------------------------------------------
 
@@ -714,9 +713,6 @@ class Keeper:
         for cursor in fetch.cursors:
             if cursor.federator == self.identity and cursor.epoch == self.book.epoch:
                 since = cursor.sequence
-        if fetch.is_standing:
-            for filter_ in fetch.filters:
-                self._note_member(sender, filter_, since)
         ask = _Ask(sender, fetch.filters, fetch.number, since)
         unseen = [filter_ for filter_ in fetch.filters if not self._is_seen(filter_)]
         if unseen:
@@ -777,6 +773,8 @@ class Keeper:
             if change is not None:
                 changes.append(change)
                 size += len(change.value)
+        if not changes:
+            return  # silence: nothing has changed
         self.counters["retained_sent"] += len(changes)
         answer = Answer(ask.number, self.book.epoch, through, is_last, tuple(changes))
         self._effects.append(Tell(ask.receiver, answer))
@@ -809,7 +807,7 @@ class Keeper:
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
-    def _on_message(self, sender: int, message: Fetch | Answer | Push | Acknowledge | Rejoined) -> None:
+    def _on_message(self, sender: int, message: Message) -> None:
         if sender == self.identity:
             return
         self._peers.pop(sender, None)
@@ -824,24 +822,10 @@ class Keeper:
             case Push(changes):
                 for change in changes:
                     self._take_change(change)
-            case Acknowledge(epoch, sequence, filters, is_gone):
-                for filter_ in filters:
-                    if is_gone:
-                        self._end_member(sender, filter_)
-                    elif epoch == self.book.epoch:
-                        self._note_member(sender, filter_, sequence)
             case Rejoined():
                 self._refetch()
             case _:
                 assert_never(message)
-
-    def _note_member(self, federator: int, filter_: str, sequence: int) -> None:
-        if self.members.note(federator, filter_, sequence):
-            self._records[MEMBER_KEY + f"{federator} {filter_}".encode()] = encode_numbers(sequence)
-
-    def _end_member(self, federator: int, filter_: str) -> None:
-        if self.members.end(federator, filter_):
-            self._records[MEMBER_KEY + f"{federator} {filter_}".encode()] = b""
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
@@ -852,33 +836,40 @@ class Keeper:
             self._release(filter_)
         if self._now >= self._fetch_at:
             self._fetch_at = self._now + self.settings.fetch_interval_s
-            self.fetches.want(self._interest, is_standing=True)
+            self.fetches.want(self._interest)
             for filter_ in (*self._interest, *self.observation.granted):
                 self._look_due[filter_] = None
         if self._now >= self._sweep_at:
-            self._sweep_at = self._now + SWEEP_S
+            self._sweep_at = self._now + self.settings.sweep_s
             self._sweep()
 
     def _sweep(self) -> None:
-        """R94: forget deletions that every member remembers, and topics that nothing is known of."""
-        least_ms, most_ms = self.settings.tombstone_s_min * 1000, self.settings.tombstone_s_max * 1000
-        gone = []
+        """R94, R95: forget old deletions and topics of which nothing is known; find copies that nobody wants."""
+        forgotten_ms = self._wall_ms - self.settings.tombstone_s * 1000
+        gone: list[str] = []
+        tombstones: list[tuple[int, str]] = []
         for topic, entry in self.book.entries.items():
             if self._pending[topic]:
                 continue
-            age_ms = self._wall_ms - entry.changed_ms
-            if entry.version is None and entry.host_digest == ABSENT:
+            if entry.is_tombstone:
+                tombstones.append((entry.changed_ms, topic))
+            elif entry.version is None and entry.host_digest == ABSENT:
                 gone.append(topic)
-            elif not entry.is_tombstone or age_ms < least_ms:
-                continue
-            elif entry.host_digest == ABSENT and self.members.have_acknowledged(topic, entry.sequence):
-                gone.append(topic)
-            elif age_ms >= most_ms:
-                self.counters["retained_tombstones_expired"] += 1
-                gone.append(topic)
-        for topic in gone:
+            elif self._is_leftover(topic, entry) and topic not in self._leftover:
+                self._leftover.add(topic)
+                self._look_due[topic] = None
+        tombstones.sort()
+        surplus = len(tombstones) - self.settings.tombstones_max
+        expired = [topic for k, (at_ms, topic) in enumerate(tombstones) if k < surplus or at_ms <= forgotten_ms]
+        self.counters["retained_tombstones_expired"] += len(expired)
+        for topic in (*gone, *expired):
             self.book.drop(topic)
         self._pending += Counter()  # without the zeros that looking left
+
+    def _is_leftover(self, topic: str, entry: Entry) -> bool:
+        """A copy is left over if interest in it has ended for good, or had already when this process began."""
+        is_copy = entry.host is not None and entry.host.federator != self.identity and entry.host_digest != ABSENT
+        return is_copy and self._now >= self._started_at + self.settings.linger_s and not self.wants(topic)
 
     def _finish(self) -> None:
         """What follows from any event: fetches, the next look, records, and the next deadline."""
@@ -897,7 +888,12 @@ class Keeper:
         for topic in sorted(self.book.dirty):
             entry = self.book.get(topic)
             records[TOPIC_KEY + topic.encode()] = b"" if entry is None else encode_entry(entry)
+            if entry is None:
+                self._suspects.discard(topic)
         self.book.dirty.clear()
+        if self.is_suspicious != self._is_suspicion_saved:
+            self._is_suspicion_saved = self.is_suspicious
+            records[SUSPECT_KEY] = encode_numbers(1) if self.is_suspicious else b""
         if not records:
             return
         if not self._is_saved:

@@ -22,15 +22,11 @@ class Cursor(NamedTuple):
 
 
 class Fetch(NamedTuple):
-    """Asks for everything that is retained under some filters, and has changed since the cursors.
-
-    `is_standing`: the sender has lasting interest in the filters, so it may hold copies.
-    """
+    """Asks for everything that is retained under some filters, and has changed since the cursors."""
 
     number: int
     filters: tuple[str, ...]
     cursors: tuple[Cursor, ...] = ()
-    is_standing: bool = True
 
 
 class Answer(NamedTuple):
@@ -49,22 +45,10 @@ class Push(NamedTuple):
     changes: tuple[Change, ...]
 
 
-class Acknowledge(NamedTuple):
-    """The sender remembers all deletions of the receiver's feed under these filters up to `sequence`.
-
-    `is_gone`: the sender has given the filters up, and holds no copy under them any more.
-    """
-
-    epoch: int
-    sequence: int
-    filters: tuple[str, ...]
-    is_gone: bool = False
-
-
 class Rejoined(NamedTuple):
     """A link of the sender is back: federators behind it may have missed something."""
 
     neighbour: int
 
 
-Message = Fetch | Answer | Push | Acknowledge | Rejoined
+Message = Fetch | Answer | Push | Rejoined

@@ -37,7 +37,8 @@ class Observation:
         if filter_ not in self.granted:
             return []
         self.granted.discard(filter_)
-        self._complete.discard(filter_)
+        if not self._complete.discard(filter_):
+            return []  # no look has shown what the host broker held under it, so its end dates nothing
         changed = [filter_]
         self.ends[filter_] = max(stamp, self.ends.pop(filter_, 0))
         self._ended.add(filter_)

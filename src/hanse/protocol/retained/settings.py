@@ -21,10 +21,10 @@ class RetainedSettings:
         fetch_interval_s: everything of interest is fetched again this often.
         fetch_s: how long answers to one fetch are awaited; a copy waits this long for its origin's answer.
         linger_s: how long interest outlives the last unsubscription, and copies outlive interest.
-        tombstone_s_min: a deletion is remembered at least this long: as long as an old value may wait in an outbox.
-        tombstone_s_max: a deletion is forgotten after this, even if a member has not acknowledged it.
-        members_max: federators remembered as possible holders of copies.
-        filters_max: filters of interest, and filters remembered per member.
+        tombstone_s: a deletion is remembered this long. Who was away for longer may bring the value back.
+        tombstones_max: deletions remembered; the oldest are forgotten first, and counted.
+        sweep_s: how often old deletions are forgotten, and copies that nobody wants are found.
+        filters_max: filters of interest, and filters whose end of observation is remembered.
         is_exact: the host replays retained messages only for exact topics.
     """
 
@@ -39,24 +39,19 @@ class RetainedSettings:
     fetch_interval_s: float = 600.0
     fetch_s: float = 5.0
     linger_s: float = 600.0
-    tombstone_s_min: float = 7_200.0
-    tombstone_s_max: float = 30 * 86_400.0
-    members_max: int = 10_000
+    tombstone_s: float = 30 * 86_400.0
+    tombstones_max: int = 100_000
+    sweep_s: float = 60.0
     filters_max: int = 100_000
     is_exact: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("topics_max", "recent_max", "members_max", "filters_max"):
+        for name in ("topics_max", "recent_max", "tombstones_max", "filters_max"):
             if getattr(self, name) < 1:
                 raise LocalError(f"{name} is {getattr(self, name)}; it must be at least 1.")
-        for name in ("fetch_interval_s", "fetch_s", "look_retry_s"):
+        for name in ("fetch_interval_s", "fetch_s", "look_retry_s", "sweep_s"):
             if getattr(self, name) <= 0:
                 raise LocalError(f"{name} is {getattr(self, name)}; it must be above 0.")
-        for name in ("recent_s", "verify_s", "look_gap_s", "linger_s", "tombstone_s_min", "clock_ahead_s_max"):
+        for name in ("recent_s", "verify_s", "look_gap_s", "linger_s", "tombstone_s", "clock_ahead_s_max"):
             if getattr(self, name) < 0:
                 raise LocalError(f"{name} is {getattr(self, name)}; it must not be negative.")
-        if self.tombstone_s_max < self.tombstone_s_min:
-            raise LocalError(
-                f"tombstone_s_max is {self.tombstone_s_max}; it must be at least tombstone_s_min, "
-                f"{self.tombstone_s_min}."
-            )
