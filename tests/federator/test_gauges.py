@@ -10,6 +10,7 @@ from hanse.federator.host import HostSession
 from hanse.federator.journal import DeliveryJournal
 from hanse.federator.outbox import Outbox
 from hanse.federator.ring import DeliveredRing
+from hanse.interest.ledger import LedgerState
 from hanse.mqtt.client import ClientSettings
 
 
@@ -32,7 +33,15 @@ def test_gauges_follow_what_they_tell_of(tmp_path: Path) -> None:
         )
         outbox = Outbox(tmp_path / "outbox", bytes_max=1 << 20)
         wanted = ["a"]
-        found = gauges(net.machines[0], host, outbox, filters=lambda: len(wanted), membership=lambda: None)
+        states: list[LedgerState | None] = [None]
+        found = gauges(
+            net.machines[0],
+            host,
+            outbox,
+            filters=lambda: len(wanted),
+            unknown=lambda: states[-1],
+            membership=lambda: None,
+        )
 
         def read() -> dict[str, float]:
             return {name: value() for name, (_, value) in found.items()}
@@ -44,6 +53,11 @@ def test_gauges_follow_what_they_tell_of(tmp_path: Path) -> None:
         assert before["outbox_records"] == 0
         assert before["manager_away"] == before["own_links"] == 0
         assert before["epoch"] == net.machines[0].epoch
+        assert before["interest_counted"] == before["interest_unknown"] == 0
+        states.append(LedgerState(known=9, unknown=3, ended_unseen=2, doubtful=1))
+        after = read()
+        assert (after["interest_counted"], after["interest_unknown"]) == (1, 3)
+        assert (after["interest_ended_unseen"], after["interest_doubtful"]) == (2, 1)
         wanted.append("b")
         outbox.append(1, [b"record"])
         host.refused_subscriptions += 1

@@ -18,6 +18,7 @@ def pages_of(net: Network, k: int, *, is_host_up: bool = True, membership: dict[
         is_host_up=lambda: is_host_up,
         joined=lambda: frozenset({9, 3}),
         counters=Counter(delivered=5),
+        interest=lambda: {"unknown": 2},
         membership=lambda: membership,
         metrics=lambda: "hanse_up 1\n",
         accounts=lambda: '{"accounts": []}',
@@ -48,6 +49,7 @@ def test_health_tells_of_the_broker_the_links_and_the_counts() -> None:
     assert found["management_core"] == 0
     assert found["joined_by_bridges"] == [3, 9]
     assert found["membership"] == {"state": "up"}
+    assert found["interest"] == {"unknown": 2}
     assert found["counters"]["delivered"] == 5
     assert found["counters"].items() >= {key: count for key, count in net.machines[1].counters.items() if count}.items()
 

@@ -41,13 +41,23 @@ def test_a_share_is_named_beside_the_topic_or_within_it() -> None:
     assert events(adapter, "unsubscribed", topic="t", subopts={"share": "g"}) == [Unsubscribed("panel-7", "$share/g/t")]
 
 
-@pytest.mark.parametrize(("expiry", "session"), [(0, Session.ENDED), (300, Session.KEPT), (None, Session.UNKNOWN)])
-def test_what_becomes_of_a_session_was_said_when_it_began(expiry: int | None, session: Session) -> None:
+@pytest.mark.parametrize(
+    ("expiry", "session", "ttl_s"),
+    [
+        (0, Session.ENDED, None),
+        (300, Session.KEPT, 300.0),
+        (0xFFFF_FFFF, Session.KEPT, None),
+        (None, Session.UNKNOWN, None),
+    ],
+)
+def test_connect_event_says_how_long_the_session_is_kept(
+    expiry: int | None, session: Session, ttl_s: float | None
+) -> None:
     adapter = EmqxAdapter("hanse-")
     assert events(adapter, "connected", clean_start=True, proto_ver=4, keepalive=60, expiry_interval=expiry) == [
         ClientBack("panel-7", session_kept=False)
     ]
-    assert events(adapter, "disconnected", reason="tcp_closed") == [ClientLeft("panel-7", session)]
+    assert events(adapter, "disconnected", reason="tcp_closed") == [ClientLeft("panel-7", session, ttl_s)]
     assert events(adapter, "disconnected", reason="tcp_closed") == [ClientLeft("panel-7", Session.UNKNOWN)]
 
 

@@ -35,8 +35,62 @@ def connect(to: MosquittoLogAdapter, client: str, flags: str = "p2, c1, k60", ad
     say(to, NOTICE, f"New client connected from {address} as {client} ({flags}).")
 
 
-def test_it_asks_for_the_log_topics_and_the_states_of_bridges() -> None:
-    assert adapter().topics() == [SUBSCRIBE, UNSUBSCRIBE, NOTICE, ERROR, "$SYS/broker/connection/+/state"]
+def test_it_asks_for_the_log_topics_the_states_of_bridges_and_the_counts() -> None:
+    topics = adapter().topics()
+    assert topics[0] == SUBSCRIBE  # the log of subscriptions shows all that follow it
+    assert topics[1:] == [
+        UNSUBSCRIBE,
+        NOTICE,
+        ERROR,
+        "$SYS/broker/connection/+/state",
+        "$SYS/broker/uptime",
+        "$SYS/broker/subscriptions/count",
+        "$SYS/broker/shared_subscriptions/count",
+        "$SYS/broker/clients/disconnected",
+    ]
+
+
+def count(to: MosquittoLogAdapter, ordinary: int, **retained: bool) -> list[Report]:
+    reports = to.message("$SYS/broker/uptime", b"1 seconds", **retained)
+    return reports + to.message("$SYS/broker/subscriptions/count", str(ordinary).encode(), **retained)
+
+
+def test_counts_of_a_tick_are_compared_with_the_lines_before_it() -> None:
+    log = adapter()
+    say(log, SUBSCRIBE, "a 1 t")
+    count(log, 2)
+    # This line is later than the counts, and completes the tick.
+    say(log, SUBSCRIBE, "b 1 t")
+    count(log, 3)
+    count(log, 3)
+    assert log.ledger.state.unknown == 1
+
+
+def test_retained_counts_are_values_and_no_tick() -> None:
+    log = adapter()
+    for _ in range(3):
+        count(log, 5, is_retained=True)
+    say(log, SUBSCRIBE, "a 1 t")
+    assert log.ledger.state.unknown is None
+    for _ in range(3):
+        log.message("$SYS/broker/uptime", b"1 seconds")
+    assert log.ledger.state.unknown == 4
+
+
+def test_unreadable_count_is_refused() -> None:
+    log = adapter()
+    for payload in (b"", b"-1", b"9" * 20, b"x", "١".encode()):
+        log.message("$SYS/broker/subscriptions/count", payload)
+    assert log.counters["counts_unreadable"] == 5
+
+
+def test_filter_too_long_for_the_log_shows_as_an_unknown_subscription() -> None:
+    log = adapter()
+    say(log, SUBSCRIBE, "long 1 " + "x" * 1_200)
+    for _ in range(3):
+        count(log, 1)
+    assert log.ledger.state.unknown == 1
+    assert log.counters["lines_cut"] == 1
 
 
 def test_a_subscription_is_reported_with_client_filter_and_granted_qos() -> None:

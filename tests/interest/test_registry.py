@@ -12,6 +12,7 @@ from hanse.interest import (
     Change,
     ClientBack,
     ClientLeft,
+    Confirmed,
     Gap,
     InterestRegistry,
     InterestSettings,
@@ -60,27 +61,43 @@ def test_a_clean_session_ends_at_once() -> None:
     assert registry.apply(1, LOG, [ClientLeft("a", Session.ENDED)]) == Change(removed=("t", "u"))
 
 
-def test_a_persistent_session_is_kept_then_expires_and_the_time_runs_only_after_the_disconnect() -> None:
-    registry = InterestRegistry(InterestSettings(kept_ttl_s=100))
-    registry.apply(0, LOG, [Subscribed("a", "t", 1)])
+def test_interest_of_a_kept_session_does_not_expire() -> None:
+    registry = InterestRegistry()
+    registry.apply(0, LOG, [Subscribed("a", "t", 1), ClientLeft("a", Session.KEPT)])
     assert registry.next_expiry_s() is None
     assert registry.expire(1e9).is_empty
-    assert registry.apply(1e9, LOG, [ClientLeft("a", Session.KEPT)]).is_empty
-    assert registry.next_expiry_s() == 1e9 + 100
-    assert registry.expire(1e9 + 99).is_empty
-    assert registry.expire(1e9 + 100) == Change(removed=("t",))
+    assert registry.apply(1e9, LOG, [ClientLeft("a", Session.ENDED)]) == Change(removed=("t",))
+
+
+def test_number_of_kept_sessions_is_limited_and_the_one_that_left_first_ends() -> None:
+    registry = InterestRegistry(InterestSettings(absent_clients_max=2))
+    for client in "abcd":
+        registry.apply(0, LOG, [Subscribed(client, client, 1), ClientLeft(client, Session.KEPT)])
+        if client == "b":
+            registry.apply(0, LOG, [ClientBack("a", session_kept=True), ClientLeft("a", Session.KEPT)])
+    # Client b left first: a came back in between.
+    assert registry.filters() == {"c": 1, "d": 1}
+    assert registry.expired == {"absent_clients_max": 2}
+
+
+def test_confirmation_stops_the_time_after_a_gap_and_after_an_unknown_end() -> None:
+    registry = InterestRegistry(InterestSettings(unconfirmed_ttl_s=60, unknown_ttl_s=30))
+    registry.apply(0, LOG, [Subscribed("a", "t", 1), Subscribed("b", "u", 1), ClientLeft("b", Session.UNKNOWN), Gap()])
+    registry.apply(0, "beacon", [Subscribed("c", "v", 1), Gap()])
+    registry.apply(1, LOG, [Confirmed()])
+    assert registry.expire(1000) == Change(removed=("v",))
 
 
 def test_a_persistent_client_that_comes_back_stops_the_time() -> None:
-    registry = InterestRegistry(InterestSettings(kept_ttl_s=100))
-    registry.apply(0, LOG, [Subscribed("a", "t", 1), ClientLeft("a", Session.KEPT)])
+    registry = InterestRegistry()
+    registry.apply(0, LOG, [Subscribed("a", "t", 1), ClientLeft("a", Session.KEPT, 100)])
     assert registry.apply(50, LOG, [ClientBack("a", session_kept=True)]).is_empty
     assert registry.expire(1000).is_empty
 
 
 def test_a_second_disconnect_line_does_not_lengthen_the_time() -> None:
-    registry = InterestRegistry(InterestSettings(kept_ttl_s=100, unknown_ttl_s=500))
-    registry.apply(0, LOG, [Subscribed("a", "t", 1), ClientLeft("a", Session.KEPT)])
+    registry = InterestRegistry(InterestSettings(unknown_ttl_s=500))
+    registry.apply(0, LOG, [Subscribed("a", "t", 1), ClientLeft("a", Session.KEPT, 100)])
     registry.apply(50, LOG, [ClientLeft("a", Session.UNKNOWN)])
     assert registry.expire(100) == Change(removed=("t",))
 
@@ -124,7 +141,7 @@ def test_a_gap_makes_one_sources_interest_unconfirmed_and_no_others() -> None:
 
 
 def test_interest_survives_a_restart_until_confirmed_or_expired(tmp_path: Path) -> None:
-    settings = InterestSettings(unconfirmed_ttl_s=60, kept_ttl_s=30)
+    settings = InterestSettings(unconfirmed_ttl_s=60)
     registry = InterestRegistry(settings)
     registry.apply(
         1000,
@@ -132,7 +149,7 @@ def test_interest_survives_a_restart_until_confirmed_or_expired(tmp_path: Path) 
         [
             Subscribed("stays", "t", 1),
             Subscribed("left", "u", 2),
-            ClientLeft("left", Session.KEPT),
+            ClientLeft("left", Session.KEPT, 30),
             Subscribed("w", "$share/g/s", 1),
         ],
     )
@@ -151,8 +168,8 @@ def test_interest_survives_a_restart_until_confirmed_or_expired(tmp_path: Path) 
 
 
 def test_what_ran_out_while_away_is_not_taken_up_and_a_clock_that_stepped_back_lengthens_nothing() -> None:
-    registry = InterestRegistry(InterestSettings(kept_ttl_s=30))
-    registry.apply(0, LOG, [Subscribed("a", "t", 1), ClientLeft("a", Session.KEPT)])
+    registry = InterestRegistry()
+    registry.apply(0, LOG, [Subscribed("a", "t", 1), ClientLeft("a", Session.KEPT, 30)])
     document = registry.dump(0, wall_s=5000)
     assert InterestRegistry().load(0, 5030, document).is_empty
     after = InterestRegistry()
@@ -275,15 +292,16 @@ _FILTERS = st.sampled_from(["t", "u/#", "$share/g/t"])
 _REPORTS: st.SearchStrategy[Report] = st.one_of(
     st.builds(Subscribed, _CLIENTS, _FILTERS, st.integers(0, 2), st.sampled_from([None, 3.0])),
     st.builds(Unsubscribed, _CLIENTS, _FILTERS),
-    st.builds(ClientLeft, _CLIENTS, st.sampled_from(Session)),
+    st.builds(ClientLeft, _CLIENTS, st.sampled_from(Session), st.sampled_from([None, 4.0])),
     st.builds(ClientBack, _CLIENTS, st.booleans()),
     st.just(Gap()),
+    st.just(Confirmed()),
 )
 
 
 @given(st.lists(st.tuples(st.sampled_from(["x", "y"]), _REPORTS, st.integers(0, 5)), max_size=40))
 def test_the_changes_add_up_to_the_set_and_nothing_outlives_its_time(steps: list[tuple[str, Report, int]]) -> None:
-    registry = InterestRegistry(InterestSettings(kept_ttl_s=4, unknown_ttl_s=2, unconfirmed_ttl_s=5))
+    registry = InterestRegistry(InterestSettings(absent_clients_max=1, unknown_ttl_s=2, unconfirmed_ttl_s=5))
     known: dict[str, int] = {}
     now_s = 0.0
 

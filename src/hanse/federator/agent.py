@@ -53,6 +53,7 @@ from hanse.federator.store import NO_EPOCH, StateDirectory, save_again
 from hanse.federator.takeovers import Takeovers
 from hanse.federator.tracing import Tracing
 from hanse.federator.turns import Turns
+from hanse.federator.unknown_interest import UnknownInterest
 from hanse.federator.wanted import Wanted
 from hanse.interest import InterestRegistry
 from hanse.mqtt.client import SentAway
@@ -204,9 +205,10 @@ class Agent:
             shares=registry.shares,
             counters=self.counters,
         )
+        sources = InterestSources(settings)
         self.interest = LocalInterest(
             self.machine,
-            InterestSources(settings),
+            sources,
             state,
             registry=registry,
             crossing=self._crossing,
@@ -218,6 +220,7 @@ class Agent:
             on_shares=self.management.tell_shares,
             counters=self.counters,
         )
+        self.unknown = UnknownInterest(sources.counted, is_host_up=lambda: self.host.client.is_connected)
         self.metrics = AgentMetrics(
             protocol=self.machine.counters,
             agent=self.counters,
@@ -228,6 +231,7 @@ class Agent:
                 self.host,
                 self.custodian.outbox,
                 filters=lambda: len(self.interest),
+                unknown=self.unknown.state,
                 membership=lambda: self.membership,
             ),
         )
@@ -248,6 +252,7 @@ class Agent:
             is_host_up=lambda: self.host.client.is_connected,
             joined=lambda: self._echoes.joined,
             counters=self.counters,
+            interest=self.unknown.page,
             membership=lambda: None if self.membership is None else self.membership.page(),
             metrics=self.metrics.render,
             accounts=self._accounting.page,
@@ -300,9 +305,6 @@ class Agent:
             self.host.listen(self.membership.topics())
         self._wanted.start()
         self.interest.start()
-        if self._session_watch is not None:
-            self.host.listen([UPTIME])
-            await self._session_watch.start()
         await self.host.client.start()
         await link_up(self.links, self.settings, self.host.listen)
         if self.membership is not None:
@@ -312,7 +314,7 @@ class Agent:
             _log.info("metrics on %s", await self.http.start(*address))
         saving = save_again(self.interest.save_if_changed, self._wanted.save_if_changed)
         work = [saving, self.reporter.report_again(), self.management.tell_again(), self._end_coming_again()]
-        work += [self._check_session_again(), *self.interest.watch()]
+        work += [self._check_session_again(), self.unknown.watch(), *self.interest.watch()]
         self._tasks += [asyncio.create_task(one) for one in work]
         self._arm()
 
@@ -535,6 +537,11 @@ class Agent:
             self.interest.hear(publication)
 
     async def _check_session_again(self) -> None:
+        if self._session_watch is None:
+            return
+        # The host session listens first, so that it hears of the subscriptions of the second one.
+        await self.host.client.wait_connected(None)
+        await self._session_watch.start()
         while True:
             await asyncio.sleep(1.0)
             self.takeovers.check(self._loop.time())

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from hanse.federator.host import HostSession
 from hanse.federator.membership import MembershipShell
 from hanse.federator.outbox import Outbox
+from hanse.interest.ledger import LedgerState
 from hanse.protocol.machine import Machine
 
 # Name to words, and what reads it.
@@ -17,11 +18,42 @@ def gauges(
     outbox: Outbox,
     *,
     filters: Callable[[], int],
+    unknown: Callable[[], LedgerState | None],
     membership: Callable[[], MembershipShell | None],
 ) -> Gauges:
-    """All of them; `filters` are those of local interest, `membership` is there with a manager."""
-    return {**_of_protocol(machine), **_of_host(host), **_of_disk(outbox), **_of_manager(membership)} | {
-        "filters": ("Filters of local interest.", filters)
+    """Return all gauges; `unknown` is None without an adapter that counts, `membership` without a manager."""
+    return {
+        **_of_protocol(machine),
+        **_of_host(host),
+        **_of_disk(outbox),
+        **_of_interest(unknown),
+        **_of_manager(membership),
+        "filters": ("Filters of local interest.", filters),
+    }
+
+
+def _of_interest(unknown: Callable[[], LedgerState | None]) -> Gauges:
+    def is_counted() -> bool:
+        state = unknown()
+        return state is not None and state.unknown is not None
+
+    def read(name: str) -> Callable[[], float]:
+        return lambda: getattr(unknown(), name, None) or 0
+
+    return {
+        "interest_counted": (
+            "1 while the host broker's count of subscriptions is compared with those that are known.",
+            is_counted,
+        ),
+        "interest_unknown": (
+            "Subscriptions that the host broker counts and that are unknown here; nothing crosses for them.",
+            read("unknown"),
+        ),
+        "interest_ended_unseen": (
+            "Known subscriptions that the host broker does not count any more.",
+            read("ended_unseen"),
+        ),
+        "interest_doubtful": ("Known subscriptions that may have ended.", read("doubtful")),
     }
 
 

@@ -115,13 +115,24 @@ class HostSession(ClientHandler):
     # --- out ------------------------------------------------------------------------------------------------------
 
     def listen(self, topics: Iterable[str]) -> None:
-        """Subscribe for the agent itself; at QoS 1, as a report that comes twice does no harm."""
+        """Subscribe for the agent itself; at QoS 1, as a report that comes twice does no harm.
+
+        The broker retains what it publishes of itself. Without Retain As Published, RETAIN tells a value from before
+        the subscription from a new one.
+        """
         topics = list(topics)
         self._listened += topics
         if self._older is not None:
             self._older.listen(topics)
         self.client.subscribe(
-            Subscription(topic, qos=1, identifier=INTERNAL_IDENTIFIER, retain_handling=0) for topic in topics
+            Subscription(
+                topic,
+                qos=1,
+                identifier=INTERNAL_IDENTIFIER,
+                retain_handling=0,
+                retain_as_published=not topic.startswith("$SYS/"),
+            )
+            for topic in topics
         )
 
     def want(self, group: str) -> None:

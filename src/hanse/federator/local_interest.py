@@ -87,6 +87,8 @@ class LocalInterest:
         self._known: set[str] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._is_dirty = False
+        # As saved last.
+        self._ledger_changes = 0
         self._is_restored = False
         self._is_stopped = False
 
@@ -104,7 +106,18 @@ class LocalInterest:
                 self._change(self._registry.load(self._loop.time(), time.time(), document))
             except LocalError as error:  # JSON, and not ours: it never stops a start
                 self._state.drop_interest(str(error))
+            else:
+                self._restore_ledger(document)
         self._is_restored = True
+
+    def _restore_ledger(self, document: dict[str, Any]) -> None:
+        adapter = self._sources.counted
+        if adapter is None:
+            return
+        rows = document.get("ledger")
+        if rows is None:  # written by a version without a ledger
+            rows = [[client, False, [[text, qos]]] for client, text, qos in self._registry.held_of(adapter.source)]
+        adapter.ledger.load(rows)
 
     def topics(self) -> list[str]:
         """What the host session has to hear."""
@@ -126,13 +139,19 @@ class LocalInterest:
 
     def save_if_changed(self) -> None:
         """Keep it, if there is anything new to keep."""
-        if self._is_dirty:
+        adapter = self._sources.counted
+        # The ledger may have changed although the registry did not.
+        if self._is_dirty or (adapter is not None and adapter.ledger.changes != self._ledger_changes):
             self.save()
 
     def save(self) -> None:
         """Keep it (rule 3)."""
         self._is_dirty = False
-        self._state.write_interest(self._registry.dump(self._loop.time(), time.time()))
+        document = self._registry.dump(self._loop.time(), time.time())
+        if self._sources.counted is not None:
+            document["ledger"] = self._sources.counted.ledger.dump()
+            self._ledger_changes = self._sources.counted.ledger.changes
+        self._state.write_interest(document)
 
     # --- sources ------------------------------------------------------------------------------------------------------
 
@@ -147,6 +166,10 @@ class LocalInterest:
     def _take(self, reported: Iterable[tuple[str, list[Report]]]) -> None:
         for source, reports in reported:
             self._report(source, reports)
+
+    def take(self, source: str, reports: list[Report]) -> None:
+        """Take reports that no adapter read from the host."""
+        self._report(source, reports)
 
     def _report(self, source: str, reports: list[Report]) -> None:
         if reports:

@@ -30,6 +30,7 @@ class Pages:
         is_host_up: whether the host broker lets us in.
         joined: the federators whose brokers hang together with this one by bridges.
         counters: the agent's own, beside the machine's.
+        interest: the part of `/healthz` on subscriptions that nothing told of; None if nothing counts them.
         membership: the manager's part of `/healthz`; None without a manager.
         metrics: the whole page `/metrics`.
         accounts: the whole page `/accounts`.
@@ -42,6 +43,7 @@ class Pages:
         is_host_up: Callable[[], bool],
         joined: Callable[[], frozenset[int]],
         counters: Counter[str],
+        interest: Callable[[], Mapping[str, object] | None],
         membership: Callable[[], Mapping[str, object] | None],
         metrics: Callable[[], str],
         accounts: Callable[[], str],
@@ -50,6 +52,7 @@ class Pages:
         self._is_host_up = is_host_up
         self._joined = joined
         self._counters = counters
+        self._interest = interest
         self._membership = membership
         self._metrics = metrics
         self._accounts = accounts
@@ -74,6 +77,7 @@ class Pages:
             "neighbours": list(machine.neighbours()),
             "management_core": machine.core_of(MANAGEMENT_GROUP),
             "joined_by_bridges": sorted(self._joined()),
+            "interest": self._interest(),
             "counters": dict(machine.counters + self._counters),
             "membership": self._membership(),
         }

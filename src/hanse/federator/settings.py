@@ -267,6 +267,13 @@ class FederatorSettings:
         "Which MQTT the host broker speaks: 5, 4 (which is 3.1.1), or found out.",
         choices=("auto", "5", "4"),
     )
+    broker_bridge_topics: int = setting(
+        0,
+        "The number of `topic` lines with out or both of the bridges in the host broker's configuration. Mosquitto "
+        "counts them among its subscriptions and logs none of them.",
+        minimum=0,
+        maximum=1_000_000,
+    )
     host_ca_file: Path | None = setting(  # noqa: RUF009
         None, "Whom to trust as the host broker; the system's authorities if not given.", check=_check_file
     )

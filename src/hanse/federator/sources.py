@@ -27,13 +27,16 @@ class InterestSources:
     def __init__(self, settings: FederatorSettings) -> None:
         self._host: list[HostAdapter] = []
         self._static: list[StaticAdapter] = []
+        # The reader of Mosquitto's log topics, if there is one: it can compare with the broker's counts.
+        self.counted: MosquittoLogAdapter | None = None
         self.files: list[tuple[MosquittoFileAdapter, Path]] = []
         self.polls: list[tuple[PollAdapter, ListAddress]] = []
         own = prefix_of(settings.client_id)
         for choice in settings.adapters():
             match choice.kind:
                 case "mosquitto-log":
-                    self._host.append(MosquittoLogAdapter(own))
+                    self.counted = MosquittoLogAdapter(own, settings.broker_bridge_topics)
+                    self._host.append(self.counted)
                 case "beacon":
                     self._host.append(BeaconAdapter(settings.beacon_interval_s, settings.expiry_factor))
                 case "announce":
@@ -63,7 +66,7 @@ class InterestSources:
         for adapter in self._host:
             if not any(matches(wanted, topic) for wanted in adapter.topics()):
                 continue
-            if isinstance(adapter, BeaconAdapter):
+            if isinstance(adapter, BeaconAdapter | MosquittoLogAdapter):
                 heard.append((adapter.source, adapter.message(topic, payload, is_retained=publication.retain)))
             else:
                 heard.append((adapter.source, adapter.message(topic, payload)))

@@ -6,7 +6,7 @@ Mosquitto's list grants what it names and nothing else, so it is complete: whoev
 from collections.abc import Sequence
 
 from hanse.errors import LocalError
-from hanse.interest.mosquitto_log import CONNECTION, LOG
+from hanse.interest.mosquitto_log import CONNECTION, COUNT_TOPICS, LOG
 
 # What a neighbour publishes here where links go by way of brokers: `federator/<kind>/<home>/<neighbour>`.
 _CONTROL_KINDS = ("core_ann", "memb_ann", "routing", "ack", "probe")
@@ -20,13 +20,14 @@ def mosquitto_acl(identity: int, neighbours: Sequence[int] = (), *, user_prefix:
         neighbours: the federators that come to this broker, where links go by way of brokers; none with direct links.
         user_prefix: what the federators' logins begin with; the id follows.
     """
+    counts = "\n".join(f"topic read {topic}" for topic in COUNT_TOPICS)
     parts = [
         f"""\
 # The federator at home: it hears what clients subscribe to and what is addressed to it, and carries the rest.
 user {user_prefix}{identity}
 topic read {LOG}#
 topic read {CONNECTION}+/state
-topic read $SYS/broker/uptime
+{counts}
 topic readwrite $hanse/telemetry/#
 topic readwrite #
 """

@@ -17,6 +17,8 @@ TOPIC = "$SYS/brokers/+/clients/#"
 _PAYLOAD_BYTES_MAX = 140_000  # the largest filter and the largest client id, with room for the other fields
 # Clients whose sessions are known to outlive them, or not; beyond it the oldest is forgotten and its end is unknown.
 CLIENTS_MAX = 1_000_000
+# The session expiry interval that means that the session does not expire (MQTT 5, 3.1.2.11.2).
+_NO_EXPIRY = 0xFFFF_FFFF
 
 
 class EmqxAdapter:
@@ -28,7 +30,8 @@ class EmqxAdapter:
         """`own_prefix`: what every client id of the federator begins with, so that it does not hear itself."""
         self.counters: Counter[str] = Counter()
         self._own_prefix = own_prefix
-        self._sessions: dict[str, Session] = {}
+        # Client to the time in seconds that its session outlives its connection.
+        self._sessions: dict[str, int] = {}
 
     def topics(self) -> list[str]:
         """What the host session has to subscribe to."""
@@ -53,8 +56,16 @@ class EmqxAdapter:
         if kind == "connected":
             return self._connected(client, fields)
         if kind == "disconnected":
-            return [ClientLeft(client, self._sessions.pop(client, Session.UNKNOWN))]
+            return [self._left(client)]
         return self._subscription(kind, client, fields)
+
+    def _left(self, client: str) -> Report:
+        expiry_s = self._sessions.pop(client, None)
+        if expiry_s is None:
+            return ClientLeft(client, Session.UNKNOWN)
+        if expiry_s <= 0:
+            return ClientLeft(client, Session.ENDED)
+        return ClientLeft(client, Session.KEPT, None if expiry_s >= _NO_EXPIRY else float(expiry_s))
 
     def _connected(self, client: str, fields: dict[str, object]) -> list[Report]:
         expiry, is_clean = fields.get("expiry_interval"), fields.get("clean_start")
@@ -62,7 +73,7 @@ class EmqxAdapter:
             return self._refuse()
         self._sessions.pop(client, None)
         if type(expiry) is int:
-            self._sessions[client] = Session.KEPT if expiry > 0 else Session.ENDED
+            self._sessions[client] = expiry
             if len(self._sessions) > CLIENTS_MAX:
                 del self._sessions[next(iter(self._sessions))]
         return [ClientBack(client, session_kept=not is_clean)]

@@ -67,11 +67,14 @@ class _Connected:
 class MosquittoLines:
     """Reader of log lines, which remembers who is connected and with what kind of session.
 
+    Args:
+        own_prefix: prefix of the federators' client ids, whose lines are left out; None leaves nothing out.
+
     Attributes:
         counters: lines that were refused or ignored, by reason.
     """
 
-    def __init__(self, own_prefix: str) -> None:
+    def __init__(self, own_prefix: str | None) -> None:
         self.counters: Counter[str] = Counter()
         self._own_prefix = own_prefix
         self._connected: OrderedDict[str, _Connected] = OrderedDict()
@@ -193,7 +196,7 @@ class MosquittoLines:
         return [ClientLeft(client, known.session if known else Session.UNKNOWN)]
 
     def _is_own(self, client: str) -> bool:
-        is_own = client.startswith(self._own_prefix)
+        is_own = self._own_prefix is not None and client.startswith(self._own_prefix)
         if is_own:
             self.counters["lines_of_our_own"] += 1
         return is_own

@@ -2,8 +2,9 @@
 
 Rules:
 1. A filter is wanted while at least one `(source, client)` holds a subscription to it; its QoS is the largest held.
-2. A TTL runs only when something may have ended unseen: after a disconnect whose session may live on, after a gap,
-   after a restart, or where the source says so (beacons). What is confirmed stops running out.
+2. A subscription expires only where its end may go unseen: after a disconnect if nothing tells whether the session is
+   kept, after a gap, after a restart, or where the source says so (beacons). A confirmation stops its time. The
+   subscriptions of a session that is kept do not expire; only their number is limited.
 3. Where the source says that it ended, it ended at once. One exception: a client that reconnects with a clean start
    will nearly always subscribe again within moments, so its filters get that long before the meshes are told.
 4. A report that asks for more than the limits allow is dropped, and counted by reason. So is what never crosses.
@@ -25,6 +26,7 @@ from hanse.interest.reports import (
     BridgeSeen,
     ClientBack,
     ClientLeft,
+    Confirmed,
     Gap,
     Report,
     Session,
@@ -33,6 +35,8 @@ from hanse.interest.reports import (
 )
 
 _VERSION = 1
+# Reasons to let a subscription expire that a confirmation by its source takes away.
+_CONFIRMED_CAUSES = frozenset({"unconfirmed", "session_unknown"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +44,11 @@ class InterestSettings:
     """How long to believe, and how much to hold.
 
     Attributes:
-        kept_ttl_s: a persistent session's filters, after its client left. Shorter loses messages that the broker
-            would have queued for it, longer carries traffic for nobody. Mosquitto itself keeps sessions for ever
-            by default.
-        unknown_ttl_s: the same where the source cannot tell whether the session lives on. The protocol keeps absent
-            memberships for the same hour.
+        absent_clients_max: clients that are not connected and whose sessions are kept. A broker keeps such sessions,
+            and messages for them, until the client ends them, so no time ends their interest. If there are more, the
+            interest of the client that left first ends.
+        unknown_ttl_s: interest of a client that left, where the source cannot tell whether its session is kept. The
+            protocol keeps absent memberships for the same hour.
         unconfirmed_ttl_s: what was known before a gap or a restart. A client that stays connected through it makes
             no new line, so this is long: too short silences a healthy subscriber, too long carries what nobody
             wants. A source that can be replayed (a log file) confirms at once. `expired` counts it, to be alarmed.
@@ -54,7 +58,7 @@ class InterestSettings:
         filters_per_client_max: so that one client cannot use up the rest.
     """
 
-    kept_ttl_s: float = 86_400.0
+    absent_clients_max: int = 100_000
     unknown_ttl_s: float = 3_600.0
     unconfirmed_ttl_s: float = 30 * 86_400.0
     resubscribe_grace_s: float = 2.0
@@ -117,6 +121,8 @@ class InterestRegistry:
         self._wanted: dict[str, list[int]] = {}
         self._shares: Counter[tuple[str, str]] = Counter()
         self._bridges: set[str] = set()
+        # Owners whose client left and whose session is kept, in the order in which they left.
+        self._absent: dict[_Owner, None] = {}
         # Times may be out of date: an entry counts only if the subscription still expires then.
         self._expiries: list[tuple[float, _Owner, str]] = []
         self._before: dict[str, int | None] = {}
@@ -130,14 +136,17 @@ class InterestRegistry:
                     self._subscribe(now_s, (source, client), wanted, qos, ttl_s)
                 case Unsubscribed(client, given_up):
                     self._remove((source, client), given_up)
-                case ClientLeft(client, session):
-                    self._leave(now_s, (source, client), session)
+                case ClientLeft(client, session, ttl_s):
+                    self._leave(now_s, (source, client), session, ttl_s)
                 case ClientBack(client, session_kept):
+                    self._absent.pop((source, client), None)
                     until_s = None if session_kept else now_s + self.settings.resubscribe_grace_s
                     self._set_expiry((source, client), until_s, "clean_reconnect")
                 case Gap():
                     for owner in [owner for owner in self._held if owner[0] == source]:
                         self._run_out(owner, now_s + self.settings.unconfirmed_ttl_s, "unconfirmed")
+                case Confirmed():
+                    self._confirm(source)
                 case BridgeSeen(name):
                     self._bridges.add(name)
                 case BridgeGone(name):
@@ -294,6 +303,7 @@ class InterestRegistry:
         self._held_count -= 1
         if not texts:
             del self._held[owner]
+            self._absent.pop(owner, None)
         self._note(held.filter)
         counts = self._wanted[held.filter]
         counts[held.qos] -= 1
@@ -306,17 +316,39 @@ class InterestRegistry:
             if not self._shares[key]:
                 del self._shares[key]
 
-    def _leave(self, now_s: float, owner: _Owner, session: Session) -> None:
+    def _leave(self, now_s: float, owner: _Owner, session: Session, ttl_s: float | None) -> None:
         match session:
             case Session.ENDED:
                 for text in list(self._held.get(owner, {})):
                     self._remove(owner, text)
             case Session.KEPT:
-                self._run_out(owner, now_s + self.settings.kept_ttl_s, "session_kept")
+                self._keep(owner)
+                if ttl_s is not None:
+                    self._run_out(owner, now_s + ttl_s, "session_kept")
             case Session.UNKNOWN:
                 self._run_out(owner, now_s + self.settings.unknown_ttl_s, "session_unknown")
             case _:
                 assert_never(session)
+
+    def _keep(self, owner: _Owner) -> None:
+        """Note a session that is kept without its client, and end the oldest one if there are too many."""
+        if owner not in self._held:
+            return
+        self._absent.pop(owner, None)
+        self._absent[owner] = None
+        if len(self._absent) > self.settings.absent_clients_max:
+            oldest = next(iter(self._absent))
+            for text in list(self._held[oldest]):
+                self.expired["absent_clients_max"] += 1
+                self._remove(oldest, text)
+
+    def _confirm(self, source: str) -> None:
+        """Stop the time of everything that waits for confirmation by this source."""
+        for owner, texts in self._held.items():
+            if owner[0] == source:
+                for held in texts.values():
+                    if held.cause in _CONFIRMED_CAUSES:
+                        held.expires_at_s = None
 
     def _run_out(self, owner: _Owner, at_s: float, cause: str) -> None:
         """Let a client's subscriptions end at a time, unless they end sooner anyway."""

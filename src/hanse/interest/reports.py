@@ -44,10 +44,16 @@ class Unsubscribed:
 
 @dataclass(frozen=True, slots=True)
 class ClientLeft:
-    """A client's connection ended."""
+    """A client's connection ended.
+
+    Attributes:
+        session: what becomes of its subscriptions.
+        ttl_s: a kept session ends after this time; None if the source reports its end.
+    """
 
     client: str
     session: Session
+    ttl_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,4 +83,9 @@ class Gap:
     """Reports may have been missed: all that is known from this source is unconfirmed from now on."""
 
 
-Report = Subscribed | Unsubscribed | ClientLeft | ClientBack | BridgeSeen | BridgeGone | Gap
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """Everything that is known from this source holds now, as its own count of subscriptions shows."""
+
+
+Report = Subscribed | Unsubscribed | ClientLeft | ClientBack | BridgeSeen | BridgeGone | Gap | Confirmed

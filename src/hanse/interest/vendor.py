@@ -1,7 +1,7 @@
 """What a broker's own configuration needs, so that its subscriptions become known: one text a vendor."""
 
 from hanse.errors import LocalError
-from hanse.interest.mosquitto_log import CONNECTION, LOG
+from hanse.interest.mosquitto_log import CONNECTION, COUNT_TOPICS, LOG
 
 MOSQUITTO_LOG_TYPES = ("error", "warning", "notice", "information", "subscribe", "unsubscribe")
 
@@ -23,10 +23,11 @@ def mosquitto(*, log_file: str | None = None) -> str:
     """The lines for `mosquitto.conf`, 1.4 to 2.1; with `log_file` for the `mosquitto-file` adapter."""
     destination = f"log_dest file {log_file}" if log_file else "log_dest topic"
     types = "\n".join(f"log_type {kind}" for kind in MOSQUITTO_LOG_TYPES)
+    needed = (f"{LOG}#", f"{CONNECTION}+/state", *COUNT_TOPICS)
     reader = (
         "# The federator's user has to be allowed to read that file."
         if log_file
-        else f"# With an ACL, its user needs:\n#   topic read {LOG}#\n#   topic read {CONNECTION}+/state"
+        else "\n".join(["# With an ACL, its user needs:", *(f"#   topic read {topic}" for topic in needed)])
     )
     return f"""\
 # Hanse: what lets a federator know of subscriptions. One line each for subscribe, unsubscribe, connect, disconnect.

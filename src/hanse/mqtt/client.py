@@ -306,8 +306,8 @@ class Client:
             await self._connect()
         self._task = asyncio.create_task(self._stay_connected(), name=f"mqtt client {self.settings.client_id}")
 
-    async def wait_connected(self, timeout_s: float) -> None:
-        """Return when it is connected; raise Unavailable when it was not in time."""
+    async def wait_connected(self, timeout_s: float | None) -> None:
+        """Return when it is connected; raise Unavailable when it was not in time (None: there is no limit)."""
         try:
             await asyncio.wait_for(self._connected.wait(), timeout_s)
         except TimeoutError:

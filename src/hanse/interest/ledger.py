@@ -1,0 +1,468 @@
+"""Ledger of every subscription that a broker's log reported, checked against the broker's own counts.
+
+The log tells of subscriptions only while somebody listens, and it does not tell how an MQTT 5 session ends. The broker
+also publishes how many subscriptions it holds. The difference shows both what the log never told and what has ended
+unseen. The ledger owns this comparison; it stands between the reader of the log and the registry.
+
+Rules:
+
+1. The ledger holds every (client, filter) that was ever reported and not ended, also filters that never cross and the
+   federator's own, because the broker counts them all.
+2. Counts arrive in the same session and in the same order as log lines. So at every tick, "excess" is exactly the
+   number of subscriptions that the broker holds and the ledger does not (negative: the other way round).
+3. Subscriptions are *unknown* if the excess was above 0 at two ticks in a row. Topics of configured bridges, which are
+   never logged, are subtracted first.
+4. An MQTT 5 client that left is *uncertain* until the next tick. Nothing missing since the last tick means that its
+   session is kept. As much missing as all uncertain clients had means that their sessions ended. Otherwise the number
+   of disconnected clients decides, then the only combination of clients that explains what is missing. If several do,
+   the clients stay *doubtful*: interest stays, and rule 6 can end it.
+5. Nothing is ended at a tick at which an unknown subscription may have ended, too.
+6. The broker acknowledges a publication with "no matching subscribers" exactly if nobody subscribes. That ends the
+   doubtful subscriptions that match its topic.
+7. After a gap everything is doubtful. A tick without excess confirms everything.
+8. A client that reconnects to its session has all that the ledger holds of it, so all of it is reported again.
+"""
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from hanse.interest.reports import (
+    ClientBack,
+    ClientLeft,
+    Confirmed,
+    Gap,
+    Report,
+    Session,
+    Subscribed,
+    Unsubscribed,
+)
+
+# As many as the registry holds filters. Beyond it the counts can no longer be compared.
+SUBSCRIPTIONS_MAX = 1_000_000
+# Clients that left in one tick and are told apart by their number of subscriptions: 2 to this power combinations.
+_COMBINED_MAX = 10
+
+
+class Counts(NamedTuple):
+    """The broker's counts at one tick.
+
+    Attributes:
+        ordinary: subscriptions without a share name.
+        shared: subscriptions with one; None if the broker did not say, so that they cannot be compared.
+        away: sessions whose client is not connected; None if the broker does not say.
+    """
+
+    ordinary: int
+    shared: int | None
+    away: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerState:
+    """Result of the comparison, for metrics and health.
+
+    Attributes:
+        known: subscriptions in the ledger, the federator's own included.
+        unknown: subscriptions that the broker holds and the log never told; None while that cannot be known.
+        ended_unseen: subscriptions in the ledger that the broker does not hold; None while that cannot be known.
+        doubtful: subscriptions in the ledger that may have ended.
+    """
+
+    known: int
+    unknown: int | None
+    ended_unseen: int | None
+    doubtful: int
+
+
+class _Client:
+    """One client id with its subscriptions. Mutable, because there may be a million."""
+
+    __slots__ = ("doubtful", "filters", "is_away", "is_undecided")
+
+    def __init__(self) -> None:
+        # Filter to QoS.
+        self.filters: dict[str, int] = {}
+        self.doubtful: set[str] = set()
+        # Whether its session is known to be among the broker's disconnected ones.
+        self.is_away = False
+        # Whether it left since the last tick and its session's fate is open.
+        self.is_undecided = False
+
+
+class Ledger:
+    """Reports of a log reader in, reports for the registry out.
+
+    Args:
+        own_prefix: prefix of the client ids of federators, whose subscriptions are no interest.
+        counters: counts `lines_of_our_own` and `ledger_full`.
+        bridge_topics: number of topics that the bridges in the broker's configuration subscribe to.
+
+    Attributes:
+        changes: number of changes so far; equal numbers mean that `dump` returns the same.
+    """
+
+    def __init__(
+        self,
+        own_prefix: str,
+        counters: Counter[str],
+        *,
+        bridge_topics: int = 0,
+        subscriptions_max: int = SUBSCRIPTIONS_MAX,
+    ) -> None:
+        self._own_prefix = own_prefix
+        self._counters = counters
+        self._bridge_topics = bridge_topics
+        self._subscriptions_max = subscriptions_max
+        self._clients: dict[str, _Client] = {}
+        self._ordinary = 0
+        self._shared = 0
+        self._undecided: dict[str, _Client] = {}
+        self._doubtful = 0
+        self._is_complete = True
+        self.changes = 0
+        # Excess at the last two ticks; None before there was one.
+        self._excess: tuple[int, int] | None = None
+        self._excess_before: tuple[int, int] | None = None
+        # Number of disconnected sessions: at the last tick, known changes since, and whether there may be unknown ones.
+        self._away: int | None = None
+        self._away_known = 0
+        self._away_change = 0
+        self._is_away_open = False
+        # Whether an unknown or doubtful subscription may have ended since the last tick (rule 5).
+        self._is_open = False
+
+    # --- reports --------------------------------------------------------------------------------------------------
+
+    @property
+    def has_counts(self) -> bool:
+        """Whether the broker's counts have been compared since the last gap."""
+        return self._excess is not None
+
+    def take(self, reports: Iterable[Report]) -> list[Report]:
+        """Enter reports of the log; return those for the registry."""
+        passed: list[Report] = []
+        for report in reports:
+            match report:
+                case Subscribed(client, wanted, qos):
+                    self._add(client, wanted, qos)
+                case Unsubscribed(client, given_up):
+                    if not self._drop(client, given_up):
+                        self._is_open = True
+                case ClientLeft(client, session):
+                    report = ClientLeft(client, self._leave(client, session))  # noqa: PLW2901
+                case ClientBack(client, session_kept):
+                    self._come(client, session_kept=session_kept)
+                case Gap():
+                    self._doubt_everything()
+                case _:
+                    pass
+            client_id = getattr(report, "client", None)
+            if client_id is not None and client_id.startswith(self._own_prefix):
+                self._counters["lines_of_our_own"] += 1
+                continue
+            passed.append(report)
+            if isinstance(report, ClientBack) and report.session_kept:
+                passed += self._all_of(report.client)
+        return passed
+
+    def _all_of(self, client_id: str) -> list[Report]:
+        client = self._clients.get(client_id)
+        return [] if client is None else [Subscribed(client_id, wanted, qos) for wanted, qos in client.filters.items()]
+
+    def _add(self, client_id: str, wanted: str, qos: int) -> None:
+        client = self._clients.get(client_id)
+        if client is None:
+            client = self._clients[client_id] = _Client()
+        if wanted not in client.filters:
+            if self._ordinary + self._shared >= self._subscriptions_max:
+                self._counters["ledger_full"] += 1
+                self._is_complete = False
+                return
+            self._count(wanted, 1)
+            if self._unknown_before() > 0:
+                # It may have been one of the unknown subscriptions, made again.
+                self._is_open = True
+        elif wanted in client.doubtful:
+            client.doubtful.discard(wanted)
+            self._doubtful -= 1
+            self._is_open = True
+        client.filters[wanted] = qos
+
+    def _drop(self, client_id: str, given_up: str) -> bool:
+        """Remove one subscription; return False if it was not known, or may have ended before."""
+        client = self._clients.get(client_id)
+        if client is None or client.filters.pop(given_up, None) is None:
+            return False
+        self._count(given_up, -1)
+        was_doubtful = given_up in client.doubtful
+        if was_doubtful:
+            client.doubtful.discard(given_up)
+            self._doubtful -= 1
+        self._forget_if_empty(client_id, client)
+        return not was_doubtful
+
+    def _count(self, wanted: str, change: int) -> None:
+        self.changes += 1
+        if wanted.startswith("$share/"):
+            self._shared += change
+        else:
+            self._ordinary += change
+
+    def _leave(self, client_id: str, session: Session) -> Session:
+        """Return what the registry is to believe of the session."""
+        client = self._clients.get(client_id)
+        if session is Session.ENDED:
+            if client is not None:
+                self._note_back(client)
+                self._end(client_id, client)
+            else:
+                self._note_unknown()
+            return session
+        if client is None:
+            # Without subscriptions it is of interest only for the number of disconnected sessions.
+            client = self._clients[client_id] = _Client()
+            self._is_open = self._is_open or self._unknown_before() > 0
+        if session is Session.KEPT:
+            if not client.is_away:
+                self._away_change += 1
+                client.is_away = True
+                self._away_known += 1
+            return session
+        self.changes += 1
+        if not client.is_away and not client.is_undecided:
+            client.is_undecided = True
+            self._undecided[client_id] = client
+        # Without counts only time can end it.
+        return Session.KEPT if self.has_counts else Session.UNKNOWN
+
+    def _come(self, client_id: str, *, session_kept: bool) -> None:
+        self.changes += 1
+        client = self._clients.get(client_id)
+        if client is None:
+            self._note_unknown()
+            client = self._clients[client_id] = _Client()
+        else:
+            self._note_back(client)
+        if session_kept:
+            if client.is_undecided:
+                # It is connected again: no longer among the sessions whose number may tell, but its old subscriptions
+                # may be gone with its old session.
+                client.is_undecided = False
+                del self._undecided[client_id]
+                self._doubt(client)
+                self._is_away_open = True
+            return
+        self._end(client_id, client)
+        self._clients[client_id] = _Client()
+
+    def _note_back(self, client: _Client) -> None:
+        """Note that a session no longer counts as disconnected."""
+        if client.is_away:
+            client.is_away = False
+            self._away_known -= 1
+            self._away_change -= 1
+        elif client.is_undecided:
+            pass  # it counted at neither tick, or the fate of its former session is asked for no more
+        elif client.doubtful:
+            self._is_away_open = True
+
+    def _note_unknown(self) -> None:
+        """Note that a session which the ledger does not know may have been among the disconnected ones."""
+        if self._away is None or self._away > self._away_known:
+            self._is_away_open = True
+        if self._unknown_before() > 0:
+            self._is_open = True
+
+    def _unknown_before(self) -> int:
+        return 1 if self._excess is None else max(0, self._excess[0]) + max(0, self._excess[1])
+
+    def _end(self, client_id: str, client: _Client) -> None:
+        """Remove a client with all of its subscriptions."""
+        if client.doubtful:
+            self._is_open = True
+            self._doubtful -= len(client.doubtful)
+            client.doubtful.clear()
+        for wanted in client.filters:
+            self._count(wanted, -1)
+        client.filters.clear()
+        self._undecided.pop(client_id, None)
+        client.is_undecided = False
+        if client.is_away:
+            client.is_away = False
+            self._away_known -= 1
+        self._clients.pop(client_id, None)
+
+    def _forget_if_empty(self, client_id: str, client: _Client) -> None:
+        if not client.filters and not client.is_away and not client.is_undecided:
+            self._clients.pop(client_id, None)
+
+    def _doubt(self, client: _Client) -> None:
+        self._doubtful += len(client.filters) - len(client.doubtful)
+        client.doubtful = set(client.filters)
+
+    def _doubt_everything(self) -> None:
+        for client in self._clients.values():
+            self._doubt(client)
+            client.is_undecided = False
+        self._undecided.clear()
+        self._excess = self._excess_before = None
+        self._away = None
+        self._is_open = self._is_away_open = True
+
+    # --- counts ---------------------------------------------------------------------------------------------------
+
+    def tick(self, counts: Counts) -> list[Report]:
+        """Compare with the broker's counts of one moment; return reports for the registry."""
+        reports: list[Report] = []
+        if self._undecided:
+            reports += self._decide(counts)
+        self._excess_before = self._excess
+        self._excess = self._excess_of(counts)
+        if self._doubtful and self._excess == (0, 0) and self._is_complete:
+            self._believe_everything()
+            reports.append(Confirmed())
+        elif self._excess_before is not None and self._ended_unseen():
+            for client in self._clients.values():
+                if client.is_away:
+                    self._doubt(client)
+        self._away = counts.away
+        self._away_change = 0
+        self._is_away_open = self._is_open = False
+        return reports
+
+    def _excess_of(self, counts: Counts) -> tuple[int, int]:
+        shared = 0 if counts.shared is None else counts.shared - self._shared
+        return counts.ordinary - self._bridge_topics - self._ordinary, shared
+
+    def _decide(self, counts: Counts) -> list[Report]:
+        """Decide what became of the sessions of those who left since the last tick (rule 4)."""
+        undecided, self._undecided = self._undecided, {}
+        for client in undecided.values():
+            client.is_undecided = False
+        ended = self._ended_among(undecided, counts)
+        reports: list[Report] = []
+        for client_id, client in undecided.items():
+            if ended is None:
+                self._doubt(client)
+                self._forget_if_empty(client_id, client)
+            elif client_id in ended:
+                self._end(client_id, client)
+                if not client_id.startswith(self._own_prefix):
+                    reports.append(ClientLeft(client_id, Session.ENDED))
+            elif client.filters:
+                client.is_away = True
+                self._away_known += 1
+            else:
+                self._forget_if_empty(client_id, client)
+        return reports
+
+    def _ended_among(self, undecided: Mapping[str, _Client], counts: Counts) -> set[str] | None:
+        """Return the clients whose sessions ended; None if that cannot be told."""
+        before = self._excess
+        if before is None:
+            return set() if self._excess_of(counts) == (0, 0) else None
+        excess = self._excess_of(counts)
+        missing = (before[0] - excess[0], before[1] - excess[1])
+        if missing == (0, 0):
+            return set()
+        if self._is_open and (self._unknown_before() or self._doubtful):
+            return None
+        sizes = {client_id: _size(client) for client_id, client in undecided.items() if client.filters}
+        total = (sum(size[0] for size in sizes.values()), sum(size[1] for size in sizes.values()))
+        if missing == total:
+            return set(sizes)
+        if not self._is_away_open and counts.away is not None and self._away is not None:
+            kept = counts.away - self._away - self._away_change
+            if kept <= 0:
+                return set(sizes)
+            if kept >= len(undecided):
+                return set()
+        return _only_combination(sizes, missing)
+
+    def _ended_unseen(self) -> int:
+        now, before = self._excess, self._excess_before
+        if now is None or before is None:
+            return 0
+        return min(max(0, -now[0]), max(0, -before[0])) + min(max(0, -now[1]), max(0, -before[1]))
+
+    def _believe_everything(self) -> None:
+        for client in self._clients.values():
+            client.doubtful = set()
+        self._doubtful = 0
+
+    @property
+    def state(self) -> LedgerState:
+        """The result of the comparison so far."""
+        known = self._ordinary + self._shared
+        now, before = self._excess, self._excess_before
+        if now is None or before is None or not self._is_complete:
+            return LedgerState(known, None, None, self._doubtful)
+        unknown = max(0, min(now[0], before[0])) + max(0, min(now[1], before[1]))
+        return LedgerState(known, unknown, self._ended_unseen(), self._doubtful)
+
+    def unmatched(self, is_match: Callable[[str], bool]) -> list[Report]:
+        """End the doubtful subscriptions that a topic without subscribers matches (rule 6)."""
+        if not self._doubtful:
+            return []
+        reports: list[Report] = []
+        for client_id, client in list(self._clients.items()):
+            for wanted in sorted(client.doubtful):
+                if is_match(wanted):
+                    self._drop(client_id, wanted)
+                    self._is_open = True
+                    if not client_id.startswith(self._own_prefix):
+                        reports.append(Unsubscribed(client_id, wanted))
+        return reports
+
+    # --- restart --------------------------------------------------------------------------------------------------
+
+    def dump(self) -> list[list[Any]]:
+        """Return the ledger as JSON can hold it: rows of client, whether it is away, and its filters with QoS."""
+        return [
+            [client_id, client.is_away, sorted(client.filters.items())]
+            for client_id, client in sorted(self._clients.items())
+            if client.filters
+        ]
+
+    def load(self, rows: object) -> None:
+        """Take up what `dump` returned before a restart, all of it doubtful; skip rows that are not ours."""
+        if not isinstance(rows, list):
+            return
+        for row in rows:
+            match row:
+                case [str(client_id), bool(is_away), list(filters)]:
+                    for item in filters:
+                        match item:
+                            case [str(wanted), int(qos)]:
+                                self._add(client_id, wanted, qos)
+                            case _:
+                                continue
+                    client = self._clients.get(client_id)
+                    if client is not None and is_away and not client.is_away:
+                        client.is_away = True
+                        self._away_known += 1
+                case _:
+                    continue
+        self._doubt_everything()
+
+
+def _size(client: _Client) -> tuple[int, int]:
+    shared = sum(wanted.startswith("$share/") for wanted in client.filters)
+    return len(client.filters) - shared, shared
+
+
+def _only_combination(sizes: Mapping[str, tuple[int, int]], missing: tuple[int, int]) -> set[str] | None:
+    """Return the only set of clients that together had what is missing; None if there is none, or another one."""
+    if len(sizes) > _COMBINED_MAX:
+        return None
+    found: set[str] | None = None
+    for count in range(1, len(sizes)):
+        for some in itertools.combinations(sizes, count):
+            if (sum(sizes[one][0] for one in some), sum(sizes[one][1] for one in some)) == missing:
+                if found is not None:
+                    return None
+                found = set(some)
+    return found

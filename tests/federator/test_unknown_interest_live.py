@@ -1,0 +1,53 @@
+"""Clients that subscribed before the federator could hear it, at real brokers."""
+
+from pathlib import Path
+
+import pytest
+from tests.brokers import Mosquitto
+from tests.federation import Client, eventually
+from tests.federators import LOG_LINES, Federator, ring, running
+
+pytestmark = pytest.mark.processes
+TICKS = (*LOG_LINES, "sys_interval 1")
+
+
+def unknown(federator: Federator) -> int | None:
+    count: int | None = federator.page("/healthz")["interest"]["unknown"]
+    return count
+
+
+def metric(federator: Federator, name: str) -> float:
+    line = next(line for line in federator.metrics().splitlines() if line.startswith(f"hanse_federator_{name} "))
+    return float(line.split()[1])
+
+
+def test_subscription_from_before_is_warned_about_until_it_is_made_again(tmp_path: Path) -> None:
+    with (
+        Mosquitto(*TICKS) as one,
+        Mosquitto(*TICKS) as two,
+        Client(two.port, name="early bird") as early,
+        Client(one.port) as publisher,
+    ):
+        early.subscribe("early/#")
+        with running(ring([one, two], tmp_path)) as federators:
+            _, second = federators
+            eventually(lambda: unknown(second) == 1, "the unknown subscription is counted")
+            assert metric(second, "interest_unknown") == metric(second, "interest_counted") == 1
+            assert "subscribe again" in str(second.page("/healthz")["interest"]["remedy"])
+            eventually(lambda: "1 subscriptions that are not known here" in second.log, "the log warns")
+            assert unknown(federators[0]) == 0
+
+            early.subscribe("early/#")
+            eventually(lambda: unknown(second) == 0, "the subscription is known")
+            eventually(lambda: "All subscriptions at the host broker are known again" in second.log, "the log says so")
+            eventually(lambda: federators[0].knows("early/#"), "the federation knows it")
+            publisher.publish("early/x", b"1")
+            assert [message.payload for message in early.expect(1)] == [b"1"]
+
+
+def test_filter_too_long_for_the_log_is_counted_as_unknown(tmp_path: Path) -> None:
+    with Mosquitto(*TICKS) as one, Client(one.port) as client, running(ring([one], tmp_path)) as federators:
+        client.subscribe("x" * 1_200)
+        eventually(lambda: unknown(federators[0]) == 1, "the subscription that the log cut is counted")
+        client.client.unsubscribe("x" * 1_200)
+        eventually(lambda: unknown(federators[0]) == 0, "its end is counted")

@@ -1,0 +1,269 @@
+"""Ledger of logged subscriptions against a broker's counts: single rules, then a broker that does anything."""
+
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.budget import examples
+
+from hanse.interest.ledger import Counts, Ledger, LedgerState
+from hanse.interest.reports import ClientBack, ClientLeft, Confirmed, Gap, Report, Session, Subscribed, Unsubscribed
+
+
+def ledger(*, bridge_topics: int = 0, subscriptions_max: int = 100) -> Ledger:
+    return Ledger("hanse-", Counter(), bridge_topics=bridge_topics, subscriptions_max=subscriptions_max)
+
+
+def ticks(of: Ledger, ordinary: int, shared: int = 0, away: int | None = None, count: int = 2) -> list[Report]:
+    reports: list[Report] = []
+    for _ in range(count):
+        reports += of.tick(Counts(ordinary, shared, away))
+    return reports
+
+
+def test_subscription_that_the_log_never_told_is_counted_after_two_ticks() -> None:
+    of = ledger()
+    of.take([Subscribed("a", "t", 1), Subscribed("a", "$share/g/t", 1)])
+    assert of.state == LedgerState(known=2, unknown=None, ended_unseen=None, doubtful=0)
+    unknown = []
+    for _ in range(2):
+        ticks(of, 2, 3, count=1)
+        unknown.append(of.state.unknown)
+    assert unknown == [None, 3]
+    of.take([Subscribed("b", "t", 0), Subscribed("b", "$share/g/t", 1), Subscribed("c", "$share/g/t", 1)])
+    ticks(of, 2, 3, count=1)
+    assert of.state.unknown == 0
+
+
+def test_own_subscriptions_are_counted_and_not_reported() -> None:
+    of = ledger()
+    assert of.take([Subscribed("hanse-1", "$SYS/x", 1), Subscribed("a", "t", 1)]) == [Subscribed("a", "t", 1)]
+    ticks(of, 2)
+    assert of.state.unknown == 0
+
+
+def test_topics_of_configured_bridges_are_not_unknown() -> None:
+    of = ledger(bridge_topics=2)
+    ticks(of, 3)
+    assert of.state.unknown == 1
+
+
+def test_repeated_subscription_counts_once() -> None:
+    of = ledger()
+    of.take([Subscribed("a", "t", 1), Subscribed("a", "t", 2)])
+    ticks(of, 1)
+    assert of.state == LedgerState(known=1, unknown=0, ended_unseen=0, doubtful=0)
+
+
+def test_session_of_mqtt_5_that_ends_with_its_connection_is_found_at_the_next_tick() -> None:
+    of = ledger()
+    of.take([Subscribed("a", "t", 1), Subscribed("a", "u", 1), Subscribed("b", "v", 1)])
+    ticks(of, 3)
+    assert of.take([ClientLeft("a", Session.UNKNOWN)]) == [ClientLeft("a", Session.KEPT)]
+    assert ticks(of, 1, count=1) == [ClientLeft("a", Session.ENDED)]
+    assert of.state.known == 1
+
+
+def test_session_of_mqtt_5_that_is_kept_is_found_at_the_next_tick() -> None:
+    of = ledger()
+    of.take([Subscribed("a", "t", 1)])
+    ticks(of, 1)
+    of.take([ClientLeft("a", Session.UNKNOWN)])
+    assert ticks(of, 1) == []
+    assert of.state == LedgerState(known=1, unknown=0, ended_unseen=0, doubtful=0)
+
+
+def test_without_counts_the_end_of_an_mqtt_5_session_stays_unknown() -> None:
+    of = ledger()
+    of.take([Subscribed("a", "t", 1)])
+    assert of.take([ClientLeft("a", Session.UNKNOWN)]) == [ClientLeft("a", Session.UNKNOWN)]
+
+
+def test_number_of_disconnected_clients_decides_between_equal_sessions() -> None:
+    of = ledger()
+    of.take([Subscribed("a", "t", 1), Subscribed("b", "u", 1)])
+    ticks(of, 2, away=0)
+    of.take([ClientLeft("a", Session.UNKNOWN), ClientLeft("b", Session.UNKNOWN)])
+    # One of them ended; nothing tells which.
+    assert ticks(of, 1, away=1, count=1) == []
+    assert of.state.doubtful == 2
+
+
+def test_topic_without_subscribers_ends_the_doubtful_subscriptions_that_match_it() -> None:
+    of = ledger()
+    of.take([Subscribed("a", "t", 1), Subscribed("b", "u", 1), Subscribed("c", "t", 1)])
+    ticks(of, 3)
+    of.take([ClientLeft("a", Session.UNKNOWN), ClientLeft("b", Session.UNKNOWN)])
+    ticks(of, 2, count=1)
+    assert of.unmatched(lambda filter_: filter_ == "t") == [Unsubscribed("a", "t")]
+    assert ticks(of, 2) == [Confirmed()]
+    assert of.state == LedgerState(known=2, unknown=0, ended_unseen=0, doubtful=0)
+
+
+def test_reconnect_to_a_session_reports_all_of_it_again() -> None:
+    of = ledger()
+    of.take([Subscribed("a", "t", 1), ClientLeft("a", Session.KEPT)])
+    back = ClientBack("a", session_kept=True)
+    assert of.take([back]) == [back, Subscribed("a", "t", 1)]
+
+
+def test_gap_makes_everything_doubtful_until_the_counts_agree() -> None:
+    of = ledger()
+    of.take([Subscribed("a", "t", 1)])
+    ticks(of, 1)
+    assert of.take([Gap()]) == [Gap()]
+    assert of.state == LedgerState(known=1, unknown=None, ended_unseen=None, doubtful=1)
+    assert ticks(of, 1, count=1) == [Confirmed()]
+    assert of.state.doubtful == 0
+
+
+def test_full_ledger_no_longer_claims_to_know() -> None:
+    of = ledger(subscriptions_max=1)
+    of.take([Subscribed("a", "t", 1), Subscribed("a", "u", 1)])
+    ticks(of, 2)
+    assert of.state == LedgerState(known=1, unknown=None, ended_unseen=None, doubtful=0)
+
+
+def test_ledger_survives_a_restart_and_is_doubtful_then() -> None:
+    before, after = ledger(), ledger()
+    before.take([Subscribed("a", "t", 1), Subscribed("hanse-1", "x", 1), ClientLeft("a", Session.KEPT)])
+    after.load(before.dump())
+    assert after.state == LedgerState(known=2, unknown=None, ended_unseen=None, doubtful=2)
+    assert ticks(after, 2, away=1, count=1) == [Confirmed()]
+    after.load([1, [], ["a", "b", "c"], ["a", True, [["t"], ["u", "1"]]]])
+    assert after.state.known == 2
+
+
+class Broker:
+    """A broker whose log and counts the ledger gets, and that knows the truth."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, set[str]] = {}
+        # Connected client to what its log line says of its session, and whether the session will be kept.
+        self.connected: dict[str, tuple[Session, bool]] = {}
+
+    def connect(self, client: str, kind: int) -> list[Report]:
+        reports = self.disconnect(client)
+        session, is_kept, is_clean = [
+            (Session.ENDED, False, True),
+            (Session.KEPT, True, False),
+            (Session.UNKNOWN, False, True),
+            (Session.UNKNOWN, True, True),
+            (Session.UNKNOWN, True, False),
+            (Session.UNKNOWN, False, False),
+        ][kind]
+        if is_clean:
+            self.held.pop(client, None)
+        self.held.setdefault(client, set())
+        self.connected[client] = (session, is_kept)
+        return [*reports, ClientBack(client, session_kept=not is_clean)]
+
+    def disconnect(self, client: str) -> list[Report]:
+        if client not in self.connected:
+            return []
+        session, is_kept = self.connected.pop(client)
+        if not is_kept:
+            del self.held[client]
+        return [ClientLeft(client, session)]
+
+    def change(self, client: str, filter_: str, *, is_added: bool) -> list[Report]:
+        if client not in self.connected:
+            return []
+        if is_added:
+            self.held[client].add(filter_)
+            return [Subscribed(client, filter_, 1)]
+        self.held[client].discard(filter_)
+        return [Unsubscribed(client, filter_)]
+
+    def expire(self, client: str) -> list[Report]:
+        if client in self.connected or client not in self.held:
+            return []
+        del self.held[client]
+        return [ClientLeft(client, Session.ENDED)]
+
+    def counts(self, *, tells_away: bool) -> Counts:
+        filters = [filter_ for held in self.held.values() for filter_ in held]
+        shared = sum(filter_.startswith("$share/") for filter_ in filters)
+        away = len(self.held) - len(self.connected)
+        return Counts(len(filters) - shared, shared, away if tells_away else None)
+
+    def truth(self) -> set[tuple[str, str]]:
+        return {(client, filter_) for client, held in self.held.items() for filter_ in held}
+
+
+_CLIENTS = ("a", "b", "c", "hanse-1")
+_FILTERS = ("t", "u", "$share/g/t", "$share/h/t")
+_STEPS = st.one_of(
+    st.tuples(st.just("connect"), st.sampled_from(_CLIENTS), st.integers(0, 5)),
+    st.tuples(st.just("disconnect"), st.sampled_from(_CLIENTS), st.just(0)),
+    st.tuples(st.just("subscribe"), st.sampled_from(_CLIENTS), st.integers(0, 3)),
+    st.tuples(st.just("subscribe"), st.sampled_from(_CLIENTS), st.integers(0, 3)),
+    st.tuples(st.just("unsubscribe"), st.sampled_from(_CLIENTS), st.integers(0, 3)),
+    st.tuples(st.just("expire"), st.sampled_from(_CLIENTS), st.just(0)),
+    st.tuples(st.just("tick"), st.just(""), st.just(0)),
+    st.tuples(st.just("tick"), st.just(""), st.just(0)),
+)
+
+
+def play(broker: Broker, kind: str, client: str, number: int) -> list[Report]:
+    match kind:
+        case "connect":
+            return broker.connect(client, number)
+        case "disconnect":
+            return broker.disconnect(client)
+        case "expire":
+            return broker.expire(client)
+        case _:
+            return broker.change(client, _FILTERS[number], is_added=kind == "subscribe")
+
+
+def held_by(of: Ledger) -> set[tuple[str, str]]:
+    return {(client, filter_) for client, _, filters in of.dump() for filter_, _ in filters}
+
+
+@settings(max_examples=examples(3_000))
+@given(st.lists(_STEPS, max_size=40), st.booleans())
+def test_ledger_that_heard_all_lines_holds_no_less_than_the_broker(
+    steps: list[tuple[str, str, int]], tells_away: bool
+) -> None:
+    broker, of = Broker(), ledger()
+    of.tick(broker.counts(tells_away=tells_away))
+    for kind, client, number in steps:
+        if kind != "tick":
+            of.take(play(broker, kind, client, number))
+            continue
+        of.tick(broker.counts(tells_away=tells_away))
+        assert broker.truth() <= held_by(of), "no subscription that stands may be given up"
+        state = of.state
+        assert not state.unknown
+        if not state.doubtful and not state.ended_unseen:
+            assert held_by(of) == broker.truth()
+    counts = broker.counts(tells_away=tells_away)
+    for _ in range(2):
+        of.tick(counts)
+    assert of.state.ended_unseen == len(held_by(of)) - len(broker.truth())
+
+
+@settings(max_examples=examples(3_000))
+@given(st.lists(_STEPS, max_size=30), st.lists(_STEPS, max_size=30))
+def test_unknown_subscriptions_are_counted_and_never_make_the_ledger_give_up_one_that_stands(
+    unheard: list[tuple[str, str, int]], heard: list[tuple[str, str, int]]
+) -> None:
+    broker, of = Broker(), ledger()
+    for kind, client, number in unheard:
+        play(broker, kind, client, number)
+    before = broker.truth()
+    of.tick(broker.counts(tells_away=True))
+    of.tick(broker.counts(tells_away=True))
+    assert of.state.unknown == len(before)
+    told: set[tuple[str, str]] = set()
+    for kind, client, number in heard:
+        if kind == "tick":
+            of.tick(broker.counts(tells_away=True))
+            continue
+        reports = play(broker, kind, client, number)
+        told |= {(report.client, report.filter) for report in reports if isinstance(report, Subscribed)}
+        told &= broker.truth()
+        of.take(reports)
+    of.tick(broker.counts(tells_away=True))
+    assert told <= held_by(of)
