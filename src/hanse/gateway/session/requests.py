@@ -86,6 +86,16 @@ def write_subscribe(packet_id: int, filters: list[tuple[bytes, int]], version: i
     return b"".join((bytes((SUBSCRIBE,)), varint(sum(map(len, body))), *body))
 
 
+def write_unsubscribe(packet_id: int, filters: list[bytes], version: int) -> bytes:
+    """Return an UNSUBSCRIBE packet."""
+    body = [packet_id.to_bytes(2, "big")]
+    if version == 5:
+        body.append(b"\0")
+    for unwanted in filters:
+        body += [len(unwanted).to_bytes(2, "big"), unwanted]
+    return b"".join((bytes((UNSUBSCRIBE,)), varint(sum(map(len, body))), *body))
+
+
 def codes_of(packet: bytes, version: int) -> tuple[int, bytes]:
     """Return the packet identifier and the reason codes of a SUBACK or UNSUBACK; UNSUBACK of 3.x has none.
 
