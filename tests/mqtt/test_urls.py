@@ -47,3 +47,31 @@ def test_a_wrong_address_is_reported_in_one_sentence(url: str, words: str) -> No
     with pytest.raises(LocalError, match=words) as caught:
         parse(url)
     assert "topsecret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "address", "shown"),
+    [
+        ("ws://b", Address("b", 80, path="/mqtt"), "ws://b:80/mqtt"),
+        ("wss://b/", Address("b", 443, True, path="/mqtt"), "wss://b:443/mqtt"),
+        ("WSS://me:pw@b:1/x?key=topsecret", Address("b", 1, True, "me", "pw", "/x?key=topsecret"), "wss://b:1/x"),
+    ],
+)
+def test_a_websocket_has_a_path_and_hides_its_query(url: str, address: Address, shown: str) -> None:
+    found = parse(url, may_be_websocket=True)
+    assert found == address
+    assert str(found) == shown
+    assert "topsecret" not in repr(found)
+    with pytest.raises(LocalError, match="no known scheme"):
+        parse(url)
+
+
+@pytest.mark.parametrize("url", ["ws://b/x#y", "ws://b/a b", "ws://b/\u00e9", "ws://b/x\r\nHost: evil"])
+def test_attack_path_cannot_hold_another_request_line(url: str) -> None:
+    try:
+        address = parse(url, may_be_websocket=True)
+    except LocalError:
+        return
+    assert address.path.isascii()
+    assert address.path.isprintable()
+    assert " " not in address.path

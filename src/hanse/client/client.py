@@ -36,7 +36,6 @@ from hanse.mqtt.refusal import ID_NOT_FOUND
 from hanse.mqtt.subscriptions import Subscription
 from hanse.mqtt.survey import Traits
 from hanse.mqtt.tls import TlsSettings
-from hanse.mqtt.urls import SCHEMES
 from hanse.protocol.topics import matches
 
 log = logging.getLogger("hanse.client")
@@ -65,7 +64,8 @@ class Client:
     """A client of one broker: `async with Client("mqtt://localhost") as client`.
 
     Args:
-        url: `mqtt://` or `mqtts://`, host and port; user name and password may stand in it.
+        url: `mqtt://` or `mqtts://`, host and port, or `ws://` or `wss://`, host, port and path (`/mqtt` by default);
+            user name and password may stand in it.
         client_id: Name of the client at the broker, and of its session. By default a random one.
         username, password: The login, instead of one in the address.
         tls: Certificates, where the system's authorities are not enough.
@@ -164,9 +164,7 @@ class Client:
         self._can_write = asyncio.Event()
         self._session = Session(self.settings, _Handler(self), counters=self.counters)
         self._home = home = self._session.address
-        self._route = Route(
-            Server(home.host, home.port), SCHEMES["mqtts" if home.is_tls else "mqtt"][1], allowed, hops_max=hops_max
-        )
+        self._route = Route(Server(home.host, home.port), home.default_port, allowed, hops_max=hops_max)
         # Brokers that have accepted this client, the last one at the end, and when the connection began.
         self._visited: dict[Server, None] = {}
         self._connected_at: float | None = None

@@ -59,6 +59,7 @@ from hanse.mqtt.survey import UNKNOWN, Traits, survey
 from hanse.mqtt.tls import TlsSettings, client_context
 from hanse.mqtt.urls import Address, parse
 from hanse.mqtt.v311 import V311, Written
+from hanse.mqtt.websocket_stream import WebSocketStream
 
 # CONNACK codes that mean: the operator has to change something. The rest may work later.
 _OPERATORS: Final = {
@@ -243,7 +244,7 @@ class Client:
         counters: Counters | None = None,
     ) -> None:
         self.settings = settings
-        self.address: Address = parse(settings.url)
+        self.address: Address = parse(settings.url, may_be_websocket=True)
         # For messages; without a login.
         self.where = f"unix:{settings.socket_path}" if settings.socket_path else str(self.address)
         self.handler = handler
@@ -454,7 +455,7 @@ class Client:
         if self.address.is_tls:
             return client_context(self.settings.tls or TlsSettings())
         if self.settings.tls is not None:
-            raise LocalError(f"TLS files were given for {self.where}, which is plain; write mqtts:// to use them.")
+            raise LocalError(f"TLS files were given for {self.where}, which is plain; write mqtts:// or wss://.")
         return None
 
     @property
@@ -523,13 +524,17 @@ class Client:
             return
         is_home = (self.address.host, self.address.port) == (self._home.host, self._home.port)
         name = self.settings.tls.server_name if self.settings.tls and is_home else None
+        address = self.address
+        stream = WebSocketStream(make, address.host, address.port, address.path) if address.path else None
         await loop.create_connection(
-            make,
-            self.address.host,
-            self.address.port,
+            make if stream is None else lambda: stream,
+            address.host,
+            address.port,
             ssl=self._tls,
-            server_hostname=(name or self.address.host) if self._tls else None,
+            server_hostname=(name or address.host) if self._tls else None,
         )
+        if stream is not None:
+            await stream.wait_open()
 
     async def _stay_connected(self) -> None:
         loop = asyncio.get_running_loop()

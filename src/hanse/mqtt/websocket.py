@@ -34,11 +34,11 @@ class Frame(NamedTuple):
     payload: bytes
 
 
-def request(host: str, port: int, key: str) -> bytes:
-    """What a client begins with; `key` is 16 random bytes in base64."""
+def request(host: str, port: int, key: str, path: str = "/mqtt") -> bytes:
+    """Return what a client begins with; `key` is 16 random bytes in base64, `path` may hold a query."""
     place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     lines = (
-        "GET /mqtt HTTP/1.1",
+        f"GET {path} HTTP/1.1",
         f"Host: {place}",
         "Upgrade: websocket",
         "Connection: Upgrade",
