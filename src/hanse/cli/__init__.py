@@ -21,6 +21,7 @@ COMMANDS: dict[str, str] = {
     "bench": "hanse.cli.bench",
     "chaos": "hanse.cli.chaos",
     "collect": "hanse.cli.collect",
+    "discover": "hanse.cli.discover",
     "down": "hanse.cli.pub_sub",
     "federator": "hanse.cli.federator",
     "gateway": "hanse.cli.gateway",

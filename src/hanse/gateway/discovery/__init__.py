@@ -1,0 +1,7 @@
+"""Discovery, as the TD-MQTT paper has it: which brokers there are, and which topics each of them has.
+
+- `ranges`: what a scan may try, as an operator writes it.
+- `packets`: the few packets that discovery sends, and a reader that keeps of a publication no more than its topic.
+- `asking`: one connection to a broker: CONNECT, CONNACK, and for topics SUBSCRIBE, PUBLISH, PUBACK, DISCONNECT.
+- `brokers`: algorithm 1, bounded and concurrent; and the brokers that a manager knows.
+"""

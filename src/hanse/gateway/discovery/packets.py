@@ -1,0 +1,190 @@
+"""Packets of discovery: a few to send, and a reader of what a broker sends, which keeps no payloads.
+
+Rules:
+
+1. The reader trusts nothing. Of a publication it keeps the topic, the QoS and the packet identifier; the payload is
+   skipped while it arrives. Of any other packet it keeps at most `OTHER_BYTES_MAX`.
+2. The first byte must be that of CONNACK, so that a peer of another protocol is not waited for.
+3. A malformed packet is a `Refusal`. Whoever reads then ends the connection.
+"""
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from hanse.gateway.front.connect import MQTT_5
+from hanse.mqtt.properties import check_text, read_varint, varint
+from hanse.mqtt.refusal import PACKET_TOO_LARGE, Refusal, malformed, protocol_error
+
+DISCONNECT: Final = b"\xe0\x00"
+PINGREQ: Final = b"\xc0\x00"
+# CONNACK and DISCONNECT may hold a reason and user properties; nothing else that comes is large.
+OTHER_BYTES_MAX: Final = 65_536
+
+CONNACK: Final = 2
+PUBLISH: Final = 3
+SUBACK: Final = 9
+
+
+class Packet(NamedTuple):
+    """One packet of a broker: PUBLISH as its topic, any other as its bytes.
+
+    Attributes:
+        kind: type of the packet, 1 to 15.
+        body: what follows the fixed header; empty for PUBLISH.
+        topic: raw bytes.
+        packet_id: 0 at QoS 0.
+        is_retained: the RETAIN flag.
+    """
+
+    kind: int
+    body: bytes = b""
+    topic: bytes = b""
+    qos: int = 0
+    packet_id: int = 0
+    is_retained: bool = False
+
+
+def _text(text: str) -> bytes:
+    raw = text.encode()
+    return len(raw).to_bytes(2, "big") + raw
+
+
+def _packet(head: int, body: bytes) -> bytes:
+    return bytes((head,)) + varint(len(body)) + body
+
+
+def connect(
+    client_id: str,
+    level: int,
+    username: bytes | None = None,
+    password: bytes | None = None,
+    *,
+    keep_alive_s: int = 60,
+    receive_max: int | None = None,
+) -> bytes:
+    """Return the CONNECT of a session that leaves nothing behind: clean, without a will."""
+    flags = 0x02 | (0x80 if username is not None else 0) | (0x40 if password is not None else 0)
+    head = b"\x00\x04MQTT" + bytes((level, flags)) + keep_alive_s.to_bytes(2, "big")
+    if level == MQTT_5:
+        properties = b"" if receive_max is None else b"\x21" + receive_max.to_bytes(2, "big")
+        head += varint(len(properties)) + properties
+    login = b"".join(len(raw).to_bytes(2, "big") + raw for raw in (username, password) if raw is not None)
+    return _packet(0x10, head + _text(client_id) + login)
+
+
+def subscribe(packet_id: int, filters: Iterable[str], qos: int, level: int) -> bytes:
+    """Return a SUBSCRIBE for all filters at one QoS."""
+    head = packet_id.to_bytes(2, "big") + (b"\0" if level == MQTT_5 else b"")
+    return _packet(0x82, head + b"".join(_text(one) + bytes((qos,)) for one in filters))
+
+
+def puback(packet_id: int) -> bytes:
+    """Return the PUBACK that accepts a publication."""
+    return b"\x40\x02" + packet_id.to_bytes(2, "big")
+
+
+def connack_code(body: bytes) -> int:
+    """Return the reason code (or return code) of a CONNACK.
+
+    Raises:
+        Refusal: it has none.
+    """
+    if len(body) < 2:
+        raise malformed(f"a CONNACK has {len(body)} bytes behind its header; at least 2 were expected")
+    return body[1]
+
+
+def suback_codes(body: bytes, level: int) -> bytes:
+    """Return the reason codes of a SUBACK, one per filter.
+
+    Raises:
+        Refusal: it is malformed.
+    """
+    if len(body) < 3:
+        raise malformed(f"a SUBACK has {len(body)} bytes behind its header; at least 3 were expected")
+    at = 2
+    if level == MQTT_5:
+        length, at = read_varint(body, 2, len(body))
+        at += length
+        if at > len(body):
+            raise malformed("the properties of a SUBACK go beyond it")
+    return body[at:]
+
+
+class Reader:
+    """Splits what a broker sends."""
+
+    __slots__ = ("_have", "_is_first", "_skip")
+
+    def __init__(self) -> None:
+        self._have = b""
+        self._is_first = True
+        self._skip = 0
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Return how much is kept of a packet that has not come whole."""
+        return len(self._have)
+
+    def feed(self, data: bytes) -> list[Packet]:
+        """Take one read; return the packets whose kept part is complete.
+
+        Raises:
+            Refusal: the broker sends what is not MQTT.
+        """
+        if self._is_first and data:
+            self._is_first = False
+            if data[0] != CONNACK << 4:
+                raise protocol_error(f"the first byte is {data[0]:#04x}; 0x20 (CONNACK) was expected")
+        if self._skip:
+            if self._skip >= len(data):
+                self._skip -= len(data)
+                return []
+            data = data[self._skip :]
+            self._skip = 0
+        have = self._have + data if self._have else data
+        found: list[Packet] = []
+        at, size = 0, len(have)
+        while size - at >= 2:
+            try:
+                length, body = read_varint(have, at + 1, min(size, at + 5))
+            except Refusal:
+                if size - at < 5 and have[size - 1] > 127:
+                    break  # the header goes on in the next read
+                raise
+            end = body + length
+            if have[at] >> 4 == PUBLISH:
+                packet = _publication(have, at, body, min(end, size), end)
+                if packet is None:
+                    break
+                found.append(packet)
+                if end > size:
+                    self._skip = end - size
+                    end = size
+            else:
+                if length > OTHER_BYTES_MAX:
+                    raise Refusal(
+                        PACKET_TOO_LARGE,
+                        f"a packet of type {have[at] >> 4} has {length} bytes; expected at most {OTHER_BYTES_MAX}",
+                    )
+                if end > size:
+                    break
+                found.append(Packet(have[at] >> 4, have[body:end]))
+            at = end
+        self._have = have[at:]
+        return found
+
+
+def _publication(have: bytes, at: int, body: int, here: int, end: int) -> Packet | None:
+    """Return the topic of a publication; None if it has not come whole. `here` is the end of what has come."""
+    qos = have[at] >> 1 & 3
+    need = body + 2
+    if need <= here:
+        need += (have[body] << 8 | have[body + 1]) + (2 if qos else 0)
+    if need > end or qos == 3:
+        raise malformed("a publication ends within its topic, or has QoS 3")
+    if need > here:
+        return None
+    stop = check_text(have, body, here)
+    packet_id = have[stop] << 8 | have[stop + 1] if qos else 0
+    return Packet(PUBLISH, b"", have[body + 2 : stop], qos, packet_id, bool(have[at] & 1))
