@@ -366,10 +366,10 @@ async def test_more_sets_of_groups_than_are_remembered_end_it(monkeypatch: pytes
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        (b"\x82\x05\x20\x03\x00\x87\x00", "did not let the lane in"),
-        (b"\x82\x0a\x20\x08\x00\x00\x05\x27\x00\x00\x04\x00", "limits of packets"),
-        (b"\x82\x02\xe0\x00", "did not let the lane in"),
-        (b"\x82\x00", "did not let the lane in"),
+        (b"\x82\x05\x20\x03\x00\x87\x00", "refused the bulk connection"),
+        (b"\x82\x0a\x20\x08\x00\x00\x05\x27\x00\x00\x04\x00", "limits packet size"),
+        (b"\x82\x02\xe0\x00", "refused the bulk connection"),
+        (b"\x82\x00", "refused the bulk connection"),
         (b"\x88\x00", "closed the WebSocket"),
         (b"\x82\x03\x20\x03\x00", "cannot be read"),
         (b"\x81\x02hi", "expected a whole binary one"),

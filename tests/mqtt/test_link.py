@@ -331,7 +331,7 @@ def test_a_peer_without_an_id_is_not_a_federator() -> None:
         scene.dialler._dial = dial
         scene.dialler.start()
         await until(lambda: scene.failures)
-        assert "is no federator" in str(scene.failures[0])
+        assert "is not a federator" in str(scene.failures[0])
 
     play(story)
 

@@ -80,5 +80,5 @@ def test_written_references_parse_again(host: str, port: int) -> None:
 
 @pytest.mark.parametrize(("host", "port"), [("", 1), ("a b", 1), ("a", 0), ("a", 65_536), ("a/b", 1), ("a:b", 1)])
 def test_an_impossible_reference_is_a_local_error(host: str, port: int) -> None:
-    with pytest.raises(LocalError, match="no Server Reference"):
+    with pytest.raises(LocalError, match="do not make a Server Reference"):
         format_reference(host, port)

@@ -1,7 +1,7 @@
-"""How long to wait before the next attempt: twice as long each time, up to a limit, with jitter.
+"""Delay before the next attempt: doubled each time up to a limit, with jitter.
 
-The limit is low for a backing-off client (1 s): a federator must be back within two announcement intervals of its
-broker's return, and there is one of it at a broker. Randomness comes in as an argument.
+The limit is low for a client with back-off (1 s). A federator must be back within two announcement intervals of its
+broker's return, and a broker has only one federator. Randomness comes in as an argument.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from hanse.errors import LocalError
 
 @dataclass(frozen=True, slots=True)
 class BackoffSettings:
-    """Delays in seconds. A connection that held for `steady_s` starts the count anew."""
+    """Delays in seconds. After a connection that lasted for `steady_s`, the delays start from the beginning."""
 
     first_s: float = 0.05
     max_s: float = 1.0
@@ -28,7 +28,7 @@ class BackoffSettings:
 
 
 class Backoff:
-    """One for a peer. `jitter` gives numbers from 0 to 1; the delay is between half its nominal value and all."""
+    """Back-off of one peer. `jitter` gives numbers from 0 to 1; a delay is half to all of its nominal value."""
 
     def __init__(self, settings: BackoffSettings, jitter: Callable[[], float]) -> None:
         self._settings = settings
@@ -36,12 +36,12 @@ class Backoff:
         self._next_s = settings.first_s
 
     def next_s(self) -> float:
-        """The delay before the next attempt."""
+        """Return the delay before the next attempt."""
         nominal_s = self._next_s
         self._next_s = min(self._settings.max_s, nominal_s * self._settings.factor)
         return nominal_s * (0.5 + 0.5 * self._jitter())
 
     def held(self, seconds: float) -> None:
-        """A connection ended after so long."""
+        """Note that a connection ended after so many seconds."""
         if seconds >= self._settings.steady_s:
             self._next_s = self._settings.first_s

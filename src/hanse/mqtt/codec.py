@@ -1,9 +1,13 @@
-"""Every packet but PUBLISH, read by the `mqtt5` codec, with a guard in front.
+"""Decoder of every packet except PUBLISH: the `mqtt5` codec, with a guard in front.
 
-Rules: the codec raises `ValueError` on most bad input, but panics (a `BaseException`, and lines on stderr that
-nobody can switch off) on a string that is not UTF-8, so strings are checked here first; packet identifier 0, which
-it lets pass, is refused here; whatever it raises becomes a `Refusal`. Its reason codes are not Python enumerations,
-whatever its stubs say (no order, no hash, and 0 is true): compare them as `int(code)`.
+Rules:
+
+- The codec raises `ValueError` on most bad input. On a string that is not UTF-8 it panics: it raises a `BaseException`
+  and prints lines to stderr that nobody can switch off. This module therefore checks strings first.
+- The codec lets packet identifier 0 pass. This module refuses it.
+- Every exception of the codec becomes a `Refusal`.
+- The codec's reason codes are not Python enumerations, although its stubs say so: they have no order and no hash, and 0
+  is true. Compare them as `int(code)`.
 """
 
 from typing import Final
@@ -35,10 +39,10 @@ _WITH_ID: Final = frozenset({PUBACK, PUBREC, PUBREL, PUBCOMP, SUBSCRIBE, SUBACK,
 
 
 def decode(packet: bytes) -> mqtt5.Packet:
-    """One whole packet, not PUBLISH.
+    """Return one whole packet, decoded. The packet must not be a PUBLISH.
 
     Raises:
-        Refusal: MQTT 5 forbids it.
+        Refusal: MQTT 5 forbids the packet.
     """
     kind = packet[0] >> 4
     _, start = read_varint(packet, 1, len(packet))
@@ -48,7 +52,7 @@ def decode(packet: bytes) -> mqtt5.Packet:
     except (ValueError, IndexError, OverflowError) as error:
         raise malformed(f"a packet of type {kind} cannot be read: {error}") from None
     except BaseException as error:
-        # The panic's class cannot be imported. Anything else here is not ours to swallow.
+        # The class of the panic cannot be imported. Let any other exception pass.
         if type(error).__name__ != "PanicException":
             raise
         raise malformed(f"a packet of type {kind} made the codec panic") from None
@@ -98,7 +102,7 @@ def _check_connect(packet: bytes, start: int, end: int) -> None:
     if i + 4 > end:
         raise malformed("a CONNECT ends within its header")
     if packet[i] != 5:
-        raise Refusal(UNSUPPORTED_VERSION, f"a CONNECT speaks protocol level {packet[i]}; only 5 is spoken here")
+        raise Refusal(UNSUPPORTED_VERSION, f"a CONNECT speaks protocol level {packet[i]}; only 5 is supported here")
     flags = packet[i + 1]
     i = _check_properties(packet, i + 4, end)
     i = check_text(packet, i, end)

@@ -1,9 +1,12 @@
-"""One transport: packets in, bytes out, an orderly end.
+"""One transport: packets in, bytes out, and an orderly end.
 
-Rules: whatever is written while one read is handled, to whichever connection, leaves when the read has been handled,
-in one `transport.write` each, or, where the read was a lone packet, at once; whatever is written otherwise, at the end
-of the loop's turn; a connection that is told to end has `CLOSE_DEADLINE_S` to drain and is then cut; after the end
-nothing is delivered.
+Rules:
+
+- Bytes written during the handling of one read, to any connection, leave when the read has been handled, with one
+  `transport.write` per connection. If the read was a single packet, they leave at once. All other bytes leave at the
+  end of the event loop's turn.
+- A connection that is asked to end has `CLOSE_DEADLINE_S` to drain, and is then cut.
+- Nothing is delivered after the end.
 """
 
 import asyncio
@@ -29,35 +32,36 @@ from hanse.mqtt.refusal import KEEP_ALIVE_TIMEOUT, NORMAL, UNSPECIFIED, Refusal
 
 CLOSE_DEADLINE_S: Final = 5.0
 
-# Pieces of one write below this in all are joined; more go to the kernel one by one, which saves copying them first.
+# Pieces of one write that are smaller than this in total are joined. Larger ones go to the kernel one by one, which
+# saves a copy.
 JOIN_BYTES_MAX: Final = 16_384
 
-# What FIONREAD answers, an int of the machine's, where there is nothing.
+# Reply of FIONREAD, an int in the machine's byte order, if nothing is unread.
 _NO_BYTES: Final = bytes(4)
 
-# Linux's option number, which Python names from 3.12 on: the kernel keeps at most so much unsent data, so that what
-# is urgent does not stand behind megabytes in a socket buffer.
+# Linux's option number, which Python names from 3.12 on. The kernel keeps at most so much unsent data, so urgent frames
+# do not wait behind megabytes in a socket buffer.
 TCP_NOTSENT_LOWAT: Final = 25
 
 
 class Owner(Protocol):
-    """Who handles a connection's packets; it may change in the connection's life (handshake, then traffic)."""
+    """Handler of a connection's packets. It may change while the connection lasts (handshake, then traffic)."""
 
     def on_open(self, connection: "Connection") -> None:
-        """The transport is there."""
+        """Handle the new transport."""
 
     def on_packets(self, data: bytes, offsets: Sequence[tuple[int, int]]) -> None:
-        """One read's packets; a Refusal that it raises ends the connection."""
+        """Handle the packets of one read. A Refusal raised here ends the connection."""
 
     def on_lost(self, error: HanseError | None) -> None:
-        """The transport is gone: None if we ended it, else why. Called once."""
+        """Handle the loss of the transport: None if this side ended it, otherwise the reason. Called once."""
 
     def on_writable(self) -> None:
-        """The transport has room again after it had none."""
+        """Handle new capacity of a transport that was full."""
 
 
 def disconnect_packet(reason_code: int, reason: str | None = None, server_reference: str | None = None) -> bytes:
-    """DISCONNECT with a reason code; one that MQTT does not allow there becomes 0x80 (unspecified)."""
+    """Return a DISCONNECT. A reason code that MQTT does not allow in it becomes 0x80 (unspecified)."""
     try:
         code = DisconnectReasonCode(reason_code)
     except (ValueError, OverflowError):
@@ -68,16 +72,16 @@ def disconnect_packet(reason_code: int, reason: str | None = None, server_refere
 
 
 class _Handling:
-    """Whether a read is being handled on a loop, and the connections that have been written to meanwhile.
+    """State of one event loop: whether it handles a read now, and the connections written to meanwhile.
 
-    A callback at the end of the loop's turn would do as well, but costs one, and one more turn, a message.
+    A callback at the end of the loop's turn would do the same, but costs one callback and one more turn per message.
     """
 
     __slots__ = ("is_lone", "is_under_way", "written")
 
     def __init__(self) -> None:
         self.is_under_way = False
-        # Whether the read is one packet: what comes of it need not wait for what comes of others.
+        # Whether the read is a single packet: its replies need not wait for those of others.
         self.is_lone = False
         self.written: list[Connection] = []
 
@@ -86,12 +90,12 @@ _handlings: WeakKeyDictionary[asyncio.AbstractEventLoop, _Handling] = WeakKeyDic
 
 
 class Connection(asyncio.Protocol):
-    """The asyncio protocol behind every shell here.
+    """The asyncio protocol under every session and link.
 
     Args:
-        owner: who handles the packets.
-        transport_bytes: how much may wait in the transport before `on_writable` is used; see `is_writable`.
-        says_disconnect: whether a refusal is told by DISCONNECT. Not before CONNECT was answered (MQTT 5, 4.13).
+        owner: handler of the packets.
+        transport_bytes: bytes that may wait in the transport before `on_writable` is used; see `is_writable`.
+        says_disconnect: whether a refusal sends DISCONNECT. Not before CONNECT was answered (MQTT 5, 4.13).
     """
 
     def __init__(
@@ -123,15 +127,15 @@ class Connection(asyncio.Protocol):
         self._keep_alive: KeepAlive | None = None
         self._gathering = Gathering()
         self._fileno = -1
-        # Whether what is written is what the kernel gets: over TLS it is not.
+        # Whether written bytes reach the kernel unchanged. Over TLS they do not.
         self._is_plain = False
         self._timers: list[asyncio.TimerHandle] = []
 
-    # What asyncio calls.
+    # Callbacks of asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep small messages quick, and bound what waits unsent."""
-        # uvloop's transports are no subclasses of asyncio's, only the same shape.
+        """Send small messages without delay, and bound the unsent bytes."""
+        # uvloop's transports are not subclasses of asyncio's. They only have the same methods.
         self._transport = cast("asyncio.Transport", transport)
         self.is_open = not self._is_ending
         self.received_at = self.sent_at = self._loop.time()
@@ -151,7 +155,7 @@ class Connection(asyncio.Protocol):
         self.owner.on_open(self)
 
     def data_received(self, data: bytes) -> None:
-        """All complete packets of one read go to the owner as one list."""
+        """Hand all complete packets of one read to the owner as one list."""
         if self._is_ending:
             return
         self.received_at = now = self._loop.time()
@@ -177,10 +181,10 @@ class Connection(asyncio.Protocol):
             if handling.written:
                 written, handling.written = handling.written, []
                 for connection in written:
-                    connection._flush()  # noqa: SLF001 - one of us
+                    connection._flush()  # noqa: SLF001 - a connection like this one
 
     def _pause_briefly(self, pause_s: float) -> None:
-        """Let the kernel gather what comes within the next moment, and take it in one read (see `gathering`)."""
+        """Let the kernel gather data for a short time, and take it in one read (see `gathering`)."""
         assert self._transport is not None, "data came over it"
         self._transport.pause_reading()
         self._loop.call_later(pause_s, self._read_on)
@@ -190,11 +194,11 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def eof_received(self) -> bool:
-        """A half-open connection is of no use here."""
+        """Close a half-open connection, because it is of no use here."""
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The one place where an owner learns of the end."""
+        """Tell the owner of the end. No other place does."""
         for timer in self._timers:
             timer.cancel()
         self._transport = None
@@ -207,45 +211,45 @@ class Connection(asyncio.Protocol):
         self.owner.on_lost(self._end)
 
     def pause_writing(self) -> None:
-        """The transport holds more than its limit."""
+        """Note that the transport holds more than its limit."""
         self.is_writable = False
 
     def resume_writing(self) -> None:
-        """It has room again."""
+        """Note that the transport has capacity again."""
         self.is_writable = True
         self.owner.on_writable()
 
-    # What owners call.
+    # Methods for owners.
 
     @property
     def peer_certificate(self) -> dict[str, object] | None:
-        """The peer's certificate as `ssl` gives it, where TLS asked for one."""
+        """The peer's certificate in the form of `ssl`, if TLS requested one."""
         return self._transport.get_extra_info("peercert") if self._transport else None
 
     @property
     def peer_address(self) -> str:
-        """Host and port of the other side, for logs."""
+        """Host and port of the peer, for logs."""
         name = self._transport.get_extra_info("peername") if self._transport else None
         return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "an unnamed peer"
 
     @property
     def has_unread(self) -> bool:
-        """Whether the kernel holds something that the peer sent and nobody has read yet."""
-        # Of one that is closing the number may be another's by now.
+        """Whether the kernel holds data from the peer that nobody has read yet."""
+        # While the connection closes, its descriptor number may already belong to another socket.
         if self._transport is None or self._fileno < 0 or self._transport.is_closing():
             return False
         return fcntl.ioctl(self._fileno, termios.FIONREAD, _NO_BYTES) != _NO_BYTES
 
     def know_window(self, window: int) -> None:
-        """How many publications the peer takes unacknowledged: who has room does not wait to read acknowledgements."""
+        """Note how many unacknowledged publications the peer accepts. A wide window makes acks less urgent."""
         self._gathering.know_window(window)
 
     def waiting_bytes(self) -> int:
-        """Bytes written that have not reached the kernel."""
+        """Count the written bytes that have not reached the kernel."""
         return self._out_bytes + (self._transport.get_write_buffer_size() if self._transport else 0)
 
     def write(self, data: bytes | bytearray) -> None:
-        """Bytes for the peer, in order, when the read at hand has been handled or at the end of the loop's turn."""
+        """Queue bytes for the peer, in order. They leave after the current read or at the end of the loop's turn."""
         if self._is_ending or not data:
             return
         if not self._out:
@@ -259,10 +263,11 @@ class Connection(asyncio.Protocol):
         self._out_bytes += len(data)
 
     def _write_at_once(self, data: bytes | bytearray) -> bool:
-        """Hand a few bytes to the kernel, if it takes them all and nothing stands before them; whether it did.
+        """Hand a few bytes to the kernel, if it accepts them all and nothing waits before them. Return whether it did.
 
-        The transport would do so when all that is ready has been handled. The next process wakes earlier by what is
-        still to be counted here: over three hops a lone message takes 5 to 10 % less (`hanse bench bridge`, latency).
+        The transport itself would do so only after everything that is ready has been handled. The receiving process
+        wakes earlier by the time of the accounting that follows here: over three hops, a lone message takes 5 to 10 %
+        less (`hanse bench bridge`, latency).
         """
         transport = self._transport
         if not self._is_plain or transport is None or len(data) > JOIN_BYTES_MAX:
@@ -272,7 +277,7 @@ class Connection(asyncio.Protocol):
         try:
             sent = os.write(self._fileno, data)
         except OSError:
-            return False  # full, or broken: the transport finds out which
+            return False  # full or broken: the transport will find out
         if sent < len(data):
             transport.write(data[sent:])
         self.sent_at = self._loop.time()
@@ -281,12 +286,12 @@ class Connection(asyncio.Protocol):
         return True
 
     def flush(self) -> None:
-        """Do not wait for the end of the loop's turn; within a read it all leaves together at its end."""
+        """Write without waiting for the end of the loop's turn. Within a read, all leaves together at its end."""
         if not self._handling.is_under_way:
             self._flush()
 
     def _flush(self) -> None:
-        """What was written since the last time, in one call."""
+        """Hand everything written since the last flush to the transport, in one call."""
         if not self._out:
             return
         out, size = self._out, self._out_bytes
@@ -305,7 +310,7 @@ class Connection(asyncio.Protocol):
         self.counters.bytes_out += size
 
     def keep_alive(self, interval_s: float, *, pings: bool) -> None:
-        """Ping (client side), and give the peer up when it stays silent."""
+        """Ping (client side), and give the peer up if it stays silent."""
         if interval_s > 0:
             self._keep_alive = KeepAlive(interval_s, self._loop.time(), pings=pings)
             self._check_alive()
@@ -324,12 +329,12 @@ class Connection(asyncio.Protocol):
         self.after(self._keep_alive.check_every_s, self._check_alive)
 
     def after(self, seconds: float, call: Callable[[], None]) -> None:
-        """Call it later, unless the connection has ended by then."""
+        """Call a function later, unless the connection has ended by then."""
         self._timers = [timer for timer in self._timers if timer.when() > self._loop.time() and not timer.cancelled()]
         self._timers.append(self._loop.call_later(seconds, call))
 
     def refuse(self, refusal: Refusal) -> None:
-        """End it for what the peer did: counted, told by its reason code, reported to the owner."""
+        """End the connection because of the peer: count it, send its reason code, and report it to the owner."""
         if self._is_ending:
             return
         self.counters.refuse(refusal.counted_as)
@@ -337,12 +342,12 @@ class Connection(asyncio.Protocol):
         self.end(refusal, last)
 
     def close(self, reason_code: int = NORMAL, reason: str | None = None, server_reference: str | None = None) -> None:
-        """End it because we want to."""
+        """End the connection on purpose."""
         last = disconnect_packet(reason_code, reason, server_reference) if self.says_disconnect else b""
         self.end(None, last)
 
     def end(self, error: HanseError | None, last: bytes) -> None:
-        """Write what was written and then `last`, and close; cut it off if it does not drain."""
+        """Write everything pending and then `last`, and close. Cut the connection if it does not drain."""
         if self._is_ending:
             return
         self.write(last)
@@ -355,7 +360,7 @@ class Connection(asyncio.Protocol):
             self._timers.append(self._loop.call_later(CLOSE_DEADLINE_S, self._transport.abort))
 
     def abort(self, error: HanseError | None = None) -> None:
-        """Cut it off, as a crash would."""
+        """Cut the connection, as a crash would."""
         if not self._is_ending:
             self._is_ending = True
             self.is_open = False

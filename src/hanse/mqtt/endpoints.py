@@ -1,10 +1,10 @@
-"""The two ends from which links come: one dials a neighbour and stays at it, one listens for neighbours.
+"""The two ends of links: a dialler of one neighbour, and a listener for neighbours.
 
-The handshake is CONNECT and CONNACK. What the sides have to say to each other (federation, epoch, settings) travels
-as user properties both ways; the id of who listens travels as one of them, `ID_PROPERTY`.
+The handshake is CONNECT and CONNACK. Both sides send their parameters (federation, epoch, settings) as user properties.
+One of the listener's properties, `ID_PROPERTY`, is its id.
 
-Rules: who listens decides (`on_greeting`); who dials may close what it gets; a dialler never gives up, backs off
-with jitter from outside, and has one link at a time.
+Rules: the listener decides whether a link begins (`on_greeting`). The dialler may close it again. A dialler never gives
+up, backs off with jitter, which comes in as an argument, and has one link at a time.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ Dial = Callable[[Callable[[], Connection]], Awaitable[object]]
 
 
 class LinkGreeting:
-    """A federator that asks for a link: exactly one of `accept` and `refuse`, now or later."""
+    """Request of a federator for a link. Call exactly one of `accept` and `refuse`, now or later."""
 
     def __init__(self, greeting: Greeting, connect: ConnectPacket, listener: "LinkListener") -> None:
         self._greeting = greeting
@@ -54,21 +54,21 @@ class LinkGreeting:
 
     @property
     def peer_certificate(self) -> dict[str, object] | None:
-        """The peer's certificate, where TLS asked for one."""
+        """The peer's certificate, if TLS requested one."""
         return self._greeting.connection.peer_certificate
 
     @property
     def peer_address(self) -> str:
-        """Host and port of the other side, for logs."""
+        """Host and port of the peer, for logs."""
         return self._greeting.connection.peer_address
 
     @property
     def is_open(self) -> bool:
-        """Whether it still waits."""
+        """Whether the request still waits for an answer."""
         return self._greeting.is_open
 
     def accept(self, properties: Mapping[str, str]) -> Link:
-        """Agree, and say in `properties` what the other side has to know."""
+        """Accept the link, and send `properties` to the peer."""
         listener = self._listener
         connack = ConnAckPacket(
             receive_max=LINK_WINDOW,
@@ -88,23 +88,23 @@ class LinkGreeting:
         return link
 
     def refuse(self, reason_code: int, reason: str) -> None:
-        """Decline, with a reason code of CONNACK's (0x87 not authorised, 0x85 id not valid, 0x89 busy, ...)."""
+        """Refuse the link, with a reason code of CONNACK (0x87 not authorised, 0x85 id not valid, 0x89 busy, ...)."""
         self._greeting.refuse(ConnAckPacket(reason_code=ConnAckReasonCode(reason_code), reason_str=reason[:1000]))
 
 
 class LinkListenerHandler(LinkHandler):
-    """What a listener's owner overrides, besides what links tell."""
+    """Callbacks for the owner of a listener, in addition to those of its links."""
 
     def on_greeting(self, greeting: LinkGreeting) -> None:
-        """A federator asks for a link."""
+        """Answer the request of a federator for a link."""
         raise NotImplementedError
 
 
 class LinkListener:
-    """Listens for neighbours.
+    """Listener for neighbours.
 
     Args:
-        own_id: told to every neighbour.
+        own_id: id of this federator, sent to every neighbour.
     """
 
     def __init__(
@@ -131,16 +131,16 @@ class LinkListener:
         )
 
     async def start(self, host: str, port: int, tls: TlsSettings | None = None) -> None:
-        """Listen; see `Listener.start`."""
+        """Start to listen; see `Listener.start`."""
         await self.listener.start(host, port, tls)
 
     async def stop(self) -> None:
-        """Listen no more, and end every link that came in."""
+        """Stop listening, and end every accepted link."""
         await self.listener.stop()
 
     @property
     def port(self) -> int:
-        """The port that it listens on."""
+        """Port of the listening socket."""
         return self.listener.port
 
     def _on_connect(self, greeting: Greeting, connect: ConnectPacket) -> None:
@@ -156,13 +156,13 @@ class LinkListener:
 
 
 class LinkDialler:
-    """Dials one neighbour and stays at it.
+    """Dialler that keeps one link to one neighbour.
 
     Args:
-        url: the neighbour's link address.
-        properties: called before each attempt for what the other side has to know (the epoch may have changed).
-        on_failed: told of every attempt that came to nothing, and why.
-        dial: how to make the transport; by default TCP or TLS.
+        url: link address of the neighbour.
+        properties: called before each attempt; returns the properties for the peer (the epoch may have changed).
+        on_failed: called after every failed attempt, with the reason.
+        dial: function that makes the transport; by default TCP or TLS.
     """
 
     def __init__(
@@ -208,12 +208,12 @@ class LinkDialler:
             raise LocalError(f"TLS files were given for {self.address}, which is plain; write mqtts:// to use them.")
 
     def start(self) -> None:
-        """Begin to dial, in the background."""
+        """Start to dial, in the background."""
         assert self._task is None, "the dialler was started already"
         self._task = asyncio.get_running_loop().create_task(self._stay(), name=f"link to {self.address}")
 
     async def stop(self) -> None:
-        """End the link, if there is one, and dial no more."""
+        """End the link, if there is one, and stop dialling."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -224,7 +224,7 @@ class LinkDialler:
             await call.closed.wait()
 
     def connect_packet(self) -> bytes:
-        """CONNECT, as it is to be said now."""
+        """Return a CONNECT with the properties of this moment."""
         return ConnectPacket(
             self.own_id,
             username=self._username,
@@ -281,7 +281,7 @@ class LinkDialler:
 
 
 class _Call:
-    """One attempt of a dialler's: the owner of the connection until CONNACK, and its witness afterwards."""
+    """One attempt of a dialler: owner of the connection until CONNACK, and then an observer."""
 
     def __init__(self, dialler: LinkDialler) -> None:
         self._dialler = dialler
@@ -312,16 +312,16 @@ class _Call:
         connection.flush()
 
     def _on_first(self, data: bytes, offsets: Sequence[tuple[int, int]]) -> None:
-        """CONNACK; from then on packets are the link's."""
+        """Handle CONNACK. Later packets belong to the link."""
         start, end = offsets[0]
         connack = codec.decode(data[start:end])
-        assert isinstance(connack, ConnAckPacket), "the splitter lets nothing else come first"
+        assert isinstance(connack, ConnAckPacket), "the splitter allows no other first packet"
         peer = dict(connack.user_properties)
         peer_id = peer.pop(ID_PROPERTY, "")
         assert self._connection is not None
         if int(connack.reason_code) or not peer_id:
             reason = connack.reason_str or connack.reason_code.name.lower().replace("_", " ")
-            what = f"refused the link: {reason}" if int(connack.reason_code) else "is no federator: it gave no id"
+            what = f"refused the link: {reason}" if int(connack.reason_code) else "is not a federator: it gave no id"
             self.failure = Unavailable(f"{self._dialler.address} {what}.")
             self._connection.end(self.failure, b"")
             return

@@ -1,34 +1,36 @@
-"""When to let bytes gather: many small reads cost more than a few large ones, and a millisecond buys a hundred of them.
+"""Short pauses in which bytes gather: many small reads cost more than a few large ones.
 
-A broker writes each message by itself, so a quick reader gets one or two of them a read, and what a batch costs (one
-turn of the loop, one frame a neighbour, one write that wakes the next process) is paid for each. On an idle machine
-of two cores that held one hop at 65,000 messages/s; gathered for 1 ms it is 77,000, for 3 ms 86,000 (QoS 0), and at
-QoS 1 29,000, 33,000 and 40,000.
+A broker writes each message by itself, so a quick reader gets one or two messages per read. Each read then pays the
+fixed cost of a batch: one turn of the loop, one frame per neighbour, one write that wakes the next process. On an idle
+machine of two cores, that limited one hop to 65,000 messages/s. With pauses of 1 ms it is 77,000, with 3 ms 86,000 (QoS
+0). At QoS 1 it is 29,000, 33,000 and 40,000.
 
 Rules:
 
-- Only who is read very often is made to wait: below `READS_A_WINDOW` reads in `WINDOW_S`, or without a packet in each
-  or `SMALL_BYTES` in all of them, every read is handled at once, so a stream of 1,000 messages a second sees no delay.
-- A pause is short, longer only while it gathers much; everything that came meanwhile is one read. It ends by itself, so
-  it cannot hold acknowledgements back for good.
-- As soon as a pause gathers little, the stream has ebbed and reads are handled at once again. Where the first pause
-  gathers little, `MISSES_MAX` times in a row, there is none for `REST_S`: the peer waits for our answers (Mosquitto's
-  default window is 20 messages), and a pause would be what it waits for.
-- Who had to stop because the socket was full does not wait long: the pause after such a read is a short one.
-- Little and much are counted in bytes and in packets, because a thousand acknowledgements have but 4,000 bytes.
-- Of acknowledgements alone, from a peer whose window is wide, a few are enough: neither side waits for them. At QoS 1
-  with 10 KiB a broker sends 12,000 a second, which came in sixes; gathered, two federators take 60 us a message and
-  not 70, and carry 7 % more.
+- Only a connection with very many reads pauses. Every read is handled at once below `READS_A_WINDOW` reads in
+  `WINDOW_S`, if a read has no packet, or if all reads together have less than `SMALL_BYTES`. A stream of 1,000
+  messages per second sees no delay.
+- A pause is short, and longer only while it gathers much. All that arrived during the pause is one read. A pause ends
+  by itself, so it cannot hold acknowledgements back for good.
+- When a pause gathers little, the stream has ebbed, and reads are again handled at once. If the first pause gathers
+  little `MISSES_MAX` times in a row, there is no pause for `REST_S`: the peer waits for our acknowledgements
+  (Mosquitto's default window is 20 messages), and a pause would only delay it.
+- A sender that was stopped by a full socket does not wait long: the pause after such a read is a short one.
+- Little and much are counted in bytes and in packets, because a thousand acknowledgements have only 4,000 bytes.
+- If a read has only acknowledgements, from a peer whose window is wide, a few are enough to pause, because neither side
+  waits for them. At QoS 1 with 10 KiB, a broker sends 12,000 per second, which arrived in sixes. With pauses, two
+  federators take 60 us per message instead of 70, and carry 7 % more.
 """
 
-# libuv's timers count milliseconds: the shortest wait there is, and the one for streams of tens of thousands a second.
+# libuv's timers count milliseconds. This is the shortest wait, and the one for streams of tens of thousands per second.
 SHORT_S = 0.001
 LONG_S = 0.005
-# A Unix socket holds some 270 small messages, because the kernel counts 768 bytes for each: 5 ms would fill it at
-# 54,000 a second, and the writer would stand still for the rest of the pause.
+# A Unix socket holds some 270 small messages, because the kernel counts 768 bytes for each. 5 ms would fill it at
+# 54,000 per second, and the writer would stand still for the rest of the pause.
 UNIX_LONG_S = 0.003
-# It was full, or nearly: who wrote had to stop, and has more. 3 ms held one hop to 90,000 messages a second where
-# brokers of a quicker machine carry 150,000; 1 ms after a full read lets 17 % more through (QoS 0).
+# From this count on, the socket was full or nearly so: the writer had to stop, and has more. 3 ms limited one hop to
+# 90,000 messages per second where brokers of a faster machine carry 150,000. 1 ms after a full read lets 17 % more
+# through (QoS 0).
 UNIX_FULL_PACKETS = 256
 WINDOW_S = 0.01
 READS_A_WINDOW = 20
@@ -40,17 +42,17 @@ FEW_ACKNOWLEDGEMENTS = 8
 WIDE_WINDOW = 1_000
 LARGE_BYTES = 2_048
 MANY_PACKETS = 32
-# A read of this size is a batch already: waiting would only hold a stream of large messages to a buffer a pause.
+# A read of this size is already a batch. Waiting would limit a stream of large messages to one buffer per pause.
 ENOUGH_BYTES = 49_152
 
 
 class Gathering:
-    """Decides for one connection; no IO.
+    """Decision of one connection to pause or not; no IO.
 
     Args:
-        long_s: the pause while much is gathered.
-        full_packets: so many in one read, other than acknowledgements, mean that the socket was full; 0: that cannot
-            be told.
+        long_s: length of the pause while much is gathered.
+        full_packets: from so many packets in one read, other than acknowledgements, the socket was full; 0: that
+            cannot be known.
     """
 
     __slots__ = (
@@ -73,7 +75,7 @@ class Gathering:
         self._few_acknowledgements = FEW_PACKETS
         # The pause after each read; 0 while reads are handled at once.
         self._pause_s = 0.0
-        # Whether no pause has been worth its while since reads were last handled at once.
+        # Whether no pause has paid off since reads were last handled at once.
         self._is_new = False
         self._misses = 0
         self._reads = 0
@@ -83,11 +85,11 @@ class Gathering:
         self._rests_until = 0.0
 
     def know_window(self, window: int) -> None:
-        """The peer takes so many publications before it wants one of its acknowledgements read."""
+        """Note how many publications the peer accepts before it needs one of its acknowledgements to be read."""
         self._few_acknowledgements = FEW_ACKNOWLEDGEMENTS if window >= WIDE_WINDOW else FEW_PACKETS
 
     def pause_s(self, now: float, size: int, packets: int) -> float:
-        """A read of `size` bytes with so many packets came: how long to pause before the next, 0 for not at all."""
+        """Return how long to pause after a read of `size` bytes and so many packets, 0 for not at all."""
         if size >= ENOUGH_BYTES:
             return 0.0
         if self._pause_s:

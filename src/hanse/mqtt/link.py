@@ -1,15 +1,15 @@
-"""A link: one MQTT 5 connection between two federators, the same for who dialled and who listened.
+"""Link: one MQTT 5 connection between two federators, the same for the dialler and the listener.
 
 After CONNECT and CONNACK both sides PUBLISH *frames* (a topic and opaque bytes) at QoS 1 of the link.
 
 Rules:
 
-- A link lives as long as its connection. What the peer has not acknowledged when it ends is unknown; `on_closed`
-  names it, and custody decides what to send again over which link.
-- Acknowledging a received frame is the caller's (`ack`), in any order.
-- Control overtakes data: it has a queue of its own that is written first, part of the window that data may not use,
-  and at most `transport_bytes` of data ever lie in the transport in front of it.
-- Both queues are bounded in bytes; beyond that `send` refuses with Unavailable, and `on_credit` says when half of
+- A link lasts as long as its connection. When it ends, the fate of unacknowledged frames is unknown. `on_closed` names
+  them, and custody decides what to send again over which link.
+- The caller acknowledges received frames (`ack`), in any order.
+- Control overtakes data. It has its own queue, which is written first, and a part of the window that data may not use.
+  At most `transport_bytes` of data lie in the transport in front of it.
+- Both queues are bounded in bytes. Beyond the bound, `send` raises Unavailable, and `on_credit` reports when half of
   the data queue is free.
 """
 
@@ -37,18 +37,18 @@ from hanse.mqtt.refusal import NORMAL, RECEIVE_MAX_EXCEEDED, Refusal, malformed,
 
 _AT_LEAST_ONCE: Final = 0x32
 _AT_MOST_ONCE: Final = 0x30
-# Topics of frames that are remembered; a federator uses a handful.
+# Cached topics of frames. A federator uses a handful.
 _TOPICS_MAX: Final = 64
-# Payloads up to this are copied behind their header; the second piece of a write costs more than that.
+# Payloads up to this size are copied behind their header, because a second piece in a write costs more than the copy.
 _SMALL_BYTES: Final = 1_024
 _new: Final = tuple.__new__  # Frame(...) goes through keyword handling: 0.28 us instead of 0.12 us
 
 
 class Frame(NamedTuple):
-    """What one PUBLISH of the link brought; `receipt` is what `ack` takes, 0 where none is due.
+    """One PUBLISH of the link. `receipt` is the argument for `ack`, 0 if no acknowledgement is due.
 
-    The payload lies in `data` between `start` and `end`: a frame of many large publications is most of a read, and who
-    decodes it takes out of it what is to be kept.
+    The payload lies in `data` between `start` and `end`. A frame of many large publications is most of a read, and the
+    decoder copies only the parts that are kept.
     """
 
     topic: str
@@ -59,43 +59,43 @@ class Frame(NamedTuple):
 
     @classmethod
     def of(cls, topic: str, payload: bytes, receipt: int = 0) -> "Frame":
-        """One whose payload stands alone."""
+        """Return a frame whose payload stands alone."""
         return cls(topic, payload, 0, len(payload), receipt)
 
     @property
     def payload(self) -> bytes:
-        """The opaque bytes, sliced out anew each time."""
+        """Opaque bytes, copied anew on each access."""
         return self.data[self.start : self.end]
 
 
 class LinkHandler:
-    """What a link tells. Override what is of interest; nothing here may block."""
+    """Callbacks of a link. Override the ones of interest. None may block."""
 
     def on_link(self, link: "Link") -> None:
-        """A link stands; `link.peer_id` and `link.peer` are the other side's words."""
+        """Handle a new link. `link.peer_id` and `link.peer` are the statements of the peer."""
 
     def on_frames(self, link: "Link", frames: list[Frame]) -> None:
-        """One read's frames, in order; acknowledge by `link.ack`, now or later."""
+        """Handle the frames of one read, in order. Acknowledge them with `link.ack`, now or later."""
 
     def on_acknowledged(self, link: "Link", numbers: list[int]) -> None:
-        """Frames that the peer has acknowledged."""
+        """Handle the acknowledgement of frames by the peer."""
 
     def on_credit(self, link: "Link") -> None:
-        """After `send` raised Unavailable: half of the data queue is free again."""
+        """Continue after `send` raised Unavailable: half of the data queue is free again."""
 
     def on_closed(self, link: "Link", error: HanseError | None, unacknowledged: list[int]) -> None:
-        """It ended, why (None: in order), and the frames that the peer may or may not have got."""
+        """Handle the end: its reason (None: in order), and the frames that the peer may or may not have received."""
 
 
 class Link:
-    """One connection to one neighbour, once both sides have agreed. The owner of its `Connection`.
+    """One connection to one neighbour after both sides have agreed. It is the owner of its `Connection`.
 
     Args:
-        peer_id: the other side's MQTT client id (who dialled), or the id in its answer (who listened).
-        peer: the user properties of its CONNECT or CONNACK.
-        is_dialled: whether this side dialled; it then also pings.
-        receive_max: the peer's Receive Maximum.
-        packet_bytes_max: the peer's Maximum Packet Size.
+        peer_id: the peer's MQTT client id (if it dialled), or the id in its CONNACK (if it listened).
+        peer: user properties of the peer's CONNECT or CONNACK.
+        is_dialled: whether this side dialled. The dialler also pings.
+        receive_max: Receive Maximum of the peer.
+        packet_bytes_max: Maximum Packet Size of the peer.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class Link:
         self._names_out: dict[str, bytes] = {}
         self._names_in: dict[bytes, str] = {}
 
-    # What callers use.
+    # Methods for callers.
 
     @property
     def is_open(self) -> bool:
@@ -147,12 +147,12 @@ class Link:
 
     @property
     def has_unread(self) -> bool:
-        """Whether the peer has sent something that nobody has read yet."""
+        """Whether the peer has sent data that nobody has read yet."""
         return self._connection is not None and self._connection.has_unread
 
     @property
     def credit_bytes(self) -> int:
-        """How much data may be queued now."""
+        """Bytes of data that may be queued now."""
         return max(0, self._data_bytes_max - self._data_bytes) if self.is_open else 0
 
     @property
@@ -162,36 +162,36 @@ class Link:
 
     @property
     def unacknowledged(self) -> int:
-        """Frames of QoS 1 that the peer has not acknowledged, sent or queued."""
+        """Number of QoS 1 frames, sent or queued, that the peer has not acknowledged."""
         waiting = sum(1 for number, _, _ in (*self._control, *self._data) if number)
         return len(self._in_flight) + waiting
 
     @property
     def peer_address(self) -> str:
-        """Host and port of the other side, for logs."""
+        """Host and port of the peer, for logs."""
         return self._connection.peer_address if self._connection else "a closed link"
 
     @property
     def peer_certificate(self) -> dict[str, object] | None:
-        """The peer's certificate, where TLS asked for one."""
+        """The peer's certificate, if TLS requested one."""
         return self._connection.peer_certificate if self._connection else None
 
     def send(self, topic: str, payload: bytes, *, control: bool = False, qos: int = 1, body: bytes = b"") -> int:
-        """Send one frame at the end of this turn of the loop, or as soon as window and transport let it.
+        """Send one frame at the end of this turn of the loop, or as soon as window and transport allow.
 
         Args:
-            topic: a plain name; the peer's handler sees it.
+            topic: a plain name, passed to the peer's handler.
             payload: opaque bytes.
-            control: put it in front of all data.
-            qos: 1; or 0 for a frame whose loss with the link does not matter.
-            body: what follows the payload, where it is so large that joining the two is worth sparing.
+            control: whether the frame overtakes all data.
+            qos: 1, or 0 for a frame whose loss with the link does not matter.
+            body: bytes behind the payload, if they are so large that joining both should be avoided.
 
         Returns:
-            Its number, which `on_acknowledged` will name; 0 at QoS 0.
+            The number by which `on_acknowledged` will name the frame; 0 at QoS 0.
 
         Raises:
-            Unavailable: the link has ended, or its queue is full; nothing was taken.
-            LocalError: the peer takes no packet of this size.
+            Unavailable: the link has ended, or its queue is full. The frame was not queued.
+            LocalError: the peer does not accept a packet of this size.
         """
         name = self._names_out.get(topic) or self._name(topic)
         size = len(name) + len(payload) + len(body)
@@ -210,7 +210,7 @@ class Link:
             and connection.is_writable
             and connection.waiting_bytes() < self._transport_bytes
         ):
-            # Nothing waits, as on all but a link at its limits: no queue, and no turn of the loop to empty it.
+            # Nothing waits, as on all links but one at its limits: no queue, and no turn of the loop to empty it.
             if qos:
                 number = self._next_number
                 self._next_number += 1
@@ -239,7 +239,7 @@ class Link:
         return number
 
     def ack(self, receipts: Iterable[int]) -> None:
-        """Acknowledge frames, in any order; the peer then forgets them."""
+        """Acknowledge frames, in any order. The peer then forgets them."""
         if self._connection is None:
             return
         answers: list[bytes] = []
@@ -252,25 +252,25 @@ class Link:
         self._connection.write(b"".join(answers))
 
     def close(self, reason_code: int = NORMAL, reason: str | None = None) -> None:
-        """DISCONNECT and end. What is queued is dropped and named in `on_closed`."""
+        """Send DISCONNECT and end. Queued frames are dropped and named in `on_closed`."""
         if self._connection is not None:
             self._connection.close(reason_code, reason)
 
     def abort(self) -> None:
-        """Cut it off, as a network would."""
+        """Cut the connection, as a network would."""
         if self._connection is not None:
             self._connection.abort(Unavailable("the link was cut off on purpose."))
 
-    # What the connection calls.
+    # Callbacks of the connection.
 
     def on_open(self, connection: Connection) -> None:
-        """Both sides have agreed."""
+        """Begin after both sides have agreed."""
         self._connection = connection
         connection.keep_alive(self._keep_alive_s, pings=self.is_dialled)
         self._handler.on_link(self)
 
     def on_packets(self, data: bytes, offsets: Sequence[tuple[int, int]]) -> None:
-        """One read: frames, acknowledgements, pings."""
+        """Handle one read: frames, acknowledgements, pings."""
         assert self._connection is not None
         self._connection.counters.packets_in += len(offsets)
         frames: list[Frame] = []
@@ -297,7 +297,7 @@ class Link:
             raise refusal
 
     def on_lost(self, error: HanseError | None) -> None:
-        """The end: whatever the peer did not acknowledge is named, in order."""
+        """Name all unacknowledged frames, in order."""
         self._connection = None
         waiting = [number for number, _, _ in (*self._control, *self._data) if number]
         unacknowledged = sorted([*self._in_flight.values(), *waiting])
@@ -308,10 +308,10 @@ class Link:
         self._handler.on_closed(self, error, unacknowledged)
 
     def on_writable(self) -> None:
-        """The transport has room again."""
+        """Send more, because the transport has capacity again."""
         self._pump()
 
-    # Inside.
+    # Private parts.
 
     def _name(self, topic: str) -> bytes:
         try:
@@ -352,7 +352,7 @@ class Link:
             self._write(connection, number, name, payload)
         connection.flush()
         if self._data and connection.is_writable and len(self._in_flight) < self._data_window:
-            # Below the mark at which the transport says so itself: look again when it has had its turn.
+            # The transport is below the level at which it reports capacity, so look again after its next turn.
             self._is_pumping = True
             self._loop.call_soon(self._pump)
         if self._is_starved and self._data_bytes * 2 <= self._data_bytes_max:
@@ -415,7 +415,7 @@ class Link:
         return topic
 
     def _answer(self, packet: bytes, done: list[int]) -> None:
-        """Everything that is not a frame."""
+        """Handle every packet except a frame."""
         assert self._connection is not None
         head = packet[0]
         if head == 0x40 and len(packet) == 4:
@@ -434,7 +434,7 @@ class Link:
             self.goodbye = goodbye
             self._connection.end(None if int(goodbye.reason_code) == NORMAL else _told(self.peer_id, goodbye), b"")
         else:
-            raise protocol_error(f"a packet of type {head >> 4} (first byte {head:#04x}) may not come on a link")
+            raise protocol_error(f"a packet of type {head >> 4} (first byte {head:#04x}) is not allowed on a link")
 
 
 def _told(peer_id: str, goodbye: DisconnectPacket) -> Unavailable:

@@ -1,8 +1,8 @@
-"""The server side up to CONNACK: accept, read CONNECT within a deadline, let somebody decide, hand over.
+"""The server side up to CONNACK: accept, read CONNECT within a deadline, wait for a decision, hand over.
 
-Rules: no more than `connections_max` at once; the first packet is CONNECT, of bounded size, in time, or the
-connection ends without a word (MQTT 5, 4.13.1 leaves the choice, and a stranger learns nothing); what came behind
-the CONNECT waits, bounded, for the decision; a refused CONNECT gets a CONNACK with its reason code.
+Rules: at most `connections_max` connections at once. The first packet must be a CONNECT of bounded size, in time.
+Otherwise the connection ends silently (MQTT 5, 4.13.1 allows it, and a stranger learns nothing). Bytes behind the
+CONNECT wait, bounded, for the decision. A refused CONNECT gets a CONNACK with its reason code.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from hanse.mqtt.tls import TlsSettings, server_context
 
 
 class Greeting:
-    """A connection whose CONNECT is being decided: exactly one of `accept` and `refuse` must be called."""
+    """Connection whose CONNECT waits for a decision. Call exactly one of `accept` and `refuse`."""
 
     def __init__(self, listener: "Listener") -> None:
         self._listener = listener
@@ -40,17 +40,17 @@ class Greeting:
 
     @property
     def connection(self) -> Connection:
-        """The connection under it."""
+        """The connection below."""
         assert self._connection is not None, "there is no connection yet"
         return self._connection
 
     @property
     def is_open(self) -> bool:
-        """Whether the peer is still there to hear a decision."""
+        """Whether the peer is still connected."""
         return self._connection is not None and self._connection.is_open
 
     def accept(self, connack: ConnAckPacket, owner: Owner) -> None:
-        """Let the peer in; `owner` gets its packets from here on, first those that came already."""
+        """Accept the peer. From here on, `owner` gets its packets, first those that have already arrived."""
         assert not self._is_decided, "a CONNECT is decided once"
         self._is_decided = True
         connection = self.connection
@@ -67,20 +67,20 @@ class Greeting:
             connection.refuse(refusal)
 
     def refuse(self, connack: ConnAckPacket) -> None:
-        """Turn the peer away, with a reason code and perhaps a server reference in the CONNACK."""
+        """Refuse the peer, with a reason code and perhaps a server reference in the CONNACK."""
         assert not self._is_decided, "a CONNECT is decided once"
         self._is_decided = True
         self._listener.counters.refuse("connect")
         self.connection.end(None, connack.write())
 
     def on_open(self, connection: Connection) -> None:
-        """The clock for CONNECT starts, unless there are too many already."""
+        """Start the deadline for CONNECT, unless there are too many connections already."""
         self._connection = connection
         if self._listener.admit(connection):
             connection.after(self._listener.connect_deadline_s, self._on_deadline)
 
     def on_packets(self, data: bytes, offsets: Sequence[tuple[int, int]]) -> None:
-        """CONNECT, and whatever its sender did not wait with."""
+        """Handle CONNECT, and keep any packets that its sender sent without waiting for the reply."""
         if self.connect is None:
             start, end = offsets[0]
             try:
@@ -88,7 +88,7 @@ class Greeting:
             except Refusal as refusal:
                 self._turn_away(refusal)
                 return
-            assert isinstance(packet, ConnectPacket), "the splitter lets nothing else come first"
+            assert isinstance(packet, ConnectPacket), "the splitter allows no other first packet"
             self.connect = packet
             if len(offsets) > 1:
                 self._keep(data, offsets[1:])
@@ -109,7 +109,7 @@ class Greeting:
         connection = self.connection
         connection.counters.refuse(refusal.counted_as)
         if refusal.reason_code == UNSUPPORTED_VERSION:
-            # A client of 3.1.1 reads the return code where MQTT 5 has the reason code: 1 is "unacceptable version".
+            # A 3.1.1 client reads a return code in the place of MQTT 5's reason code: 1 is "unacceptable version".
             answer = b"\x20\x02\x00\x01"
         else:
             try:
@@ -126,23 +126,23 @@ class Greeting:
             self.connection.refuse(Refusal(CONNECT_TIMEOUT, f"no CONNECT was answered within {deadline_s} s"))
 
     def on_lost(self, error: HanseError | None) -> None:
-        """It ended before it was let in."""
+        """Note that the connection ended before it was accepted."""
         self._is_decided = True
         self._listener.forget(self.connection)
         self._listener.on_turned_away(self, error)
 
     def on_writable(self) -> None:
-        """Nothing waits here."""
+        """Do nothing: nothing waits here."""
 
 
 class _Counted:
-    """An owner, and the listener that must hear of the end too."""
+    """Owner together with the listener that must also learn of the end."""
 
     def __init__(self, owner: Owner, listener: "Listener", connection: Connection) -> None:
         self._owner = owner
         self._listener = listener
         self._connection = connection
-        self.on_packets = owner.on_packets  # one call less a read
+        self.on_packets = owner.on_packets  # saves one call per read
         self.on_writable = owner.on_writable
 
     def on_open(self, connection: Connection) -> None:
@@ -154,10 +154,10 @@ class _Counted:
 
 
 class Listener:
-    """A listening socket and its connections.
+    """Listening socket and its connections.
 
     Args:
-        on_connect: decides a CONNECT, now or later, by `accept` or `refuse` of the greeting.
+        on_connect: decides about a CONNECT, now or later, with `accept` or `refuse` of the greeting.
         transport_bytes: see `Connection`.
     """
 
@@ -183,28 +183,28 @@ class Listener:
 
     @property
     def connections(self) -> int:
-        """How many there are, greeted or not."""
+        """Number of connections, greeted or not."""
         return len(self._connections)
 
     @property
     def port(self) -> int:
-        """The port that it listens on."""
+        """Port of the listening socket."""
         assert self._server is not None, "the listener was not started"
         port: int = self._server.sockets[0].getsockname()[1]
         return port
 
     def make(self) -> Connection:
-        """The protocol for one accepted transport."""
+        """Return the protocol for one accepted transport."""
         splitter = Splitter(self._packet_bytes_max, first_kind=codec.CONNECT)
         return Connection(
             Greeting(self), splitter, self.counters, transport_bytes=self._transport_bytes, says_disconnect=False
         )
 
     async def start(self, host: str, port: int, tls: TlsSettings | None = None) -> None:
-        """Listen.
+        """Start to listen.
 
         Raises:
-            LocalError: the address cannot be had, or the TLS files cannot be used.
+            LocalError: the address is not available, or the TLS files are not usable.
         """
         context = server_context(tls) if tls is not None else None
         try:
@@ -213,7 +213,7 @@ class Listener:
                 host,
                 port,
                 ssl=context,
-                # A TLS handshake comes before CONNECT's clock starts, so it gets one of its own.
+                # A TLS handshake comes before the deadline of CONNECT starts, so it has its own.
                 ssl_handshake_timeout=self.connect_deadline_s if context is not None else None,
             )
         except OSError as error:
@@ -222,7 +222,7 @@ class Listener:
             ) from error
 
     async def stop(self) -> None:
-        """Listen no more, and tell every peer that it is over."""
+        """Stop listening, and send every peer a DISCONNECT."""
         if self._server is not None:
             self._server.close()
         for connection in list(self._connections):
@@ -235,7 +235,7 @@ class Listener:
             self._server = None
 
     def admit(self, connection: Connection) -> bool:
-        """Whether there is room for one more; if not, it is cut at once."""
+        """Return whether there is capacity for one more connection. If not, cut it at once."""
         self._connections.add(connection)
         if len(self._connections) > self._connections_max:
             self.counters.refuse("connections")
@@ -245,7 +245,7 @@ class Listener:
         return True
 
     def forget(self, connection: Connection) -> None:
-        """A connection is gone."""
+        """Remove a closed connection."""
         if connection in self._connections:
             self._connections.remove(connection)
             self.counters.disconnects += 1
@@ -253,4 +253,4 @@ class Listener:
             self._is_empty.set()
 
     def on_turned_away(self, greeting: Greeting, error: HanseError | None) -> None:
-        """A peer left, or was sent away, before it was let in. Override to look."""
+        """Note a peer that left or was refused before it was accepted. Override to observe."""

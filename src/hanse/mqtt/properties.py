@@ -1,7 +1,7 @@
-"""The properties of MQTT 5 (section 2.2.2) as a table, and one walk over their bytes.
+"""The properties of MQTT 5 (section 2.2.2) as a table, and one function that walks over their bytes.
 
-Rules: nothing is copied before its length is known to fit; every string is checked to be UTF-8 here, because the
-codec panics (and prints) on one that is not; no more than `properties_max` are looked at.
+Rules: nothing is copied before its length is known to fit. Every string is checked to be UTF-8 here, because the codec
+panics (and prints) on one that is not. At most `properties_max` properties are parsed.
 """
 
 from typing import Final
@@ -52,20 +52,20 @@ KINDS: Final[dict[int, int]] = {
     0x2A: BYTE,  # shared subscription available
 }
 
-# What a PUBLISH may carry (section 3.3.2.3).
+# Properties that a PUBLISH may carry (section 3.3.2.3).
 OF_PUBLISH: Final = frozenset({0x01, EXPIRY, 0x03, 0x08, 0x09, SUBSCRIPTION_IDENTIFIER, TOPIC_ALIAS, USER_PROPERTY})
 _REPEATABLE: Final = frozenset({SUBSCRIPTION_IDENTIFIER, USER_PROPERTY})
 
 
 def read_varint(data: bytes, start: int, end: int) -> tuple[int, int]:
-    """A variable byte integer: its value and where it ends (section 1.5.5)."""
+    """Return the value of a variable byte integer, and its end (section 1.5.5)."""
     value = shift = 0
     for i in range(start, min(end, start + 4)):
         byte = data[i]
         value |= (byte & 0x7F) << shift
         if byte < 128:
             if byte == 0 and shift:
-                raise malformed("a variable byte integer is longer than it needs to be")
+                raise malformed("a variable byte integer is longer than necessary")
             return value, i + 1
         shift += 7
     if end - start >= 4:
@@ -74,7 +74,7 @@ def read_varint(data: bytes, start: int, end: int) -> tuple[int, int]:
 
 
 def varint(value: int) -> bytes:
-    """The shortest variable byte integer for a value that four bytes can hold."""
+    """Return the shortest variable byte integer for a value that four bytes can hold."""
     if value < 128:
         return bytes((value,))
     if value < 16_384:
@@ -88,7 +88,7 @@ def varint(value: int) -> bytes:
 
 
 def check_text(data: bytes, start: int, end: int) -> int:
-    """A UTF-8 string with its length in front: checked, and where it ends (section 1.5.4)."""
+    """Check a UTF-8 string behind its length, and return its end (section 1.5.4)."""
     stop = start + 2
     if stop <= end:
         stop += data[start] << 8 | data[start + 1]
@@ -131,10 +131,10 @@ def walk(
     allowed: frozenset[int] | None = None,
     properties_max: int = PROPERTIES_MAX,
 ) -> list[tuple[int, int, int]]:
-    """Each property between `start` and `end` as (identifier, where it starts, where it ends).
+    """Yield each property between `start` and `end` as (identifier, start, end).
 
     Raises:
-        Refusal: they are malformed, one comes twice that may not, or (quota) they are too many.
+        Refusal: the properties are malformed, one is repeated that must not be, or (quota) there are too many.
     """
     found: list[tuple[int, int, int]] = []
     seen: set[int] = set()
@@ -143,10 +143,10 @@ def walk(
         identifier = data[i]
         kind = KINDS.get(identifier)
         if kind is None or (allowed is not None and identifier not in allowed):
-            raise malformed(f"a property with identifier {identifier:#04x} may not be in this packet")
+            raise malformed(f"a property with identifier {identifier:#04x} is not allowed in this packet")
         if identifier in seen:
             if identifier not in _REPEATABLE:
-                raise protocol_error(f"the property {identifier:#04x} comes twice; MQTT allows it once")
+                raise protocol_error(f"the property {identifier:#04x} is present twice; MQTT allows it once")
         else:
             seen.add(identifier)
         stop = _skip(data, kind, i + 1, end)

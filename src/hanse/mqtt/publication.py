@@ -1,11 +1,11 @@
-"""PUBLISH packets as bytes: what the federation carries, and what is done to it at its edges.
+"""PUBLISH packets as bytes: the payload of the federation, and the operations at its edges.
 
-*Canonical* means: DUP 0, packet identifier 0 where QoS > 0, no subscription identifier, no topic alias; all else as
-it came, properties in their order. A *run* is canonical packets, one after another. A transit hop passes a run on
-untouched; the last hop writes it as it is (QoS 0) or with packet identifiers patched in (QoS 1 and 2).
+*Canonical* means: DUP 0, packet identifier 0 if QoS > 0, no subscription identifier, no topic alias. Everything else is
+unchanged, with the properties in their order. A *run* is a sequence of canonical packets. A transit hop passes a run on
+untouched. The last hop writes it unchanged (QoS 0) or with packet identifiers patched in (QoS 1 and 2).
 
-Rules: a reader never looks beyond the packet's end; what MQTT forbids is a `Refusal`; functions that take canonical
-bytes trust them, because only `Reader` and `encode` make them.
+Rules: a reader never looks beyond the end of the packet. Bytes that MQTT forbids raise a `Refusal`. Functions that take
+canonical bytes trust them, because only `Reader` and `encode` make them.
 
 Figures are from `bench/bench_mqtt.py` on the project's two-core machine, with payloads of 64 bytes.
 """
@@ -35,7 +35,7 @@ PUBLISH: Final = 0x30
 DUP: Final = 0x08
 RETAIN: Final = 0x01
 
-# The two bytes in front of a packet shorter than 130 bytes, by first byte's low half and remaining length.
+# The two bytes in front of a packet shorter than 130 bytes, by the first byte's low half and remaining length.
 HEADS: Final = [[bytes((PUBLISH | low, length)) for length in range(128)] for low in range(16)]
 _NO_IDS: Final[tuple[int, ...]] = ()
 # Code points that MQTT 5 (1.5.4) says should not be sent, and on which Mosquitto closes the connection.
@@ -43,25 +43,25 @@ _UNPORTABLE: Final = frozenset([*range(0x01, 0x20), *range(0x7F, 0xA0), 0xFFFE, 
 
 
 class Publication(NamedTuple):
-    """What one PUBLISH brought: the canonical packet, and what the receiver had to look at anyway."""
+    """One received PUBLISH: its canonical packet, and the fields that the receiver parsed anyway."""
 
     packet: bytes
     topic: str
     qos: int
     retain: bool
     dup: bool
-    # What `ack` takes: 0 at QoS 0, else the packet identifier in the low 16 bits and the session's number above.
+    # Argument for `ack`: 0 at QoS 0, otherwise the packet identifier in the low 16 bits and the session's number above.
     receipt: int
     subscription_ids: tuple[int, ...]
 
     @property
     def packet_id(self) -> int:
-        """The identifier under which the peer would send it again."""
+        """Packet identifier under which the peer would send it again."""
         return self.receipt & 0xFFFF
 
     @property
     def payload(self) -> bytes:
-        """What the publisher sent, sliced out anew each time."""
+        """Payload, copied anew on each access."""
         return payload_of(self.packet)
 
 
@@ -69,13 +69,13 @@ new_publication: Final = tuple.__new__  # Publication(...) goes through keyword 
 
 
 class Reader:
-    """Reads what one peer sends. It holds the peer's topic aliases, and remembers topics and short properties.
+    """Parser of one peer's publications. It holds the peer's topic aliases, and caches topics and short properties.
 
     Args:
-        alias_max: the Topic Alias Maximum that we told the peer; 0 means it may use none.
-        properties_max: a PUBLISH with more properties is refused with QUOTA_EXCEEDED, which drops it, not the peer.
-        is_canonical: for runs that come from a neighbour: a packet that is not canonical is malformed. Such bytes
-            must be read once before they are written to a broker, which would close our session for a bad one.
+        alias_max: Topic Alias Maximum that we announced to the peer; 0 means it may use none.
+        properties_max: a PUBLISH with more properties raises QUOTA_EXCEEDED, which drops the PUBLISH, not the peer.
+        is_canonical: whether the runs come from a neighbour, so a packet that is not canonical is malformed. Such bytes
+            must be parsed once before they are written to a broker, which would close our session for a bad packet.
     """
 
     __slots__ = ("_alias_max", "_aliases", "_fronts", "_is_canonical", "_properties", "_properties_max", "_topics")
@@ -86,14 +86,15 @@ class Reader:
         self._aliases: dict[int, bytes] = {}
         self._properties_max = properties_max
         self._topics: dict[bytes, str] = {}
-        # Properties that are nothing but identifiers, length in front: to what is kept, identifiers, bytes saved.
+        # Properties that are only subscription identifiers, behind their length: maps to kept bytes, identifiers, bytes
+        # saved.
         self._properties: dict[bytes, tuple[bytes, tuple[int, ...], int]] = {}
-        # Topic and such properties together, at QoS 0, where nothing stands between them: to the canonical bytes,
-        # the topic, the identifiers, bytes saved.
+        # Topic and such properties together at QoS 0, where nothing stands between them: maps to the canonical bytes,
+        # the topic, the identifiers, and bytes saved.
         self._fronts: dict[bytes, tuple[bytes, str, tuple[int, ...], int]] = {}
 
     def forget_aliases(self) -> None:
-        """Aliases live as long as a network connection (section 3.3.2.3.4)."""
+        """Forget the aliases, which last as long as a network connection (section 3.3.2.3.4)."""
         self._aliases.clear()
 
     def read_from(
@@ -104,11 +105,11 @@ class Reader:
         receipt_base: int,
         into: list[Publication],
     ) -> int:
-        """Read PUBLISH packets from `offsets[first]` on, up to the first that is ordinary no more; say which it is.
+        """Read PUBLISH packets from `offsets[first]` on, up to the first that is not ordinary; return its index.
 
-        Ordinary is: a topic and properties seen before, and those nothing but subscription identifiers. Such a
-        packet costs 0.7 us at QoS 0 and 1.0 us at QoS 1, of which 0.2 us are the tuple and the list; the codec's
-        decode alone costs 0.4 us, and then nothing is canonical yet.
+        An ordinary packet has a topic and properties seen before, and only subscription identifiers as properties. Such
+        a packet costs 0.7 us at QoS 0 and 1.0 us at QoS 1, of which 0.2 us are the tuple and the list. The codec's
+        decode alone costs 0.4 us, and its result is not canonical yet.
         """
         if len(offsets) - first >= ROW_MIN:
             first += self._read_row(data, offsets, first, receipt_base, into)
@@ -166,10 +167,10 @@ class Reader:
         receipt_base: int,
         into: list[Publication],
     ) -> int:
-        """Read packets that differ in nothing but payload and packet identifier, up to the last of `offsets`.
+        """Read packets that differ only in payload and packet identifier, up to the last of `offsets`.
 
-        How many those are: all or none. What they have in common is compared byte by byte of one packet, each in one
-        call for all packets, so that a packet costs 0.3 us at QoS 0 and 0.4 us at QoS 1.
+        Return how many those are: all or none. Each byte of the common part is compared in one call for all packets, so
+        a packet costs 0.3 us at QoS 0 and 0.4 us at QoS 1.
         """
         count = len(offsets) - first
         if self._is_canonical:
@@ -218,10 +219,10 @@ class Reader:
         return count
 
     def read(self, data: bytes, start: int, end: int, receipt_base: int = 0) -> Publication:
-        """The PUBLISH between `start` and `end`, whatever it looks like.
+        """Return any PUBLISH between `start` and `end`.
 
         Raises:
-            Refusal: MQTT forbids it. QUOTA_EXCEEDED alone means: drop this one, acknowledge it, go on.
+            Refusal: MQTT forbids it. Only QUOTA_EXCEEDED means: drop this one, acknowledge it, go on.
         """
         head = data[start]
         qos = head >> 1 & 3
@@ -238,7 +239,7 @@ class Reader:
             receipt = data[stop] << 8 | data[stop + 1]
             if qos == 3 or (receipt == 0) is not self._is_canonical or (self._is_canonical and head & DUP):
                 raise malformed(
-                    f"a PUBLISH has QoS {qos} and packet identifier {receipt}; 1 or 2 and 1 to 65535 can be"
+                    f"a PUBLISH has QoS {qos} and packet identifier {receipt}; expected 1 or 2 and 1 to 65535"
                 )
             receipt = receipt and receipt + receipt_base
         elif head & DUP:
@@ -258,10 +259,10 @@ class Reader:
         return new_publication(Publication, (packet, topic, qos, head & 1 == 1, head & 8 == 8, receipt, ids))
 
     def read_run(self, run: bytes) -> list[Publication]:
-        """All packets of a run, each checked; 1.1 us a packet that is ordinary.
+        """Return all packets of a run, each checked; 1.1 us per ordinary packet.
 
         Raises:
-            Refusal: the run, or a packet in it, is not what `is_canonical` asks for. Nothing of it is to be used.
+            Refusal: the run, or a packet in it, is not canonical. Use nothing of it.
         """
         offsets = split(run)
         found: list[Publication] = []
@@ -285,7 +286,7 @@ class Reader:
         return topic
 
     def _walk(self, data: bytes, at: int, end: int) -> tuple[bytes, tuple[int, ...], int, int]:
-        """Properties in full: what is kept (length in front), identifiers, alias, where the payload starts."""
+        """Parse properties in full: return the kept ones (with length), identifiers, alias, and payload start."""
         length, start = read_varint(data, at, end)
         stop = start + length
         if stop > end:
@@ -310,7 +311,7 @@ class Reader:
         if kept:
             body = b"".join(kept)
             return varint(len(body)) + body, tuple(ids), alias, stop
-        # Only identifiers repeat from packet to packet; expiry counts down and correlation data never does.
+        # Only identifiers repeat from packet to packet. Expiry counts down, and correlation data is always new.
         if not alias and length <= 16:
             if len(self._properties) >= REMEMBERED_MAX:
                 self._properties.clear()
@@ -331,28 +332,28 @@ class Reader:
 
 
 def long_head(low: int, size: int) -> bytes:
-    """What stands before a packet of 130 bytes or more: the first byte's low half, and the remaining length."""
+    """Return the bytes in front of a packet of 130 bytes or more: the first byte (low half given) and the length."""
     if size < 16_384:
         return bytes((PUBLISH | low, size & 0x7F | 0x80, size >> 7))
     return bytes((PUBLISH | low,)) + varint(size)
 
 
 def check_name(topic: str) -> None:
-    """Refuse what is not a topic name (section 4.7): empty, with a wildcard, or with U+0000."""
+    """Raise a Refusal for an invalid topic name (section 4.7): empty, with a wildcard, or with U+0000."""
     if not topic or "+" in topic or "#" in topic or "\0" in topic:
         what = "is empty" if not topic else "holds a wildcard (+ or #) or U+0000"
         raise Refusal(TOPIC_NAME_INVALID, f"a topic name of {len(topic)} characters {what}")
 
 
 def is_portable(topic: str) -> bool:
-    """Whether every broker takes the name: some (Mosquitto) close the connection on control characters."""
+    """Return whether every broker accepts the name. Some (Mosquitto) close the connection on control characters."""
     if topic.isascii() and topic.isprintable():
         return True
     return _UNPORTABLE.isdisjoint(map(ord, topic))
 
 
 def canonical(packet: bytes) -> bytes:
-    """The canonical form of one whole PUBLISH without a topic alias, for what comes singly; else use a `Reader`."""
+    """Return the canonical form of a single PUBLISH without a topic alias. For streams, use a `Reader`."""
     return Reader().read(packet, 0, len(packet)).packet
 
 
@@ -369,7 +370,7 @@ def encode(
     correlation_data: bytes | None = None,
     user_properties: Sequence[tuple[str, str]] = (),
 ) -> bytes:
-    """A canonical packet from its parts."""
+    """Return a canonical packet made of its parts."""
     try:
         name = topic.encode()
         check_name(topic)
@@ -399,8 +400,8 @@ def encode(
 
 
 def decode(packet: bytes) -> PublishPacket:
-    """A canonical packet in parts, by the codec: for edges where each message is looked at. Its packet_id is 0."""
-    from mqtt5 import read  # noqa: PLC0415 - not on the path of those who only pass bytes on
+    """Return the parts of a canonical packet, by the codec: for edges that look at each message. Its packet_id is 0."""
+    from mqtt5 import read  # noqa: PLC0415 - not needed where bytes are only passed on
 
     found, _ = read(memoryview(packet))
     assert isinstance(found, PublishPacket), "canonical bytes are a PUBLISH"
@@ -408,10 +409,10 @@ def decode(packet: bytes) -> PublishPacket:
 
 
 def split(run: bytes) -> Sequence[tuple[int, int]]:
-    """Where each packet of a run starts and ends: 0.15 us a packet.
+    """Return start and end of each packet of a run: 0.15 us per packet.
 
     Raises:
-        Refusal: the bytes are not whole PUBLISH packets, one after another.
+        Refusal: the bytes are not a sequence of whole PUBLISH packets.
     """
     size = len(run)
     if (count := row_of(run)) and run[0] & 0xF0 == PUBLISH:
@@ -440,17 +441,17 @@ def split(run: bytes) -> Sequence[tuple[int, int]]:
 
 
 def qos_of(run: bytes, start: int = 0) -> int:
-    """The QoS of the packet at `start`."""
+    """Return the QoS of the packet at `start`."""
     return run[start] >> 1 & 3
 
 
 def retain_of(run: bytes, start: int = 0) -> bool:
-    """Whether the packet at `start` is to be retained."""
+    """Return whether the packet at `start` has RETAIN set."""
     return run[start] & RETAIN == RETAIN
 
 
 def topic_bytes_of(run: bytes, start: int = 0) -> bytes:
-    """The topic's bytes: what to look up where a topic was seen before."""
+    """Return the topic as bytes, to look it up in a cache."""
     i = start + 1
     while run[i] >= 128:
         i += 1
@@ -458,19 +459,19 @@ def topic_bytes_of(run: bytes, start: int = 0) -> bytes:
 
 
 def topic_of(run: bytes, start: int = 0) -> str:
-    """The topic of the packet at `start`: 0.28 us."""
+    """Return the topic of the packet at `start`: 0.28 us."""
     return topic_bytes_of(run, start).decode()
 
 
 def payload_of(packet: bytes) -> bytes:
-    """The payload of one canonical packet."""
+    """Return the payload of one canonical packet."""
     at = _properties_at(packet)
     length, start = read_varint(packet, at, len(packet))
     return packet[start + length :]
 
 
 def _id_at(run: bytes | bytearray, start: int) -> int:
-    """Where the packet identifier is (QoS 1 and 2), or the properties (QoS 0)."""
+    """Return the position of the packet identifier (QoS 1 and 2), or of the properties (QoS 0)."""
     i = start + 1
     while run[i] >= 128:
         i += 1
@@ -482,7 +483,7 @@ def _properties_at(packet: bytes) -> int:
 
 
 def _number_row(out: bytearray, run: bytes, offsets: Sequence[tuple[int, int]], first_id: int) -> bool:
-    """Write the identifiers into packets that have them all at the same place: 0.05 us a packet."""
+    """Write the identifiers into packets that have them all at the same position: 0.05 us per packet."""
     count = len(offsets)
     if count < ROW_MIN or first_id + count > 0x10000 or not run[0] & 0x06:
         return False
@@ -505,7 +506,7 @@ def _number_row(out: bytearray, run: bytes, offsets: Sequence[tuple[int, int]], 
 
 
 def with_packet_ids(run: bytes, offsets: Sequence[tuple[int, int]], first_id: int, *, dup: bool = False) -> bytearray:
-    """The run with identifiers `first_id`, `first_id + 1`, ... in its packets of QoS 1 and 2: 0.24 us a packet."""
+    """Return the run with identifiers `first_id`, `first_id + 1`, ... in packets of QoS 1 and 2: 0.24 us each."""
     out = bytearray(run)
     if not dup and _number_row(out, run, offsets, first_id):
         return out
@@ -527,7 +528,7 @@ def with_packet_ids(run: bytes, offsets: Sequence[tuple[int, int]], first_id: in
 
 
 def with_qos(packet: bytes, qos: int) -> bytes:
-    """One canonical packet at another QoS: for a broker that grants less."""
+    """Return one canonical packet at another QoS, for a broker that grants less."""
     if packet[0] >> 1 & 3 == qos:
         return packet
     at = _id_at(packet, 0)
@@ -540,17 +541,17 @@ def with_qos(packet: bytes, qos: int) -> bytes:
 
 
 def without_retain(packet: bytes) -> bytes:
-    """One canonical packet with RETAIN 0: for a broker that keeps none."""
+    """Return one canonical packet with RETAIN 0, for a broker that retains nothing."""
     return bytes((packet[0] & 0xFE,)) + packet[1:]
 
 
 def expiry_s(packet: bytes) -> int | None:
-    """The Message Expiry Interval of one canonical packet, in seconds."""
+    """Return the Message Expiry Interval of one canonical packet, in seconds."""
     at = _properties_at(packet)
     if packet[at] == 0:
         return None
     length, start = read_varint(packet, at, len(packet))
-    # Most that have an expiry have it first or alone.
+    # Most packets with an expiry have it as the first or only property.
     if packet[start] == EXPIRY:
         return int.from_bytes(packet[start + 1 : start + 5])
     for identifier, first, last in walk(packet, start, start + length):
@@ -560,13 +561,13 @@ def expiry_s(packet: bytes) -> int | None:
 
 
 def with_expiry(packet: bytes, seconds: int | None) -> bytes:
-    """One canonical packet with another Message Expiry Interval, or (None) without one."""
+    """Return one canonical packet with another Message Expiry Interval, or (None) without one."""
     if seconds is not None and not 0 <= seconds <= 0xFFFFFFFF:
         raise LocalError(f"an expiry of {seconds} s was asked for; MQTT holds 0 to 4294967295.")
     at = _properties_at(packet)
     length, start = read_varint(packet, at, len(packet))
     stop = start + length
-    first = last = stop  # where there is none, it goes to the end
+    first = last = stop  # without one, the new one goes to the end
     for identifier, begin, end in walk(packet, start, stop) if length else ():
         if identifier == EXPIRY:
             first, last = begin, end

@@ -24,7 +24,7 @@ FILTER_NOT_ACCEPTED: Final = 0x8F
 # User property of CONNECT by which a client says that it follows references.
 FOLLOWS: Final = ("server-reference", "follow")
 
-# References in one packet. More than a handful is no choice but a list of targets.
+# References in one packet. More than a handful is not a choice but a list of targets.
 REFERENCES_MAX: Final = 8
 # A host name of DNS (RFC 1035, 2.3.4).
 HOST_CHARACTERS_MAX: Final = 253
@@ -68,7 +68,7 @@ def format_reference(host: str, port: int) -> str:
     try:
         return str(_parse(str(reference)))
     except RemoteError as error:
-        raise LocalError(f"{host!r} and port {port} make no Server Reference: {error}") from None
+        raise LocalError(f"{host!r} and port {port} do not make a Server Reference: {error}") from None
 
 
 def _parse(word: str) -> Reference:

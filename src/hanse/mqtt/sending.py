@@ -1,16 +1,16 @@
-"""One direction of a session: publications that go to the peer, until the peer has acknowledged them.
+"""One direction of a session: publications to the peer, until the peer has acknowledged them.
 
 No sockets: bytes leave by `write`. Theory of operation:
 
-- A run comes in by `publish_run`. Its QoS 0 packets are written now or dropped and counted, never kept. Its QoS 1
-  and 2 packets get consecutive *numbers* (they only grow, over reconnects too) and are kept until acknowledged.
-- What is kept is in *batches*, in order. A batch in flight has consecutive packet identifiers, so that number and
-  identifier differ by a constant and nothing is stored a packet but one dictionary entry. What the peer's Receive
-  Maximum does not let out yet waits in a queue.
-- After a reconnect everything unacknowledged goes out again in the original order, with DUP; for what was PUBRECed
-  only PUBREL (MQTT 5, 4.4). Where the peer lost the session, all of it goes out as new.
-- `credit` is what may be handed over now; at 0 `publish_run` refuses QoS 1 and 2, and `on_credit` says when half
-  is free again. Reading never pauses: acknowledgements come that way.
+- A run comes in by `publish_run`. Its QoS 0 packets are written now or dropped and counted, never kept. Its QoS 1 and 2
+  packets get consecutive *numbers* (they only grow, also over reconnects) and are kept until acknowledged.
+- Kept packets form *batches*, in order. A batch in flight has consecutive packet identifiers. Number and identifier
+  then differ by a constant, and a packet costs no more memory than one dictionary entry. Packets beyond the peer's
+  Receive Maximum wait in a queue.
+- After a reconnect, everything unacknowledged goes out again in the original order, with DUP. For publications that
+  were PUBRECed, only PUBREL goes out (MQTT 5, 4.4). If the peer lost the session, all of it goes out as new.
+- `credit` is the number of publications that the caller may hand over now. At 0, `publish_run` refuses QoS 1 and 2, and
+  `on_credit` reports when half is free again. Reading never pauses, because acknowledgements come that way.
 """
 
 import sys
@@ -26,7 +26,7 @@ from hanse.mqtt.refusal import ID_NOT_FOUND, PACKET_TOO_LARGE, protocol_error
 
 
 class _Batch:
-    """Packets with consecutive numbers, and once in flight with consecutive identifiers."""
+    """Packets with consecutive numbers, and also consecutive identifiers once in flight."""
 
     __slots__ = ("first_id", "first_number", "has_qos2", "left", "offsets", "run")
 
@@ -40,18 +40,19 @@ class _Batch:
 
 
 class Sending:
-    """What goes to one peer, over all connections of a session.
+    """Publications to one peer, over all connections of a session.
 
     Args:
-        counters: where drops and acknowledgements are counted.
-        packets_max, bytes_max: QoS 1 and 2 publications kept; one run may go beyond, the next is refused.
+        counters: counters of drops and acknowledgements.
+        packets_max, bytes_max: QoS 1 and 2 publications kept. One run may exceed the limit, the next is refused.
         write_bytes_max: bytes waiting in the transport beyond which QoS 0 is dropped.
-        on_assigned: called before QoS 2 packets are first written, with the first number, the first packet
-            identifier and how many; a journal needs it.
-        on_received: called with (number, packet identifier) pairs of QoS 2 that the peer has received (PUBREC),
-            before PUBREL is written; a journal writes "released" here.
-        on_credit: called when credit is back at half after a run was refused for want of it.
-        on_outcomes: called within `publish_run` when `take_outcomes` has something: call that soon, not now.
+        on_assigned: called before QoS 2 packets are first written, with the first number, the first packet identifier
+            and their count. A journal needs it.
+            on_received: called with (number, packet identifier) pairs of QoS 2 that the peer has received (PUBREC),
+        before
+            PUBREL is written. A journal writes "released" here.
+        on_credit: called when half of the credit is back after a run was refused for lack of it.
+        on_outcomes: called within `publish_run` when `take_outcomes` has results. Call that soon, not now.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class Sending:
         self._waiting_bytes: Callable[[], int] = _nothing_waits
         self._receive_max = 0
         self._packet_bytes_max: int | None = None
-        # A run of QoS 0 up to this goes as it is.
+        # A run of QoS 0 up to this size is written unchanged.
         self._plain_bytes_max = sys.maxsize
         self._qos_max = 2
         self._retain_available = True
@@ -96,24 +97,24 @@ class Sending:
 
     @property
     def credit(self) -> int:
-        """How many publications of QoS 1 and 2 may be handed over now."""
+        """Number of QoS 1 and 2 publications that may be handed over now."""
         if self._held_bytes >= self._bytes_max:
             return 0
         return max(0, self._packets_max - self._held)
 
     @property
     def held(self) -> int:
-        """Publications of QoS 1 and 2 that the peer has not acknowledged."""
+        """Number of QoS 1 and 2 publications that the peer has not acknowledged."""
         return self._held
 
     @property
     def held_bytes(self) -> int:
-        """The bytes of the batches that they are in."""
+        """Bytes of the batches with unacknowledged publications."""
         return self._held_bytes
 
     @property
     def in_flight(self) -> int:
-        """Those that count against the peer's Receive Maximum."""
+        """Number of publications that count against the peer's Receive Maximum."""
         return len(self._in_flight) + len(self._released)
 
     def attach(
@@ -127,9 +128,9 @@ class Sending:
         qos_max: int = 2,
         retain_available: bool = True,
     ) -> None:
-        """A connection is there: send again what was not acknowledged, then what waits.
+        """Begin a connection: send unacknowledged publications again, then those that wait.
 
-        `take_outcomes` says what this peer cannot take, or may have lost with the session.
+        `take_outcomes` returns the publications that this peer cannot accept, or may have lost with the session.
         """
         self._write = write
         self._waiting_bytes = waiting_bytes
@@ -145,21 +146,23 @@ class Sending:
         self._pump()
 
     def detach(self) -> None:
-        """The connection is gone; what is unacknowledged stays."""
+        """End the connection. Unacknowledged publications are kept."""
         self._write = None
 
     def resume(self, entries: Sequence[tuple[int, bytes | None]]) -> list[int]:
-        """Take up what a former process left, before the first `attach`, and say under which numbers.
+        """Resume the publications of a former process, before the first `attach`, and return their numbers.
 
         Args:
-            entries: packet identifier and canonical packet; None for one that was released (only PUBREL is sent).
+            entries: packet identifier and canonical packet; None for a released one (only PUBREL is sent).
         """
         if self._next_number != 1:
             raise LocalError("`resume` was called after publications were sent; call it first.")
         numbers = []
         for packet_id, packet in entries:
             if not 1 <= packet_id <= PUBLISH_ID_MAX or packet_id in self._in_flight or packet_id in self._released:
-                raise LocalError(f"packet identifier {packet_id} cannot be resumed; 1 to {PUBLISH_ID_MAX}, each once.")
+                raise LocalError(
+                    f"packet identifier {packet_id} cannot be resumed; expected 1 to {PUBLISH_ID_MAX}, each once."
+                )
             number = self._next_number
             self._next_number += 1
             self._held += 1
@@ -178,25 +181,25 @@ class Sending:
 
     @property
     def next_number(self) -> int:
-        """The number that the next publication above QoS 0 will get."""
+        """Number that the next publication above QoS 0 will get."""
         return self._next_number
 
     def reserve(self, packet_ids: Iterable[int]) -> None:
-        """Identifiers that a former process used, and whose publications may come again by `publish_again`."""
+        """Reserve identifiers of a former process, whose publications may be repeated by `publish_again`."""
         self._reserved.update(packet_ids)
 
     def publish_again(self, run: bytes, packet_ids: Sequence[int]) -> int:
-        """Send a run of canonical packets of QoS 2, some of which the peer may know from a former process (4.3.3).
+        """Send a run of canonical QoS 2 packets, some of which the peer may know from a former process (4.3.3).
 
         Args:
             run: the packets.
-            packet_ids: for each its reserved identifier, under which it goes with DUP; 0 for one that is new.
+            packet_ids: the reserved identifier of each packet, under which it goes out with DUP; 0 for a new packet.
 
         Returns:
             The number of the first packet; the others follow one by one.
 
         Raises:
-            Unavailable: There is no credit. Nothing of it was taken; wait for `on_credit`.
+            Unavailable: There is no credit. No packet was queued; wait for `on_credit`.
         """
         self._check_credit()
         first = self._next_number
@@ -238,20 +241,20 @@ class Sending:
 
         Args:
             run: the packets.
-            qos: the QoS of all of them, where the caller knows; a run of QoS 0 is then written as it is.
-            count: how many they are, where the caller knows.
+            qos: the QoS of all packets, if the caller knows it. A run of QoS 0 is then written unchanged.
+            count: number of packets, if the caller knows it.
 
         Returns:
             The number of the first packet of QoS 1 or 2; the others follow one by one. 0 if there is none.
 
         Raises:
-            Unavailable: it holds QoS 1 or 2, and there is no credit. Nothing of it was taken; wait for `on_credit`.
+            Unavailable: The run holds QoS 1 or 2, and there is no credit. No packet was queued; wait for `on_credit`.
         """
         if qos == 0 and len(run) <= self._plain_bytes_max:
             self._publish_at_most_once(run, len(split(run)) if count is None else count)
             return 0
         offsets = split(run)
-        # Who knows the QoS knows it of every packet.
+        # A caller that knows the QoS knows it of every packet.
         sure = offsets if qos else [pair for pair in offsets if run[pair[0]] & 0x06]
         if sure:
             self._check_credit()
@@ -265,7 +268,7 @@ class Sending:
                 self._publish_at_most_once(run, len(rest))
                 return 0
             if self._can_send_now(len(sure)):
-                # The common case of a mixed run: it leaves in its order, QoS 0 and all.
+                # The common case of a mixed run: it leaves in its order, QoS 0 included.
                 return self._send_mixed(run, offsets, sure)
             self._publish_at_most_once(b"".join(rest), len(rest))
             run, sure = _joined([run[start:end] for start, end in sure])
@@ -324,7 +327,7 @@ class Sending:
             self._on_assigned(batch.first_number, first_id, count)
 
     def _free_from(self, first_id: int, count: int) -> int:
-        """How many identifiers from `first_id` on are free, at most `count`."""
+        """Return how many identifiers from `first_id` on are free, at most `count`."""
         in_flight, released, reserved = self._in_flight, self._released, self._reserved
         if not in_flight and not released and not reserved:
             return count
@@ -334,12 +337,13 @@ class Sending:
         return count
 
     def _pump(self) -> None:
-        """Let out of the queue what the peer's Receive Maximum allows."""
+        """Send from the queue as much as the peer's Receive Maximum allows."""
         write = self._write
         if write is None:
             return
         while self._queue:
-            # Reserved identifiers are not to be had: with too many of them there is none left before the window ends.
+            # Reserved identifiers are not available. With too many of them, no identifier is left before the window
+            # ends.
             room = min(self._receive_max, PUBLISH_ID_MAX - len(self._reserved)) - self.in_flight
             if room <= 0:
                 return
@@ -358,7 +362,7 @@ class Sending:
             self._counters.publications_out += count
 
     def _split_head(self, count: int) -> _Batch:
-        """Take the first `count` packets off the queue's first batch."""
+        """Split the first `count` packets off the queue's first batch."""
         whole = self._queue[0]
         cut = whole.offsets[count][0]
         head = _Batch(whole.first_number, whole.run[:cut], whole.offsets[:count], whole.has_qos2)
@@ -384,10 +388,11 @@ class Sending:
             write(b"".join(again))
 
     def _start_over(self) -> None:
-        """The peer has no session: what was in flight becomes new and goes out before what waits.
+        """Treat batches in flight as new, because the peer has no session, and send them before those that wait.
 
-        What was released is unknown: the peer had it, and may or may not have passed it on before it forgot.
-        Sending it again could double it, so it is reported as "packet identifier not found" and left to the caller.
+        The fate of released publications is unknown: the peer had them, and may or may not have forwarded them before
+        it lost the session. Sending them again could duplicate them, so they are reported as "packet identifier not
+        found" and left to the caller.
         """
         for number in self._released.values():
             self._outcomes.append((number, ID_NOT_FOUND))
@@ -407,8 +412,8 @@ class Sending:
         self._in_flight.clear()
         self._queue.extendleft(reversed(fresh))
 
-    # What the peer cannot take: larger than its Maximum Packet Size, a QoS above its Maximum QoS, RETAIN where it
-    # keeps none (MQTT 5, 3.2.2.3). Rare, so packet by packet.
+    # Packets that the peer cannot accept: larger than its Maximum Packet Size, a QoS above its Maximum QoS, RETAIN if
+    # it retains nothing (MQTT 5, 3.2.2.3). These are rare, so they are handled packet by packet.
 
     def _is_plain(self, run: bytes, qos: int | None = None) -> bool:
         largest = self._packet_bytes_max
@@ -451,13 +456,13 @@ class Sending:
             self._counters.drop("too_large_for_peer")
             self._outcomes.append((number, PACKET_TOO_LARGE))
         else:
-            # The peer knows QoS 0 only: written is all that can be known.
+            # The peer supports only QoS 0. All that can be known is that the packet was written.
             self._publish_at_most_once(packet, 1)
             self._outcomes.append((number, 0))
         return number
 
     def _refit(self) -> None:
-        """Hold what was taken for another connection against this one's limits."""
+        """Check publications that were queued for another connection against this one's limits."""
         if all(self._is_plain(batch.run) for batch in (*self._sent, *self._queue)):
             return
         for batch in self._sent:
@@ -488,16 +493,16 @@ class Sending:
             self._outcomes.append((number, 0))
 
     def take_outcomes(self) -> list[tuple[int, int]]:
-        """(number, reason code) of what was decided without the peer's answer since the last call; 0 is success."""
+        """Return (number, reason code) of all decided without the peer since the last call; 0 is success."""
         outcomes, self._outcomes = self._outcomes, []
         return outcomes
 
-    # What the peer answers. A read's answers come as lists.
+    # Acknowledgements of the peer. Those of one read come as lists.
 
     def acknowledge(self, packet_ids: Sequence[int]) -> list[int]:
-        """PUBACK without a reason: the numbers that are done with. 0.2 us each."""
+        """Handle PUBACKs without a reason code, and return the numbers that are done. 0.2 us each."""
         numbers: list[int] = []
-        # All of a read at once, then stretches of one batch each.
+        # All of a read at once, then segments of one batch each.
         found = list(map(self._in_flight.pop, packet_ids, repeat(None)))
         count = len(found)
         k = 0
@@ -527,35 +532,37 @@ class Sending:
         for k in range(begin, end):
             packet_id = packet_ids[k]
             if batch.run[batch.offsets[packet_id - batch.first_id][0]] & 0x04:
-                # What comes after it has not been looked at: the peer has to say it again.
+                # Later acknowledgements of the read were not handled: the peer has to send them again.
                 self._in_flight.update((packet_ids[i], later) for i in range(k, len(found)) if (later := found[i]))
                 raise protocol_error(
                     f"PUBACK for packet identifier {packet_id}, which is of QoS 2; PUBREC was expected"
                 )
 
     def refuse(self, packet_id: int, *, qos: int) -> int:
-        """PUBACK or PUBREC with a reason code of 0x80 or more: the number that is given up; 0 if unknown."""
+        """Handle PUBACK or PUBREC with a reason code of 0x80 or more. Return the number given up; 0 if unknown."""
         batch = self._in_flight.get(packet_id)
         if batch is None:
             self._counters.refuse("unknown_acknowledgement")
             return 0
         index = packet_id - batch.first_id
         if batch.run[batch.offsets[index][0]] >> 1 & 3 != qos:
-            raise protocol_error(f"packet identifier {packet_id} is refused with the answer of QoS {qos}, not its own")
+            raise protocol_error(
+                f"packet identifier {packet_id} is refused with the acknowledgement of QoS {qos}, not its own"
+            )
         del self._in_flight[packet_id]
         self._settle(batch)
         self._counters.drop("refused_by_peer")
         return batch.first_number + index
 
     def received(self, packet_ids: Sequence[int]) -> bytes:
-        """PUBREC: the peer has them; the PUBRELs to write. The journal is told first."""
+        """Handle PUBRECs: the peer has the packets. Return the PUBRELs to write. The journal is told first."""
         answers: list[bytes] = []
         pairs: list[tuple[int, int]] = []
         for packet_id in packet_ids:
             batch = self._in_flight.get(packet_id)
             if batch is None:
                 known = packet_id in self._released
-                # Section 4.3.3: what is not known is said so, what was released is released again.
+                # Section 4.3.3: an unknown identifier gets a reason code, a released one is released again.
                 answers.append(_pubrel(packet_id) if known else b"\x62\x03" + packet_id.to_bytes(2) + b"\x92")
                 if not known:
                     self._counters.refuse("unknown_acknowledgement")
@@ -578,7 +585,7 @@ class Sending:
         return b"".join(answers)
 
     def complete(self, packet_ids: Sequence[int]) -> list[int]:
-        """PUBCOMP: the numbers that are done with."""
+        """Handle PUBCOMPs, and return the numbers that are done."""
         numbers: list[int] = []
         for packet_id in packet_ids:
             number = self._released.pop(packet_id, None)
@@ -591,7 +598,7 @@ class Sending:
         return numbers
 
     def proceed(self) -> None:
-        """After a read's answers: let out what waited, and tell of credit."""
+        """After the acknowledgements of one read, send what waited, and announce credit."""
         if self._queue:
             self._pump()
         if self._is_starved and self._held * 2 <= self._packets_max and self._held_bytes * 2 <= self._bytes_max:
@@ -606,7 +613,7 @@ class Sending:
             self._finish(batch)
 
     def _finish(self, batch: _Batch) -> None:
-        """All of a batch is answered: its bytes are free at once, its place when it is the oldest."""
+        """End a batch whose packets are all acknowledged: free its bytes now, and its place once it is the oldest."""
         self._held_bytes -= len(batch.run)
         batch.run = b""
         batch.offsets = ()

@@ -1,8 +1,8 @@
-"""The server side of MQTT 5 connections: what a gateway needs, and what tests put in a broker's place.
+"""The server side of MQTT 5 connections, for the gateway, and for tests in the place of a broker.
 
-Rules: a handler decides every CONNECT; after that both sides PUBLISH, with the same guarantees as a client's
-(withheld acknowledgements, credit, limits); a server's connection keeps no session over its end: what was not
-acknowledged then is unknown, and the handler is told which.
+Rules: a handler decides about every CONNECT. Then both sides PUBLISH, with the same guarantees as a client's (withheld
+acknowledgements, credit, limits). A server's connection keeps no session beyond its end: the fate of unacknowledged
+publications is then unknown, and the handler gets their numbers.
 """
 
 import asyncio
@@ -30,33 +30,33 @@ from hanse.mqtt.tls import TlsSettings
 
 
 class ServerHandler:
-    """What a server tells. Override what is of interest; nothing here may block."""
+    """Callbacks of a server. Override the ones of interest. None may block."""
 
     def on_connect(self, greeting: "ServerGreeting", connect: ConnectPacket) -> None:
-        """A peer asks to be let in: call `greeting.accept` or `greeting.refuse`, now or later."""
+        """Decide about a peer: call `greeting.accept` or `greeting.refuse`, now or later."""
         raise NotImplementedError
 
     def on_publications(self, connection: "ServerConnection", publications: list[Publication]) -> None:
-        """One read's publications; acknowledge by `connection.ack`."""
+        """Handle the publications of one read. Acknowledge them with `connection.ack`."""
 
     def on_acknowledged(self, connection: "ServerConnection", numbers: list[int]) -> None:
-        """Publications that the peer has taken over."""
+        """Handle publications that the peer has acknowledged."""
 
     def on_refused(self, connection: "ServerConnection", refused: list[tuple[int, int]]) -> None:
-        """Publications that it will not take, with its reason code."""
+        """Handle publications that the peer refused, with its reason code."""
 
     def on_credit(self, connection: "ServerConnection") -> None:
-        """Half of the room for QoS 1 and 2 is free again."""
+        """Continue sending: half of the capacity for QoS 1 and 2 is free again."""
 
     def on_packet(self, connection: "ServerConnection", packet: Packet) -> None:
-        """SUBSCRIBE, UNSUBSCRIBE or AUTH: answer with `connection.write`."""
+        """Handle SUBSCRIBE, UNSUBSCRIBE or AUTH. Reply with `connection.write`."""
 
     def on_disconnected(self, connection: "ServerConnection", error: HanseError | None) -> None:
-        """It ended: None if we or the peer ended it in order (`connection.goodbye` is the peer's word)."""
+        """Handle the end: None if either side ended it in order (`connection.goodbye` is the peer's DISCONNECT)."""
 
 
 class ServerGreeting:
-    """A CONNECT that waits for its decision."""
+    """CONNECT that waits for a decision."""
 
     def __init__(self, greeting: Greeting, server: "Server") -> None:
         self._greeting = greeting
@@ -64,16 +64,16 @@ class ServerGreeting:
 
     @property
     def is_open(self) -> bool:
-        """Whether the peer is still there."""
+        """Whether the peer is still connected."""
         return self._greeting.is_open
 
     @property
     def peer_certificate(self) -> dict[str, object] | None:
-        """The peer's certificate, where TLS asked for one."""
+        """The peer's certificate, if TLS requested one."""
         return self._greeting.connection.peer_certificate
 
     def accept(self, connack: ConnAckPacket | None = None, *, auto_ack: bool = False) -> "ServerConnection":
-        """Let it in, with a CONNACK of the caller's making."""
+        """Accept the peer, with a CONNACK that the caller made."""
         connect = self._greeting.connect
         assert connect is not None, "CONNECT has been read"
         answer = connack or ConnAckPacket()
@@ -82,12 +82,12 @@ class ServerGreeting:
         return connection
 
     def refuse(self, connack: ConnAckPacket) -> None:
-        """Turn it away; the CONNACK holds the reason code and, for 0x9C and 0x9D, the server reference."""
+        """Refuse the peer. The CONNACK holds the reason code and, for 0x9C and 0x9D, the server reference."""
         self._greeting.refuse(connack)
 
 
 class ServerConnection:
-    """A peer that was let in."""
+    """Peer that was accepted."""
 
     def __init__(self, server: "Server", connect: ConnectPacket, connack: ConnAckPacket, *, auto_ack: bool) -> None:
         self.connect = connect
@@ -124,12 +124,12 @@ class ServerConnection:
 
     @property
     def credit(self) -> int:
-        """How many publications of QoS 1 and 2 may be handed over now."""
+        """Number of QoS 1 and 2 publications that may be handed over now."""
         return self._sending.credit
 
     @property
     def unacknowledged(self) -> int:
-        """Publications of QoS 1 and 2 that the peer has not acknowledged."""
+        """Number of QoS 1 and 2 publications that the peer has not acknowledged."""
         return self._sending.held
 
     def publish_run(self, run: bytes, *, qos: int | None = None, count: int | None = None) -> int:
@@ -141,19 +141,19 @@ class ServerConnection:
         self._exchange.ack(receipts)
 
     def write(self, packet: bytes) -> None:
-        """Another packet: SUBACK, UNSUBACK, AUTH."""
+        """Send another packet: SUBACK, UNSUBACK, AUTH."""
         if self._connection is not None:
             self._connection.write(packet)
 
     def disconnect(
         self, reason_code: int = 0, *, reason: str | None = None, server_reference: str | None = None
     ) -> None:
-        """DISCONNECT and end."""
+        """Send DISCONNECT and end the connection."""
         if self._connection is not None:
             self._connection.close(reason_code, reason, server_reference)
 
     def on_open(self, connection: Connection) -> None:
-        """Let in."""
+        """Begin, once the peer is accepted."""
         self._connection = connection
         keep_alive_s = self._connack.server_keep_alive
         connection.keep_alive(self.connect.keep_alive if keep_alive_s is None else keep_alive_s, pings=False)
@@ -166,17 +166,17 @@ class ServerConnection:
         )
 
     def on_packets(self, data: bytes, offsets: Sequence[tuple[int, int]]) -> None:
-        """One read's packets."""
+        """Handle the packets of one read."""
         self._exchange.receive(data, offsets)
 
     def on_lost(self, error: HanseError | None) -> None:
-        """The end."""
+        """Report the end to the handler."""
         self._exchange.detach()
         self._connection = None
         self._server.handler.on_disconnected(self, error)
 
     def on_writable(self) -> None:
-        """Sending looks at what waits by itself."""
+        """Do nothing: `Sending` checks by itself how much waits."""
 
     def _settle_soon(self) -> None:
         asyncio.get_running_loop().call_soon(self._exchange.settle)
@@ -191,7 +191,7 @@ class ServerConnection:
 
 
 class Server:
-    """Listens for MQTT 5 clients.
+    """Listener for MQTT 5 clients.
 
     Args:
         held_packets_max, held_bytes_max, write_bytes_max: for each connection, as in `ClientSettings`.
@@ -227,12 +227,12 @@ class Server:
         await self.listener.start(host, port, tls)
 
     async def stop(self) -> None:
-        """Listen no more, and tell every peer."""
+        """Stop listening, and send every peer a DISCONNECT."""
         await self.listener.stop()
 
     @property
     def port(self) -> int:
-        """The port that it listens on."""
+        """Port of the listening socket."""
         return self.listener.port
 
     def _on_connect(self, greeting: Greeting, connect: ConnectPacket) -> None:

@@ -1,11 +1,11 @@
-"""A stream of packets from which a PUBLISH beyond the limit is left out, instead of ending the connection.
+"""Splitter that leaves a PUBLISH beyond the limit out of the stream, instead of ending the connection.
 
-For a session that cannot tell its peer how much it takes. Mosquitto 2.0.11 logs each packet that it drops for a
-Maximum Packet Size; where that log goes to the same session as a message (`log_dest topic`), it drops and logs for
-ever, and dies. So at such a host the limit is ours to keep.
+It serves a session that cannot announce its limit to its peer. Mosquitto 2.0.11 logs each packet that it drops for a
+Maximum Packet Size. If that log goes to the same session as a message (`log_dest topic`), it drops and logs for ever,
+and dies. At such a host, this side must keep the limit.
 
-Rules: of a packet that is left out no more is kept than its topic and identifier, so that it can be counted and
-answered; every other packet beyond the limit still ends the connection.
+Rules: of an omitted packet, only topic and identifier are kept, to count and acknowledge it. Every other packet beyond
+the limit still ends the connection.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,10 +21,10 @@ _FRONT_BYTES: Final = 5 + 2 + 65_535 + 2
 
 
 class SkippingSplitter(Splitter):
-    """As `Splitter`.
+    """Splitter that skips large publications. Arguments are those of `Splitter`, and one more.
 
     Args:
-        on_skipped: told of each PUBLISH that was left out: its QoS, and its packet identifier (0 at QoS 0).
+        on_skipped: called for each omitted PUBLISH with its QoS and its packet identifier (0 at QoS 0).
     """
 
     __slots__ = ("_front", "_on_skipped", "_to_skip")
@@ -41,7 +41,7 @@ class SkippingSplitter(Splitter):
         return not self._to_skip and super()._is_at_start()
 
     def _feed(self, data: bytes) -> tuple[bytes, Sequence[tuple[int, int]]]:
-        """All complete packets, but for those that were left out."""
+        """Return all complete packets, except the omitted ones."""
         if self._to_skip:
             data = self._skip(data)
         found, offsets = super()._feed(data)
@@ -60,7 +60,7 @@ class SkippingSplitter(Splitter):
         return found[:start] + more, [*offsets, *[(start + one, start + other) for one, other in more_offsets]]
 
     def _skip(self, data: bytes) -> bytes:
-        """What of the data comes behind the packet that is left out."""
+        """Return the data behind the omitted packet."""
         if len(self._front) < _FRONT_BYTES:
             self._front += data[: min(self._to_skip, _FRONT_BYTES - len(self._front))]
         if len(data) < self._to_skip:

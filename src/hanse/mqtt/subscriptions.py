@@ -1,9 +1,9 @@
-"""The filters that are wanted at a broker, and what has to be said to it to get there.
+"""The filters wanted at a broker, and the packets that bring the broker's session to them.
 
-Rules: `wanted` is the caller's word and survives reconnects; what the broker granted is remembered as long as its
-session lives; after a reconnect only the difference is said (everything, where the session is gone, or was made by
-a former process). Packets go out in order and are answered in order, so the last word on a filter wins. No more
-than the identifiers reserved for it are under way.
+Rules: `wanted` belongs to the caller and survives reconnects. The granted filters are remembered as long as the
+broker's session lasts. After a reconnect, only the difference is sent (everything, if the session is gone or was made
+by a former process). Packets are sent and answered in order, so the last request for a filter wins. The number of
+requests under way never exceeds that of the identifiers reserved for them.
 """
 
 from collections import deque
@@ -19,7 +19,7 @@ from hanse.mqtt.refusal import protocol_error
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """One filter and how it is to be served; the defaults are what a federator asks of its host."""
+    """One filter and its options. The defaults are those that a federator requests from its host broker."""
 
     filter: str
     qos: int = 2
@@ -32,16 +32,16 @@ class Subscription:
         check_filter(self.filter)
         if self.qos not in {0, 1, 2} or self.retain_handling not in {0, 1, 2}:
             raise LocalError(
-                f"QoS {self.qos} and retain handling {self.retain_handling} were given; each is 0, 1 or 2."
+                f"QoS {self.qos} and retain handling {self.retain_handling} were given; each must be 0, 1 or 2."
             )
         if self.identifier is not None and not 1 <= self.identifier <= 268_435_455:
-            raise LocalError(f"subscription identifier {self.identifier} was given; it is 1 to 268435455.")
+            raise LocalError(f"subscription identifier {self.identifier} was given; it must be 1 to 268435455.")
         if self.no_local and self.filter.startswith("$share/"):
             raise LocalError(f"{self.filter!r} is shared, and MQTT forbids No Local there (3.8.3.1); leave it out.")
 
 
 def check_filter(pattern: str) -> None:
-    """Raise LocalError for what is not a topic filter (MQTT 5, 4.7)."""
+    """Raise LocalError for an invalid topic filter (MQTT 5, 4.7)."""
     levels = pattern.split("/")
     bad = not pattern or "\0" in pattern or len(pattern.encode(errors="surrogatepass")) > 65_535
     bad = bad or any("#" in level and (level != "#" or i + 1 < len(levels)) for i, level in enumerate(levels))
@@ -50,7 +50,7 @@ def check_filter(pattern: str) -> None:
 
 
 class Subscriptions:
-    """The wanted set of one session."""
+    """Set of wanted filters of one session."""
 
     def __init__(self) -> None:
         self.wanted: dict[str, Subscription] = {}
@@ -63,19 +63,19 @@ class Subscriptions:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the broker has answered all that was said to it."""
+        """Whether the broker has answered all requests."""
         return self._is_attached and not self._queue and not self._under_way
 
     def is_granted(self, pattern: str) -> bool:
-        """Whether the broker's session holds the filter, as far as it has told."""
+        """Return whether the broker's session holds the filter, as far as the broker has answered."""
         return pattern in self._granted
 
     def attach(self, *, session_present: bool, has_identifiers: bool = True) -> bytes:
-        """A connection is there: what to write."""
+        """Begin a connection, and return the packets to write."""
         self._is_attached = True
         self.has_identifiers = has_identifiers
-        # What was under way when the connection went may or may not have arrived: it counts as not granted, and an
-        # unwanted one is said again.
+        # Requests under way at the cut may or may not have arrived. Their filters count as not granted, and unwanted
+        # ones are unsubscribed again.
         doubtful = {item.filter for _, items in (*self._under_way.values(), *self._queue) for item in items}
         self._under_way.clear()
         self._queue.clear()
@@ -85,23 +85,26 @@ class Subscriptions:
         for pattern in doubtful:
             self._granted.pop(pattern, None)
         gone = [pattern for pattern in sorted(doubtful | self._granted.keys()) if pattern not in self.wanted]
-        # What ends may be what covered a new one until now.
+        # A filter that ends may have covered a new one until now.
         self._enqueue(True, [item for key, item in self.wanted.items() if self._granted.get(key) != item])
         self._enqueue(False, [Subscription(pattern, no_local=False) for pattern in gone])
         return self._pump()
 
     def detach(self) -> None:
-        """The connection is gone."""
+        """End the connection."""
         self._is_attached = False
 
     def subscribe(self, items: Iterable[Subscription], *, repeats: bool = False) -> bytes:
-        """Want these too (or otherwise than before): what to write now.
+        """Add wanted filters, or change their options, and return the packets to write.
 
-        With `repeats` the unchanged ones are said again, for which the broker sends its retained messages again.
+        With `repeats`, also unchanged filters are requested again, so that the broker sends its retained messages
+        again.
         """
         changed = [item for item in items if repeats or self.wanted.get(item.filter) != item]
         if len(self.wanted) + len(changed) > FILTERS_MAX:
-            raise LocalError(f"{len(self.wanted) + len(changed)} filters were asked for; {FILTERS_MAX} can be held.")
+            raise LocalError(
+                f"{len(self.wanted) + len(changed)} filters were requested; at most {FILTERS_MAX} are possible."
+            )
         for item in changed:
             self.wanted[item.filter] = item
         if not self._is_attached:
@@ -110,12 +113,12 @@ class Subscriptions:
         return self._pump()
 
     def unsubscribe(self, patterns: Iterable[str]) -> bytes:
-        """Want these no more: what to write now. A filter of a former process's is said to the broker too."""
+        """Remove wanted filters, and return the packets to write. Filters of a former process may be among them."""
         items = [self._no_more(pattern) for pattern in patterns]
         if not self._is_attached:
             for item in items:
                 if item.filter not in self._granted:
-                    self._granted[item.filter] = item  # so that the next `attach` says it
+                    self._granted[item.filter] = item  # so that the next `attach` unsubscribes it
             return b""
         self._enqueue(False, items)
         return self._pump()
@@ -126,7 +129,7 @@ class Subscriptions:
         return Subscription(pattern, no_local=False)
 
     def withdraw_oldest(self) -> list[Subscription]:
-        """Want the filters of the oldest unanswered SUBSCRIBE no more: the broker ended the connection over them."""
+        """Remove the filters of the oldest unanswered SUBSCRIBE, because the broker ended the connection over them."""
         for packet_id, (is_subscribe, items) in self._under_way.items():
             if is_subscribe:
                 del self._under_way[packet_id]
@@ -136,10 +139,10 @@ class Subscriptions:
         return []
 
     def answer(self, packet_id: int, is_subscribe: bool, codes: list[int]) -> list[tuple[Subscription, int]]:
-        """SUBACK or UNSUBACK: each filter with its reason code. Call `proceed` afterwards."""
+        """Handle SUBACK or UNSUBACK: return each filter with its reason code. Call `proceed` afterwards."""
         said = self._under_way.pop(packet_id, None)
         if said is None or said[0] is not is_subscribe or len(said[1]) != len(codes):
-            raise protocol_error(f"packet identifier {packet_id} is answered, but nothing like that was asked")
+            raise protocol_error(f"packet identifier {packet_id} is answered, but there was no such request")
         for item, code in zip(said[1], codes, strict=True):
             if is_subscribe and code < 0x80:
                 self._granted[item.filter] = item
@@ -148,11 +151,11 @@ class Subscriptions:
         return list(zip(said[1], codes, strict=True))
 
     def proceed(self) -> bytes:
-        """What to write after an answer."""
+        """Return the packets to write after an answer."""
         return self._pump()
 
     def _enqueue(self, is_subscribe: bool, items: list[Subscription]) -> None:
-        # An identifier belongs to the whole packet, so only filters that share it share a packet.
+        # An identifier belongs to the whole packet, so only filters with the same identifier share a packet.
         group: list[Subscription] = []
         for item in items:
             if group and (

@@ -1,17 +1,19 @@
-"""What a 3.1.1 broker does not say of itself, found out by a short session of its own.
+"""Survey of a 3.1.1 broker: a short session that detects the traits that the broker does not announce.
 
-A CONNACK of 3.1.1 tells nothing but yes or no. Before a session that lasts is opened at such a broker, three
-questions are asked, under a topic of the caller's:
+A CONNACK of 3.1.1 tells only yes or no. Before a lasting session begins at such a broker, the survey asks three
+questions, under a topic that the caller gives:
 
-1. Which QoS is granted to a subscription that asks for 2? A broker that grants 1 takes no publication of QoS 2 either
-   (NATS closes the connection on one, RabbitMQ answers with a PUBACK), and numbers what it sends again anew.
-2. How many copies come of a publication that two subscriptions match? One (RabbitMQ), or one for each (NATS).
-3. Is a dot in a topic a dot? Brokers that keep topics as dotted names refuse it (NATS), or give the topic out with a
-   slash there (RabbitMQ). A space is asked for too.
+1. Which QoS does a subscription get that asks for 2? A broker that grants 1 also accepts no publication of QoS 2 (NATS
+   closes the connection on one, RabbitMQ answers with a PUBACK), and renumbers publications that it sends again.
+2. How many duplicates come of a publication that matches two subscriptions? One (RabbitMQ), or one per subscription
+   (NATS).
+3. Is a dot in a topic a dot? Brokers that keep topics as dotted names refuse it (NATS), or deliver the topic with a
+   slash in its place (RabbitMQ). The survey also tries a space.
 
-Rules: what may not be asked is taken for the worse (`UNKNOWN`), so that at most something is lowered or left out, never
-sent round in a loop; a broker that does not answer is asked again, a few times; the answer is one of facts the broker
-showed, never of its name; everything is done on one connection with a clean session, within a deadline.
+Rules: a trait that the broker does not let us test is assumed to be the worse one (`UNKNOWN`). At most something is
+then lowered or left out, but nothing is ever sent in a loop. A broker that does not answer is asked again a few times.
+The result follows from the behaviour of the broker, never from its name. Everything happens on one connection with a
+clean session, within a deadline.
 """
 
 import asyncio
@@ -31,22 +33,22 @@ from hanse.mqtt.publication import PUBLISH, encode
 from hanse.mqtt.refusal import Refusal, protocol_error
 from hanse.mqtt.v311 import V311
 
-# After the copy that came for the second subscription or not, a broker that sends a copy for each has this many round
-# trips to send it. Both come from one turn of the broker; one round trip is what they take.
+# A broker that sends one publication per matching subscription gets this many round trips after the first to send the
+# second. Both come from one turn of the broker, and take one round trip.
 _ROUND_TRIPS: Final = 2
 _SUBSCRIBE_ID: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What a broker can do.
+    """Capabilities of a broker.
 
     Attributes:
-        version: 5, or 4 for 3.1.1.
-        qos_max: the largest QoS that it takes and sends.
-        has_no_local: whether it keeps a session's own publications from it, and tells which subscription one is for.
-        sends_copies: whether a publication comes once for each subscription that it matches.
-        refused_characters: characters that a topic cannot hold there without being refused or altered.
+        version: protocol level: 5, or 4 for 3.1.1.
+        qos_max: highest QoS that it accepts and sends.
+        has_no_local: whether it keeps a session's own publications from it, and names the matching subscription.
+        sends_copies: whether it sends a publication once per matching subscription.
+        refused_characters: characters that it refuses or alters in topics.
     """
 
     version: int = 5
@@ -56,16 +58,16 @@ class Traits:
     refused_characters: str = ""
 
 
-# Of a 3.1.1 broker that was not asked, or did not answer.
+# Traits of a 3.1.1 broker that was not surveyed, or did not answer.
 UNKNOWN: Final = Traits(version=4, qos_max=1, has_no_local=False, sends_copies=True, refused_characters=".*")
 
 
 class Survey:
-    """The owner of the connection; `found` once `done` is set without a `failure`.
+    """Owner of the survey's connection. `found` is valid once `done` is set without a `failure`.
 
     Args:
-        connect: the CONNECT packet, with a clean session.
-        topic: under which to ask; without one the session is only opened and closed, which clears what it held.
+        connect: CONNECT packet, with a clean session.
+        topic: topic of the questions. Without one, the session is only opened and closed, which clears the old one.
     """
 
     def __init__(self, connect: bytes, topic: str | None) -> None:
@@ -73,7 +75,7 @@ class Survey:
         self.failure: HanseError | None = None
         self.refusal_code = 0
         self.found = UNKNOWN
-        # Whether all that was asked is answered, or may not be asked.
+        # Whether all questions are answered, or are not allowed.
         self.is_answered = False
         self._connect = connect
         self._topic = topic
@@ -88,23 +90,23 @@ class Survey:
         self._round_trips = 0
 
     def make(self) -> Connection:
-        """The protocol for the transport."""
+        """Return the protocol for the transport."""
         splitter = Splitter(CONNECT_BYTES_MAX, first_kind=codec.CONNACK)
         self._connection = Connection(self, splitter, Counters(), says_disconnect=False)
         return self._connection
 
     def give_up(self) -> None:
-        """Nobody waits any more."""
+        """End the survey, because nobody waits for it any more."""
         if self._connection is not None:
             self._connection.abort()
 
     def on_open(self, connection: Connection) -> None:
-        """CONNECT."""
+        """Send CONNECT."""
         connection.write(self._connect)
         connection.flush()
 
     def on_packets(self, data: bytes, offsets: Sequence[tuple[int, int]]) -> None:
-        """One read."""
+        """Handle one read."""
         for start, end in offsets:
             if self.done.is_set():
                 return
@@ -139,7 +141,7 @@ class Survey:
         if isinstance(packet, mqtt5.SubAckPacket):
             wide, narrow, dot, space = (*map(int, packet.reason_codes), 0x80, 0x80, 0x80, 0x80)[:4]
             if wide >= 0x80 or narrow >= 0x80:
-                self._end(None)  # it may not be asked here: the worse is assumed
+                self._end(None)  # the question is not allowed here: assume the worse
                 return
             refused = " " if space >= 0x80 else ""
             self._qos_max, self._refused = wide, refused
@@ -152,13 +154,13 @@ class Survey:
             self._round_trips += 1
             self._conclude()
         else:
-            raise protocol_error(f"a {type(packet).__name__} came that was not asked for")
+            raise protocol_error(f"a {type(packet).__name__} came without a request")
 
     def _arrived(self, packet: bytes) -> None:
         try:
             topic = self._wire.reader.read(packet, 0, len(packet)).topic
         except Refusal:
-            topic = ""  # a name that the broker altered beyond what a name can be
+            topic = ""  # a name that the broker altered into an invalid one
         if topic == f"{self._topic}/x":
             self._copies += 1
         elif self._is_dotted is None:
@@ -190,26 +192,26 @@ class Survey:
         self._connection.end(failure, b"" if failure else v311.DISCONNECT)
 
     def on_lost(self, error: HanseError | None) -> None:
-        """The end, wanted or not. A broker that closes when it is asked has given no answer."""
+        """Handle the end, wanted or not. A broker that closes the connection on a question has not answered it."""
         if not self._is_accepted and self.failure is None:
             self.failure = error or Unavailable("the connection was closed before CONNACK.")
         self.done.set()
 
     def on_writable(self) -> None:
-        """Nothing waits here."""
+        """Do nothing: nothing waits here."""
 
 
 async def survey(
     dial: Callable[[Callable[[], Connection]], object], connect: bytes, topic: str | None, timeout_s: float
 ) -> Survey:
-    """Ask; the caller looks at `failure`, which is only about getting in."""
+    """Run a survey. The caller checks `failure`, which only concerns the start of the session."""
     asked = Survey(connect, topic)
     try:
         async with asyncio.timeout(timeout_s):
             await dial(asked.make)  # type: ignore[misc]
             await asked.done.wait()
     except TimeoutError:
-        if not asked._is_accepted:  # noqa: SLF001 - the two halves of one thing
+        if not asked._is_accepted:  # noqa: SLF001 - the survey is part of this module
             asked.failure = Unavailable(f"there was no answer within {timeout_s} s.")
         asked.give_up()
     except BaseException:

@@ -1,7 +1,7 @@
-"""TLS for both sides, fail closed: a peer is always verified, and a file that cannot be used stops the start.
+"""TLS for both sides, fail closed: a peer is always verified, and an unusable file stops the start.
 
-Rules: TLS 1.2 or later; no switch turns verification off; a server that is given a CA demands a certificate of
-every client (links are mutual); a message names the file and never its content.
+Rules: TLS 1.2 or later. No switch turns verification off. A server that has a CA demands a certificate of every client
+(links are mutual). A message names the file and never its content.
 """
 
 import ssl
@@ -13,13 +13,13 @@ from hanse.errors import LocalError
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """Files in PEM.
+    """Files in PEM format.
 
     Args:
-        ca_file: whom to trust. A client without one trusts the system's authorities; a server without one lets in
+        ca_file: trusted authorities. A client without one trusts the system's authorities; a server without one accepts
             clients without a certificate.
-        cert_file, key_file: who we are.
-        server_name: the name that the server's certificate must hold, where it is not the host in the address.
+        cert_file, key_file: certificate and key of this side. server_name: name that the server's certificate must
+        hold, if it is not the host in the address.
     """
 
     ca_file: Path | None = None
@@ -30,7 +30,7 @@ class TlsSettings:
 
 
 def client_context(settings: TlsSettings) -> ssl.SSLContext:
-    """For dialling: the server is verified, by name too."""
+    """Return the context for dialling, which verifies the server, including its name."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if settings.ca_file is None:
         context.load_default_certs()
@@ -38,9 +38,9 @@ def client_context(settings: TlsSettings) -> ssl.SSLContext:
 
 
 def server_context(settings: TlsSettings) -> ssl.SSLContext:
-    """For listening."""
+    """Return the context for listening."""
     if settings.cert_file is None:
-        raise LocalError("a TLS listener was asked for without a certificate; give cert_file and key_file.")
+        raise LocalError("a TLS listener needs a certificate; give cert_file and key_file.")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _prepared(context, settings)
     if settings.ca_file is not None:
@@ -53,19 +53,19 @@ def _prepared(context: ssl.SSLContext, settings: TlsSettings) -> ssl.SSLContext:
     for name in ("ca_file", "cert_file", "key_file"):
         path = getattr(settings, name)
         if path is not None and not Path(path).is_file():
-            raise LocalError(f"{name} is {path}, and there is no such file; give a PEM file.")
+            raise LocalError(f"{name} is {path}, which does not exist; give a PEM file.")
     if settings.key_file is not None and settings.cert_file is None:
         raise LocalError(f"key_file is {settings.key_file} and cert_file is missing; a key needs its certificate.")
     try:
         if settings.ca_file is not None:
-            # In place of the system's authorities, not beside them: a private federation trusts its own only.
+            # In place of the system's authorities, not in addition: a private federation trusts only its own.
             # An empty file raises here, so a wrong CA never means "no check".
             context.load_verify_locations(settings.ca_file)
     except (ssl.SSLError, OSError) as error:
         raise LocalError(f"ca_file {settings.ca_file} cannot be used: {error}; give CA certificates in PEM.") from error
     try:
         if settings.cert_file is not None:
-            # An empty password in place of none: OpenSSL would ask on the terminal.
+            # An empty password instead of none, because OpenSSL would ask on the terminal.
             context.load_cert_chain(settings.cert_file, settings.key_file, password=settings.key_password or "")
     except (ssl.SSLError, OSError) as error:
         raise LocalError(

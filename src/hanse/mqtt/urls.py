@@ -1,4 +1,4 @@
-"""Addresses of brokers and federators as operators write them: mqtt://, mqtts://, and the seeds' tcp:// and ssl://.
+"""Addresses of brokers and federators in the form that operators write: mqtt://, mqtts://, tcp:// and ssl://.
 
 Applications may also write ws:// and wss://, with a path (`/mqtt` by default) and a query, for MQTT over WebSocket.
 """
@@ -22,10 +22,10 @@ WEBSOCKET_PATH: Final = "/mqtt"
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where to connect to. Its text never holds the password.
+    """Address of a broker or federator. Its text never holds the password.
 
     Attributes:
-        path: Path and query of a WebSocket; empty for plain MQTT.
+        path: path and query of a WebSocket; empty for plain MQTT.
     """
 
     host: str
@@ -52,14 +52,14 @@ class Address:
 
 
 def parse(url: str, *, may_be_websocket: bool = False) -> Address:
-    """Read an address.
+    """Return the address in a text.
 
     Args:
-        url: the text.
-        may_be_websocket: whether ws:// and wss:// are taken.
+        url: text of the address.
+        may_be_websocket: whether ws:// and wss:// are accepted.
 
     Raises:
-        LocalError: it is not one; the message says what is wrong with it, without what may be a password.
+        LocalError: the text is not an address. The message says why, without any possible password.
     """
     shown = url.rsplit("@", 1)[-1].partition("?")[0][:200]
     scheme, mark, _ = url.partition("://")
@@ -79,7 +79,7 @@ def parse(url: str, *, may_be_websocket: bool = False) -> Address:
     if not host or any(char.isspace() or not char.isprintable() for char in host):
         raise LocalError(f"the address {shown!r} names no host; write {scheme}://HOST:PORT.")
     if port == 0:
-        raise LocalError(f"the address {shown!r} has port 0; a port is 1 to 65535.")
+        raise LocalError(f"the address {shown!r} has port 0; expected 1 to 65535.")
     path = ""
     if is_websocket:
         path = (parts.path if parts.path not in {"", "/"} else WEBSOCKET_PATH) + (

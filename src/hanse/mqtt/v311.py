@@ -1,22 +1,22 @@
-"""MQTT 3.1.1 on the wire, MQTT 5 inside: one connection's translation, whole reads and whole writes at a time.
+"""MQTT 3.1.1 on the wire, MQTT 5 inside: translation for one connection, whole reads and whole writes at a time.
 
-Everything behind the wire works on canonical MQTT 5 packets, so that a session at an older broker is the same session
-with other bytes: `Reader311` reads PUBLISH packets straight into canonical form, `V311.decode` gives every other
-packet as the MQTT 5 one that says the same, `V311.outward` turns what the session writes into 3.1.1.
+Everything behind the wire works on canonical MQTT 5 packets, so a session at an older broker differs only in its bytes.
+`Reader311` reads PUBLISH packets directly into canonical form, `V311.decode` turns every other packet into the
+equivalent MQTT 5 one, and `V311.outward` turns the packets that the session writes into 3.1.1.
 
-What 3.1.1 cannot say, and what is done about it:
+Features of MQTT 5 that 3.1.1 lacks, and their treatment:
 
-- Properties: taken off on the way out, counted (`Counters.properties_lost`); none on the way in.
-- Reason codes: an answer goes out without one. A refused PUBLISH is acknowledged, as 3.1.1 has it.
-- UNSUBACK without codes: how many filters it answers for is remembered from the UNSUBSCRIBE.
-- Subscription options: only the QoS stays. No Local, Retain As Published, Retain Handling and identifiers are lost,
-  and the caller has to live without (`hanse.federator.older_host` does).
-- Receive Maximum: at most `V311_WINDOW` publications are in flight.
+- Properties are removed on the way out and counted (`Counters.properties_lost`). None arrive.
+- Reason codes are removed from acknowledgements. A refused PUBLISH is acknowledged, as 3.1.1 requires.
+- UNSUBACK has no codes: the number of its filters is remembered from the UNSUBSCRIBE.
+- Of the subscription options, only the QoS stays. No Local, Retain As Published, Retain Handling and identifiers are
+  lost, and the caller must do without (`hanse.federator.older_host` does).
+- Instead of the Receive Maximum, at most `V311_WINDOW` publications are in flight.
 
-Rules: nothing is looked at beyond a packet's end; what 3.1.1 forbids is a `Refusal`; section numbers are those of
-MQTT 3.1.1. Reading costs what reading MQTT 5 does, 0.9 us a publication with all that the session does, and a write
-0.55 us more (`bench/bench_mqtt.py`); of the libraries that are kept up, the one with a codec apart from its client,
-amqtt 0.12, takes 7 us to decode one.
+Rules: a reader never looks beyond the end of a packet. Bytes that 3.1.1 forbids raise a `Refusal`. Section numbers are
+those of MQTT 3.1.1. Reading costs the same as reading MQTT 5, 0.9 us per publication with everything that the session
+does, and a write 0.55 us more (`bench/bench_mqtt.py`). amqtt 0.12, the one maintained library whose codec is separate
+from its client, takes 7 us to decode one.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,11 +35,11 @@ from hanse.mqtt.refusal import malformed, protocol_error
 LEVEL: Final = 4
 DISCONNECT: Final = b"\xe0\x00"
 
-# Return codes of CONNACK (3.2.2.3) as MQTT 5 says them.
+# Return codes of CONNACK (3.2.2.3), translated to MQTT 5.
 _CONNACK_CODES: Final = {0: 0x00, 1: 0x84, 2: 0x85, 3: 0x88, 4: 0x86, 5: 0x87}
 _SUBACK_CODES: Final = frozenset({0, 1, 2, 0x80})
 
-# The topic and the payload of a publication that was just written.
+# Topic and payload of a publication that was just written.
 Written = tuple[bytes, bytes]
 
 
@@ -52,15 +52,15 @@ def connect(
     password: str | None = None,
     will: mqtt5.Will | None = None,
 ) -> bytes:
-    """A CONNECT packet (3.1).
+    """Return a CONNECT packet (3.1).
 
     Raises:
-        LocalError: 3.1.1 has no such session.
+        LocalError: 3.1.1 does not support such a session.
     """
     if password is not None and username is None:
-        raise LocalError("a password is set and no user name, which MQTT 3.1.1 does not allow; give both.")
+        raise LocalError("a password is set and no user name, which MQTT 3.1.1 forbids; give both.")
     if not client_id and not clean_session:
-        raise LocalError("a session that lasts needs a client id; MQTT 3.1.1 gives none away.")
+        raise LocalError("a session that lasts needs a client id; MQTT 3.1.1 assigns none.")
     flags = 0x02 if clean_session else 0
     body = [_text(client_id)]
     if will is not None:
@@ -94,18 +94,18 @@ def _packet(head: int, body: bytes) -> bytes:
 
 
 def is_connack(packet: bytes) -> bool:
-    """Whether the packet is a CONNACK as 3.1.1 writes it: what an older broker answers to any CONNECT."""
+    """Return whether the packet is a CONNACK of 3.1.1, with which an older broker answers any CONNECT."""
     return len(packet) == 4 and packet[0] == 0x20 and packet[1] == 2
 
 
 def connack(packet: bytes) -> mqtt5.ConnAckPacket:
-    """A CONNACK packet (3.2) as MQTT 5 would have it.
+    """Return a CONNACK packet (3.2), translated to MQTT 5.
 
     Raises:
         Refusal: 3.1.1 forbids it.
     """
     if not is_connack(packet) or packet[2] > 1 or packet[3] not in _CONNACK_CODES:
-        raise malformed(f"a CONNACK of {len(packet)} bytes is none of MQTT 3.1.1")
+        raise malformed(f"a CONNACK of {len(packet)} bytes is not a CONNACK of MQTT 3.1.1")
     if packet[2] and packet[3]:
         raise malformed("a CONNACK refuses the session and says that it is present")
     return mqtt5.ConnAckPacket(
@@ -117,7 +117,7 @@ def connack(packet: bytes) -> mqtt5.ConnAckPacket:
 
 
 class Reader311(Reader):
-    """Reads the PUBLISH packets of one older broker, canonical at once. It remembers topics, as `Reader` does."""
+    """Parser of one older broker's PUBLISH packets, directly to canonical form. It caches topics, as `Reader` does."""
 
     __slots__ = ()
 
@@ -129,9 +129,9 @@ class Reader311(Reader):
         receipt_base: int,
         into: list[Publication],
     ) -> int:
-        """Read PUBLISH packets from `offsets[first]` on, up to the first that is ordinary no more; say which it is.
+        """Read PUBLISH packets from `offsets[first]` on, up to the first that is not ordinary; return its index.
 
-        Ordinary is a topic of at most 255 bytes that was seen before, without DUP.
+        An ordinary packet has a topic of at most 255 bytes that was seen before, and no DUP.
         """
         topics = self._topics
         append = into.append
@@ -174,11 +174,11 @@ class Reader311(Reader):
         return len(offsets)
 
     def read(self, data: bytes, start: int, end: int, receipt_base: int = 0) -> Publication:
-        """The PUBLISH between `start` and `end`, whatever it looks like.
+        """Return any PUBLISH between `start` and `end`.
 
         Raises:
-            Refusal: MQTT 3.1.1 forbids it. TOPIC_NAME_INVALID alone means: drop this one, acknowledge it, go on.
-                (RabbitMQ gives `a*b` out as `a+b`; a broker would send it again for ever.)
+            Refusal: MQTT 3.1.1 forbids it. Only TOPIC_NAME_INVALID means: drop this one, acknowledge it, go on.
+                (RabbitMQ delivers `a*b` as `a+b`, and a broker would repeat it for ever.)
         """
         head = data[start]
         qos = head >> 1 & 3
@@ -195,7 +195,7 @@ class Reader311(Reader):
             receipt = data[stop] << 8 | data[stop + 1]
             if qos == 3 or not receipt:
                 raise malformed(
-                    f"a PUBLISH has QoS {qos} and packet identifier {receipt}; 1 or 2 and 1 to 65535 can be"
+                    f"a PUBLISH has QoS {qos} and packet identifier {receipt}; expected 1 or 2 and 1 to 65535"
                 )
             receipt += receipt_base
         elif head & DUP:
@@ -209,22 +209,22 @@ class Reader311(Reader):
 
 
 class V311:
-    """One connection.
+    """Translation of one connection.
 
     Args:
-        counters: where publications are counted that lost properties.
-        on_written: told topic and payload of each publication that leaves, one list a write.
+        counters: counters of publications that lost properties.
+        on_written: receives topic and payload of each outgoing publication, one list per write.
     """
 
     def __init__(self, counters: Counters, on_written: Callable[[list[Written]], None] | None = None) -> None:
         self.reader = Reader311()
         self._counters = counters
         self._on_written = on_written
-        # Packet identifier of an UNSUBSCRIBE to how many filters it names. As many as may be under way.
+        # Packet identifier of an UNSUBSCRIBE to the number of its filters. As many as may be under way.
         self._unsubscribing: dict[int, int] = {}
 
     def decode(self, packet: bytes) -> mqtt5.Packet:
-        """One whole packet, not PUBLISH and not CONNACK, as the MQTT 5 one that says the same.
+        """Return one whole packet, except PUBLISH and CONNACK, as the equivalent MQTT 5 packet.
 
         Raises:
             Refusal: 3.1.1 forbids it, or a client does not receive it.
@@ -237,7 +237,7 @@ class V311:
         if kind == codec.PINGRESP and not body:
             return mqtt5.PingRespPacket()
         if kind not in {codec.SUBACK, codec.UNSUBACK, codec.PUBACK, codec.PUBREC, codec.PUBREL, codec.PUBCOMP}:
-            raise protocol_error(f"a packet of type {kind} and {len(packet)} bytes may not come here")
+            raise protocol_error(f"a packet of type {kind} and {len(packet)} bytes is not allowed here")
         if len(body) < 2:
             raise malformed(f"a packet of type {kind} ends before its packet identifier")
         packet_id = body[0] << 8 | body[1]
@@ -246,12 +246,12 @@ class V311:
         if kind == codec.SUBACK:
             codes = body[2:]
             if not codes or not _SUBACK_CODES.issuperset(codes):
-                raise malformed(f"a SUBACK of {len(codes)} codes has none, or one that is not 0, 1, 2 or 0x80")
+                raise malformed(f"a SUBACK of {len(codes)} codes has no code, or one that is not 0, 1, 2 or 0x80")
             return mqtt5.SubAckPacket(packet_id, [SubAckReasonCode(code) for code in codes])
         if len(body) > 2:
             raise malformed(f"a packet of type {kind} has {len(body) - 2} bytes too many")
         if kind != codec.UNSUBACK:
-            # Only a remaining length in more bytes than it needs leads here, which the splitter refuses.
+            # Only a remaining length in more bytes than necessary leads here, and the splitter refuses that.
             raise malformed(f"a packet of type {kind} has a length of {start - 1} bytes")
         count = self._unsubscribing.pop(packet_id, 0)
         if not count:
@@ -259,7 +259,7 @@ class V311:
         return mqtt5.UnsubAckPacket(packet_id, [UnsubAckReasonCode.SUCCESS] * count)
 
     def outward(self, data: bytes | bytearray) -> bytes:
-        """What the session writes, as 3.1.1: whole packets in, whole packets out."""
+        """Translate the packets of the session to 3.1.1: whole packets in, whole packets out."""
         data = bytes(data)
         out: list[bytes] = []
         written: list[Written] = []
@@ -303,7 +303,7 @@ class V311:
         return b"".join(out)
 
     def _filters(self, head: int, body: bytes) -> bytes:
-        """SUBSCRIBE and UNSUBSCRIBE without properties and options."""
+        """Return SUBSCRIBE or UNSUBSCRIBE without properties and options."""
         count, i = read_varint(body, 2, len(body))
         i += count
         is_subscribe = head & 0xF0 == 0x80

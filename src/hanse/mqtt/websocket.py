@@ -1,11 +1,11 @@
-"""WebSocket (RFC 6455), as much of it as an MQTT client needs: the handshake, binary frames out, a server's frames in.
+"""The part of WebSocket (RFC 6455) that an MQTT client needs: handshake, binary frames out, the server's frames in.
 
 No IO. Rules:
 
-- A frame goes out masked, as a client's must be, with a key of zeros, which changes nothing: what the mask is against,
-  a script that chooses the bytes a proxy sees, does not exist between a federator and its own broker.
-- What a server sends is bounded before it is kept, and need not arrive whole. Text, fragments and masked frames, which
-  no broker sends to such a client, are refused.
+- A frame goes out masked, as a client's must be, with a key of zeros, which changes nothing. The mask protects a proxy
+  against a script that chooses the bytes. There is none between a federator and its own broker.
+- Frames of the server are bounded before they are kept, and need not arrive whole. Text, fragments and masked frames,
+  which no broker sends to such a client, are refused.
 """
 
 import base64
@@ -19,7 +19,7 @@ CLOSE: Final = 8
 PING: Final = 9
 PONG: Final = 10
 
-# A server's answer to the handshake, and a frame of its: CONNACK and PINGRESP are all that a publisher gets.
+# Sizes of the server's handshake response, and of its frames: a publisher gets only CONNACK and PINGRESP.
 HEAD_BYTES_MAX: Final = 8_192
 FRAME_BYTES_MAX: Final = 4_096
 
@@ -28,14 +28,14 @@ _NO_MASK = bytes(4)
 
 
 class Frame(NamedTuple):
-    """What a server sent."""
+    """Frame that a server sent."""
 
     kind: int
     payload: bytes
 
 
 def request(host: str, port: int, key: str, path: str = "/mqtt") -> bytes:
-    """Return what a client begins with; `key` is 16 random bytes in base64, `path` may hold a query."""
+    """Return the request for the handshake. `key` is 16 random bytes in base64, `path` may hold a query."""
     place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     lines = (
         f"GET {path} HTTP/1.1",
@@ -50,18 +50,18 @@ def request(host: str, port: int, key: str, path: str = "/mqtt") -> bytes:
 
 
 def check_answer(head: bytes, key: str) -> None:
-    """Raise RemoteError unless `head`, up to its empty line, accepts what was asked."""
+    """Raise RemoteError unless `head`, up to its empty line, accepts the request."""
     status, *lines = head.decode("latin-1").split("\r\n")
     if status.split(" ")[1:2] != ["101"]:
-        raise RemoteError(f"A WebSocket was asked for and the answer is {status[:100]!r}; is it a WebSocket listener?")
+        raise RemoteError(f"A WebSocket was requested, and the answer is {status[:100]!r}; is it a WebSocket listener?")
     fields = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     proof = base64.b64encode(hashlib.sha1(key.encode() + _GUID).digest()).decode()  # noqa: S324 - RFC 6455 says SHA-1
     if fields.get("sec-websocket-accept") != proof:
-        raise RemoteError("The answer to a WebSocket's handshake is not to our question; is there a proxy between?")
+        raise RemoteError("The answer to a WebSocket handshake does not match the request; is there a proxy between?")
 
 
 def header(size: int, kind: int = BINARY) -> bytes:
-    """What stands before a frame of `size` bytes."""
+    """Return the header of a frame of `size` bytes."""
     first = bytes((0x80 | kind,))
     if size < 126:
         return first + bytes((0x80 | size,)) + _NO_MASK
@@ -71,7 +71,7 @@ def header(size: int, kind: int = BINARY) -> bytes:
 
 
 class Reader:
-    """Puts a server's frames together from what arrives."""
+    """Assembles a server's frames from received bytes."""
 
     __slots__ = ("_rest",)
 
@@ -79,10 +79,10 @@ class Reader:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[Frame]:
-        """The frames that are whole.
+        """Return the complete frames.
 
         Raises:
-            RemoteError: One is of a kind or a size that is not taken.
+            RemoteError: A frame has an unacceptable kind or size.
         """
         data = self._rest + data
         found: list[Frame] = []
@@ -100,7 +100,7 @@ class Reader:
                 length = FRAME_BYTES_MAX + 1
             if first & 0xF0 != 0x80 or kind not in (BINARY, CLOSE, PING, PONG) or length > FRAME_BYTES_MAX:
                 raise RemoteError(
-                    f"A WebSocket's server sent a frame that begins {data[start : start + 4].hex()}; expected a whole "
+                    f"A WebSocket server sent a frame that begins {data[start : start + 4].hex()}; expected a whole "
                     f"binary one of at most {FRAME_BYTES_MAX} bytes, unmasked."
                 )
             if len(data) < begin + length:

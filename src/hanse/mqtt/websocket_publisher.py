@@ -1,6 +1,6 @@
-"""An MQTT connection over WebSocket that publishes at QoS 0 and takes nothing but the answers to its pings.
+"""MQTT connection over WebSocket that publishes at QoS 0 and receives only the replies to its pings.
 
-Packets leave as they are given, many to a frame; a broker has taken all that went before a ping when it answers it.
+Packets leave unchanged, many per frame. When a broker replies to a ping, it has accepted everything sent before.
 """
 
 import asyncio
@@ -15,18 +15,18 @@ from hanse.errors import HanseError, RemoteError, Unavailable
 from hanse.mqtt import codec, websocket
 from hanse.mqtt.urls import Address
 
-# For an answer of the broker's, to the handshake or to a ping that somebody waits for.
+# Timeout for a reply of the broker, to the handshake or to a ping.
 ANSWER_S = 5.0
 KEEP_ALIVE_S = 60
 
 
 class WebSocketPublisher(asyncio.Protocol):
-    """One connection, from the dialling to its end.
+    """One connection, from dialling to its end.
 
     Args:
-        address: the broker's WebSocket listener.
-        connect: the CONNECT to begin with.
-        on_answer: told the number of each ping that the broker has answered.
+        address: WebSocket listener of the broker.
+        connect: the CONNECT packet.
+        on_answer: called with the number of each ping that the broker has answered.
     """
 
     def __init__(self, address: Address, connect: bytes, on_answer: Callable[[int], None]) -> None:
@@ -43,11 +43,11 @@ class WebSocketPublisher(asyncio.Protocol):
         self._pings = self._answers = 0
 
     async def open(self) -> None:
-        """Dial, shake hands, and be let in.
+        """Dial, perform the handshake, and wait until the broker accepts the connection.
 
         Raises:
-            RemoteError: The other side is no broker's WebSocket, or its broker lets us in only with limits.
-            Unavailable: It does not answer.
+            RemoteError: The other side is not a WebSocket listener of a broker, or the broker accepts only with limits.
+            Unavailable: The other side does not answer.
         """
         loop = asyncio.get_running_loop()
         try:
@@ -59,33 +59,33 @@ class WebSocketPublisher(asyncio.Protocol):
         self._keep_alive()
 
     def abort(self) -> None:
-        """Cut it off."""
+        """Cut the connection."""
         if self._transport is not None:
             self._transport.abort()
 
     def waiting_bytes(self) -> int:
-        """Written, and not with the kernel."""
+        """Bytes written that have not reached the kernel."""
         return self._transport.get_write_buffer_size() if self._transport else 0
 
     def write(self, packets: bytes) -> None:
-        """MQTT packets, as one frame."""
+        """Send MQTT packets as one frame."""
         if self._transport is not None:
             self._transport.write(websocket.header(len(packets)) + packets)
 
     def ping(self) -> int:
-        """Ask for an answer; its number, from 1 on."""
+        """Send a ping, and return its number, from 1 on."""
         self.write(codec.PING)
         self._pings += 1
         return self._pings
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin the handshake."""
-        # uvloop's transports are no subclasses of asyncio's, only the same shape.
+        # uvloop's transports are not subclasses of asyncio's. They only have the same methods.
         self._transport = cast("asyncio.Transport", transport)
         self._transport.write(websocket.request(self._address.host, self._address.port, self._key))
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The end."""
+        """Fail with the reason for the end."""
         self._transport = None
         if self._pinging is not None:
             self._pinging.cancel()
@@ -93,7 +93,7 @@ class WebSocketPublisher(asyncio.Protocol):
         self.closed.set()
 
     def data_received(self, data: bytes) -> None:
-        """The answer to the handshake, CONNACK, and answers to pings."""
+        """Handle the handshake response, CONNACK, and replies to pings."""
         try:
             if self._head is not None:
                 data = self._read_head(data)
@@ -108,7 +108,7 @@ class WebSocketPublisher(asyncio.Protocol):
         head, mark, rest = (self._head + data).partition(b"\r\n\r\n")
         if not mark:
             if len(head) > websocket.HEAD_BYTES_MAX:
-                raise RemoteError(f"the answer to a WebSocket's handshake has more than {len(head)} bytes.")
+                raise RemoteError(f"the answer to a WebSocket handshake has more than {len(head)} bytes.")
             self._head = head
             return b""
         websocket.check_answer(head, self._key)
@@ -130,7 +130,7 @@ class WebSocketPublisher(asyncio.Protocol):
                 check_connack(frame.payload)
                 self._is_let_in.set_result(None)
             else:
-                raise RemoteError(f"the broker sent {frame.payload[:8].hex()}, which a publisher has no use for.")
+                raise RemoteError(f"the broker sent {frame.payload[:8].hex()}, which a publisher does not expect.")
 
     def _fail(self, error: HanseError) -> None:
         if not self._is_let_in.done():
@@ -142,16 +142,18 @@ class WebSocketPublisher(asyncio.Protocol):
 
 
 def check_connack(data: bytes) -> None:
-    """Raise RemoteError unless this is a CONNACK that lets us in, to all that a session may do."""
+    """Raise RemoteError unless this is a CONNACK that accepts the connection without limits on the session."""
     packet = codec.decode(data) if len(data) > 1 else None
     if not isinstance(packet, ConnAckPacket) or int(packet.reason_code):
-        raise RemoteError(f"the broker did not let the lane in; its answer is {data[:8].hex()}.")
+        raise RemoteError(f"the broker refused the bulk connection; its answer is {data[:8].hex()}.")
     if packet.max_packet_size is not None or not packet.retain_available:
-        raise RemoteError("the broker has limits of packets or of retained messages, which the session minds.")
+        raise RemoteError(
+            "the broker limits packet size or retained messages, so the WebSocket connection is not used."
+        )
 
 
 def connect_packet(client_id: str, username: str | None, password: str | None) -> bytes:
-    """The CONNECT of a lane: it has no session, and takes nothing."""
+    """Return the CONNECT of a bulk connection, which has no session and receives nothing."""
     return ConnectPacket(
         client_id,
         username=username,
