@@ -129,6 +129,51 @@ def test_a_takeover_of_a_running_session_is_counted_logged_and_shown(scene: Scen
     assert re.search(r"federator 0: session taken over from \S+ \S+Z to \S+ \S+Z: .*127\.0\.0\.1", text)
 
 
+def test_a_session_that_was_taken_over_is_ended_and_goes_on_under_another_id(scene: Scene) -> None:
+    brokers, federators = scene
+    with Client(brokers[1].port) as subscriber, Client(brokers[0].port) as publisher:
+        subscriber.subscribe("plant/#")
+        eventually(lambda: knows_all(federators, "plant/#"), "plant/# is known")
+        former = session_of(brokers[0], federators[0])
+        thief = Thief(brokers[0].port, former)
+        thief.end()
+        eventually(lambda: session_of(brokers[0], federators[0]) != former, "the federator has another session")
+        eventually(lambda: "a former session at the host broker was ended" in federators[0].log, "the old one ended")
+        eventually(lambda: federators[0].health() is not None, "the federator is ready")
+        publisher.publish("plant/x", b"later")
+        assert subscriber.expect(1)[0].payload == b"later"
+        # Whoever knows the old id finds no session, and hears nothing.
+        again = Thief(brokers[0].port, former)
+        assert again.found_session is False
+        publisher.publish("plant/x", b"secret")
+        assert subscriber.expect(2)[1].payload == b"secret"
+        assert again.taken == []
+        again.end()
+        record = federators[0].directory / "federator-0" / "session"
+        assert former not in record.read_text()
+        federators[0].end()
+        federators[0].start()
+        eventually(lambda: federators[0].health() is not None, "the federator is back")
+        assert takeovers(federators[0]) == 0
+        assert session_of(brokers[0], federators[0]) in record.read_text()
+
+
+def test_an_old_session_that_could_not_be_ended_is_ended_by_the_next_process(scene: Scene) -> None:
+    brokers, federators = scene
+    former = f"hanse-federator-0-{'5' * 32}"
+    thief = Thief(brokers[0].port, former)
+    thief.end()
+    federators[0].end()
+    record = federators[0].directory / "federator-0" / "session"
+    document = json.loads(record.read_text())
+    record.write_text(json.dumps({**document, "ending": [former]}))
+    federators[0].start()
+    eventually(lambda: former not in record.read_text(), "the session is ended")
+    again = Thief(brokers[0].port, former)
+    assert again.found_session is False
+    again.end()
+
+
 def test_a_takeover_while_the_federator_is_down_is_shown_after_its_start(scene: Scene) -> None:
     brokers, federators = scene
     with Client(brokers[1].port) as subscriber, Client(brokers[0].port) as publisher:

@@ -443,3 +443,23 @@ def test_a_broker_that_uses_an_identifier_twice_keeps_its_session() -> None:
 
     with Mosquitto("max_inflight_messages 65535", "max_queued_messages 0") as broker:
         play(story, broker)
+
+
+def test_a_session_under_another_client_id_takes_subscriptions_and_publications_along() -> None:
+    with Mosquitto() as broker:
+
+        async def story(_: Mosquitto) -> None:
+            client, recorder = await connected(broker.url, "former", clean_start=False, session_expiry_s=60)
+            await subscribed(client, Subscription("t/#", qos=1, no_local=False))
+            client.rename("latter")
+            # Handed over while no connection stands. It leaves before the subscriptions do.
+            number = client.publish("t/x", b"between", qos=1)
+            await until(lambda: recorder.acknowledged == [number], "the publication went along")
+            await until(lambda: client.is_subscribed, "the subscription went along")
+            client.publish("t/y", b"after", qos=1)
+            await until(lambda: [one.topic for one in recorder.publications] == ["t/y"], "it arrives")
+            assert recorder.connected == [False, False]
+            assert " as latter (" in broker.log
+            await client.stop()
+
+        play(story, broker)

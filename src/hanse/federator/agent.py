@@ -45,6 +45,7 @@ from hanse.federator.pages import Pages
 from hanse.federator.private import PrivateGroup
 from hanse.federator.reporter import FederatorReporter
 from hanse.federator.retained import RetainedFetcher
+from hanse.federator.session_renewal import SessionRenewal
 from hanse.federator.session_watch import UPTIME, SessionWatch
 from hanse.federator.sessions import Sessions
 from hanse.federator.settings import FederatorSettings
@@ -114,7 +115,12 @@ class Agent:
 
         self.sessions = Sessions(state.path, settings.client_id, identity, is_upgraded=state.read_epoch() != NO_EPOCH)
         session = client_settings(settings, self.sessions)
-        self.takeovers = Takeovers(state.path / "tick", gaps=self._gaps, counters=self.counters)
+        self.takeovers = Takeovers(
+            state.path / "tick",
+            gaps=self._gaps,
+            counters=self.counters,
+            on_taken_over=lambda: self._renewal.taken_over(),  # noqa: PLW0108 - it is made after the session
+        )
         # Only Mosquitto's log tells of takeovers, and only Mosquitto publishes its uptime in this form.
         self._session_watch = (
             SessionWatch(session, self.sessions.of("watch"), lambda: self.sessions.host_id, self.takeovers)
@@ -135,6 +141,8 @@ class Agent:
             lane=settings.lane() if self._crossing.is_trivial else None,
             lane_id=self.sessions.of("lane"),
         )
+        client = self.host.client
+        self._renewal = SessionRenewal(self.sessions, session, rename=client.rename, is_up=lambda: client.is_connected)
         self._wanted = Wanted(
             self.host,
             crossing=self._crossing,
@@ -314,7 +322,8 @@ class Agent:
             _log.info("metrics on %s", await self.http.start(*address))
         saving = save_again(self.interest.save_if_changed, self._wanted.save_if_changed)
         work = [saving, self.reporter.report_again(), self.management.tell_again(), self._end_coming_again()]
-        work += [self._check_session_again(), self.unknown.watch(), *self.interest.watch()]
+        work += [self._check_session_again(), self._renewal.end_former_sessions()]
+        work += [self.unknown.watch(), *self.interest.watch()]
         self._tasks += [asyncio.create_task(one) for one in work]
         self._arm()
 
@@ -558,6 +567,7 @@ class Agent:
                 self._loop.time(), is_taken_over=isinstance(error, SentAway) and error.is_taken_over
             )
         if is_connected:
+            self._renewal.connected()
             _log.info("host broker %s: connected", self.settings.broker)
             return
         if error is not None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hanse.errors import LocalError
 from hanse.federator.damaged import put_aside
-from hanse.mqtt.client_ids import ClientIds, SessionRecord, new_secret, read_record, write_record
+from hanse.mqtt.client_ids import RANDOM, ClientIds, SessionRecord, new_secret, read_record, write_record
 
 # Client ids of versions that did not make them random.
 OLD_PATTERN = "hanse-federator-{id}"
@@ -63,6 +63,11 @@ class Sessions:
     def must_move(self) -> bool:
         """Whether the session still has an id of an older version, or of another pattern."""
         return self.record.current != self._ids.of()
+
+    @property
+    def is_random(self) -> bool:
+        """Whether nobody can guess the client ids."""
+        return RANDOM in self._pattern
 
     def of(self, role: str) -> str:
         """Return the client id of another session of this federator."""

@@ -10,8 +10,9 @@ Rules:
    down, and the session lacks ticks of the broker's uptime that must have waited in it.
 2. Mosquitto 2.0 only closes the socket, and other brokers have no such log. Where neither is available, a takeover
    cannot be told from a broken network.
-3. Each takeover is logged as an error, counted (`session_taken_over`) and put among the gaps of `/accounts`, from when
-   the federator lost the session until it had it again.
+3. Each takeover is logged as an error, counted (`session_taken_over`) and put among the gaps of `/accounts`. The gap
+   begins when the federator lost the session and ends when the broker lets it in again, with a new client id
+   (`session_renewal`).
 4. Ticks prove nothing if they may have expired, or if the session's queue may have been full: the broker drops from a
    full queue without a word.
 """
@@ -21,6 +22,7 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from hanse.federator.gaps import GapBook, OpenGap
@@ -40,13 +42,29 @@ _ADDRESSES_MAX = 4
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class _FirstTick:
+    """The first tick after the start, and what it is compared with.
+
+    Attributes:
+        uptime_s: the broker's uptime that it tells.
+        received: publications that came to the session before it.
+        last_s, interval_s: the last tick of the former process, and the shortest time between two.
+    """
+
+    uptime_s: int
+    received: int
+    last_s: int
+    interval_s: int
+
+
 class Takeovers:
     """Takeovers of one federator's session.
 
     Args:
         path: file that keeps the last tick that the session received.
         gaps, counters: where a takeover is noted.
-        on_taken_over: called after each takeover.
+        on_taken_over: called after each takeover; returns whether the session will get another client id.
         clock_us: microseconds since 1970.
     """
 
@@ -56,7 +74,7 @@ class Takeovers:
         *,
         gaps: GapBook,
         counters: Counter[str],
-        on_taken_over: Callable[[], None] = lambda: None,
+        on_taken_over: Callable[[], bool] = lambda: False,
         clock_us: Callable[[], int] = lambda: time.time_ns() // 1_000,
     ) -> None:
         self._path = path
@@ -66,7 +84,6 @@ class Takeovers:
         self._clock_us = clock_us
         self._is_connected = False
         self._left_us: int | None = None
-        self._back_us: int | None = None
         self._open: list[OpenGap] = []
         # Connections that the federator made or tried to make, and those that the broker's log shows.
         self._own = 0
@@ -76,8 +93,8 @@ class Takeovers:
         # The last tick of the session, and the shortest time between two; a former process left them.
         self._last_tick, self._interval_s = self._read_ticks()
         self._watched_tick: int | None = None
-        # The first tick after the start, until the second session has one, too: it and what came to the session before.
-        self._first: tuple[int, int] | None = None
+        # Kept until the second session has a tick, too.
+        self._first: _FirstTick | None = None
         self._awaits_first = False
         self._is_first_connection = True
         self._received = 0
@@ -89,9 +106,9 @@ class Takeovers:
         self._is_connected = True
         self._own += 1
         self._changed_s = now_s
-        self._back_us = self._clock_us()
+        now_us = self._clock_us()
         for gap in self._open:
-            gap.until_us = self._back_us
+            gap.until_us = now_us
         self._open.clear()
         self._awaits_first = self._is_first_connection and session_present
         self._is_first_connection = False
@@ -121,9 +138,12 @@ class Takeovers:
             return
         if self._awaits_first:
             self._awaits_first = False
-            self._first = (uptime_s, self._received)
+            if self._last_tick is not None and self._interval_s is not None:
+                self._first = _FirstTick(uptime_s, self._received, self._last_tick, self._interval_s)
+            self._last_tick = uptime_s
+            self._write_ticks()
             self._check_first()
-        elif self._first is None:
+        else:
             self._note_tick(uptime_s)
 
     def _note_tick(self, uptime_s: int) -> None:
@@ -137,19 +157,13 @@ class Takeovers:
         """Compare the first tick after the start with the last one that a former process received."""
         if self._first is None or self._watched_tick is None:
             return
-        (first, received), self._first = self._first, None
-        last, interval_s = self._last_tick, self._interval_s
-        if last is not None and interval_s is not None and received <= QUEUED_MAX:
-            reach = _MISSING * interval_s
-            if first - max(last, self._watched_tick - TICK_EXPIRY_S) > reach:
-                now_us = self._clock_us()
-                self._found(
-                    f"what waited between {last} s and {first} s of the broker's uptime is gone",
-                    now_us - (first - last) * 1_000_000,
-                    until_us=now_us,
-                )
-        self._last_tick = first
-        self._write_ticks()
+        tick, self._first = self._first, None
+        begin = max(tick.last_s, self._watched_tick - TICK_EXPIRY_S)
+        if tick.received <= QUEUED_MAX and tick.uptime_s - begin > _MISSING * tick.interval_s:
+            self._found(
+                f"what waited between {tick.last_s} s and {tick.uptime_s} s of the broker's uptime is gone",
+                self._clock_us() - (tick.uptime_s - tick.last_s) * 1_000_000,
+            )
 
     # --- the second session -------------------------------------------------------------------------------------------
 
@@ -175,30 +189,30 @@ class Takeovers:
         """Compare the connections that the log shows with the federator's own; call this every second or so."""
         if not (self._own or self._shown) or now_s - self._changed_s < SETTLE_S:
             return
-        if self._shown > self._own:
-            is_back = self._back_us is not None and self._left_us is not None and self._back_us > self._left_us
+        shown, own = self._shown, self._own
+        self._own = self._shown = 0
+        if shown > own:
             self._found(
-                f"the broker let in {self._shown} connections with its client id, {self._own} were its own; "
+                f"the broker let in {shown} connections with its client id, {own} were its own; "
                 f"they came from {', '.join(sorted(set(self._addresses)))}",
                 self._left_us,
-                until_us=self._back_us if is_back else None,
             )
-        self._own = self._shown = 0
         self._addresses.clear()
 
     # --- a takeover ---------------------------------------------------------------------------------------------------
 
-    def _found(self, why: str, since_us: int | None, until_us: int | None = None) -> None:
+    def _found(self, why: str, since_us: int | None) -> None:
         self._counters["session_taken_over"] += 1
         _log.error(
             "the session at the host broker was taken over by another client: %s. Messages that came there meanwhile "
             "are lost to the federation. Close `$SYS/broker/log/#` to other logins, and find out who knows the id.",
             why,
         )
-        gap = self._gaps.add("session taken over", why, since_us=since_us, until_us=until_us)
-        if until_us is None:
+        gap = self._gaps.add("session taken over", why, since_us=since_us)
+        if self._on_taken_over() or not self._is_connected:
             self._open.append(gap)
-        self._on_taken_over()
+        else:
+            gap.until_us = self._clock_us()
 
     def _read_ticks(self) -> tuple[int | None, int | None]:
         with contextlib.suppress(OSError, ValueError):

@@ -254,9 +254,11 @@ class Client:
         self._version: int | None = None if settings.version == "auto" else settings.version
         self.traits = settings.assumed if self._version == v311.LEVEL else Traits()
         self._is_clean = settings.clean_start
+        # The client id that the next CONNECT bears.
+        self._client_id = settings.client_id
         # Whether the session at the broker is the one that the unacknowledged publications here belong to.
         self._is_same_session = True
-        # Set by `retarget`: the next attempt does not wait.
+        # Set by `retarget` and `rename`: the next attempt does not wait.
         self._is_hurried = False
         self._home = self.address
         self._is_surveyed = False
@@ -359,6 +361,19 @@ class Client:
         if self.settings.version == "auto":
             self._version = None
         self._is_surveyed = False
+
+    def rename(self, client_id: str) -> None:
+        """Leave the session to the broker, and connect at once with another client id.
+
+        Subscriptions and unacknowledged publications go along. There must be no session of that name, except one that
+        a former process began. The CONNECT asks for no clean start, because Mosquitto 2.0 would then not save the new
+        session to disk.
+        """
+        self._client_id = client_id
+        self._is_same_session = False
+        self._is_hurried = True
+        if self._attempt is not None:
+            self._attempt.leave(NORMAL)
 
     # Out.
 
@@ -491,7 +506,7 @@ class Client:
             keep_alive_s=self.settings.keep_alive_s,
             username=username,
             password=password,
-            will=None if client_id != self.settings.client_id else self._will(),
+            will=None if client_id != self._client_id else self._will(),
         )
 
     def _connect_packet(self, version: int) -> bytes:
@@ -501,9 +516,9 @@ class Client:
             raise LocalError("receive_max is 1 to 65535 and keep_alive_s 0 to 65535.")
         try:
             if version == v311.LEVEL:
-                return self._connect_packet_311(settings.client_id, clean_session=not settings.session_expiry_s)
+                return self._connect_packet_311(self._client_id, clean_session=not settings.session_expiry_s)
             return ConnectPacket(
-                settings.client_id,
+                self._client_id,
                 username=username,
                 password=None if password is None else password.encode(),
                 clean_start=self._is_clean,
@@ -584,7 +599,7 @@ class Client:
                 name = settings.probe_client_id or f"hanse-probe-{token}"
                 self.traits = await self._survey(name, f"{settings.probe_topic}/{token}")
             if self._is_clean:
-                await self._survey(settings.client_id, None)
+                await self._survey(self._client_id, None)
             self._is_surveyed = True
         if self.traits.version != v311.LEVEL:
             self.traits = settings.assumed
@@ -709,6 +724,7 @@ class _Attempt:
         self.closed = asyncio.Event()
         self.failure: HanseError | None = None
         self._is_accepted = False
+        self._client_id = client._client_id  # noqa: SLF001 - two halves of one thing
         self.on_packets = self._on_first
         self._told: HanseError | None = None
 
@@ -773,6 +789,10 @@ class _Attempt:
         assert isinstance(connack, ConnAckPacket), "the splitter lets nothing else come first"
         if int(connack.reason_code):
             self._refused(connack)
+            return
+        if self._client_id != self._client._client_id:  # noqa: SLF001
+            self.failure = Unavailable(f"{self._client.where} let in a client id that was given up meanwhile.")
+            self.leave(NORMAL)
             return
         self._is_accepted = True
         self.on_packets = self._client._exchange.receive  # noqa: SLF001
