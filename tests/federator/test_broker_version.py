@@ -83,7 +83,7 @@ def test_properties_from_elsewhere_are_counted_as_lost(two: Two) -> None:
                 properties.ContentType = "text/plain"
                 publisher.publish("rich/x", b"x", 2, properties=properties)
                 subscriber.expect(1)
-                assert "hanse_federator_host_properties_lost 1" in federators[0].metrics()
+                assert "hanse_federator_host_properties_lost_total 1" in federators[0].metrics()
         finally:
             newer.end()
 

@@ -1,6 +1,12 @@
 """What Prometheus reads of a federator."""
 
+import re
+import subprocess
+import time
 from collections import Counter
+from pathlib import Path
+
+import pytest
 
 from hanse.federator.metrics import AgentMetrics
 
@@ -44,3 +50,15 @@ def test_each_link_is_one_pair_of_what_went_out_and_what_came_in() -> None:
     assert metrics.received[1] is not metrics.sent[2]
     pairs = metrics.links()
     assert pairs == {1: (metrics.sent[1], metrics.received[1]), 2: (metrics.sent[2], metrics.received[2])}
+
+
+def test_the_page_says_when_certificates_expire(tmp_path: Path) -> None:
+    path = tmp_path / "link.crt"
+    metrics = AgentMetrics(protocol={}, agent={}, emitted={}, drops=dict, gauges={}, certificates={"link": path})
+    assert "certificate_expiry_timestamp_seconds{" not in metrics.render()
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    command += ["-days", "2", "-subj", "/CN=site", "-keyout", str(tmp_path / "link.key"), "-out", str(path)]
+    subprocess.run(command, check=True, capture_output=True)
+    found = re.search(r'certificate_expiry_timestamp_seconds\{use="link"\} (\S+)', metrics.render())
+    assert found is not None
+    assert float(found[1]) == pytest.approx(time.time() + 2 * 86_400, abs=60)

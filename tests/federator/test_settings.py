@@ -52,7 +52,7 @@ def test_an_id_is_all_that_must_be_given() -> None:
     assert settings.adapters() == (AdapterChoice("mosquitto-log"),)
     assert settings.neighbours() == ()
     assert settings.listen_address() is None
-    assert settings.metrics_address() == ("127.0.0.1", 0)
+    assert settings.metrics_address() == ("127.0.0.1", 9883)
     assert settings.host_tls() is None
     assert settings.link_tls() is None
     assert settings.crossing().is_trivial

@@ -23,6 +23,7 @@ from hanse.federator.copies import CopyMerger
 from hanse.federator.crossing import Crossing
 from hanse.federator.custodian import Custodian
 from hanse.federator.delivery import Delivery
+from hanse.federator.drops import drops_by_reason
 from hanse.federator.echoes import EchoMemory
 from hanse.federator.effects import Effects
 from hanse.federator.entering import Entrance
@@ -233,7 +234,12 @@ class Agent:
             protocol=self.machine.counters,
             agent=self.counters,
             emitted=self._notices.counts,
-            drops=lambda: {**self.links.drops, **self.host.client.counters.drops},
+            drops=lambda: drops_by_reason(
+                protocol=self.machine.counters,
+                agent=self.counters,
+                sessions=(self.links.drops, self.host.client.counters.drops),
+            ),
+            properties_lost=lambda: self.host.client.counters.properties_lost,
             gauges=gauges(
                 self.machine,
                 self.host,
@@ -242,6 +248,7 @@ class Agent:
                 unknown=self.unknown.state,
                 membership=lambda: self.membership,
             ),
+            certificates=settings.certificates(),
         )
         self.onward = Onward(self.links, sent=self.metrics.sent, accounts=self.machine.accounts, counters=self.counters)
         effects = Effects(

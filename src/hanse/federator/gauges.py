@@ -79,10 +79,6 @@ def _of_host(host: HostSession) -> Gauges:
         "host_lane": ("1 while streams of QoS 0 go to the host by the lane.", lambda: host.uses_lane),
         "host_unacknowledged": ("Deliveries that the host has not taken.", lambda: client.unacknowledged),
         "host_mqtt_version": ("The protocol level at the host: 5, or 4 (3.1.1).", lambda: client.traits.version),
-        "host_properties_lost": (
-            "Publications that the host, which speaks 3.1.1, got without their properties.",
-            lambda: client.counters.properties_lost,
-        ),
     }
 
 

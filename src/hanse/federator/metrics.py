@@ -3,9 +3,13 @@
 One naming scheme for all of Hanse: `hanse_<service>_<what>`; labels are bounded by `telemetry.prometheus`.
 """
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
 
+from hanse.mqtt.certificates import expires_at_s
 from hanse.telemetry.process import add_process_metrics
 from hanse.telemetry.prometheus import Registry
 
@@ -29,7 +33,9 @@ class AgentMetrics:
         protocol: the machine's counters.
         agent: the agent's own.
         drops: by reason, fetched at the scrape.
+        properties_lost: publications without their properties, read at the scrape.
         gauges: name to what reads it.
+        certificates: the PEM file of this federator's certificate, by its use.
     """
 
     def __init__(
@@ -39,12 +45,15 @@ class AgentMetrics:
         agent: Mapping[str, int],
         emitted: Mapping[str, int],
         drops: Callable[[], Mapping[str, int]],
+        properties_lost: Callable[[], int] = int,
         gauges: Mapping[str, tuple[str, Callable[[], float]]],
+        certificates: Mapping[str, Path] = MappingProxyType({}),
     ) -> None:
         self._protocol = protocol
         self._agent = agent
         self._emitted = emitted
         self._drops = drops
+        self._properties_lost = properties_lost
         # By neighbour, to be added to.
         self.sent: defaultdict[int, LinkTraffic] = defaultdict(LinkTraffic)
         self.received: defaultdict[int, LinkTraffic] = defaultdict(LinkTraffic)
@@ -58,7 +67,15 @@ class AgentMetrics:
         self._own = registry.counters("agent_total", "What the agent counted.", labels=("what",))
         self._events = registry.counters("events_total", "Events of the protocol.", labels=("event",))
         self._dropped = registry.counters("dropped_total", "Publications not passed on.", labels=("reason",))
+        self._lost = registry.counters(
+            "host_properties_lost_total",
+            "Publications that the host broker, which speaks MQTT 3.1.1, got without their properties.",
+        ).labels()
         self.hop = registry.histogram("hop_seconds", "From a batch's arrival here to its hand-over onward.")
+        self._certificates = certificates
+        self._expiry = registry.gauges(
+            "certificate_expiry_timestamp_seconds", "When the certificate expires, since 1970.", labels=("use",)
+        )
         self._gauges = [(registry.gauge(name, words), read) for name, (words, read) in gauges.items()]
         registry.at_scrape(self._fetch)
 
@@ -86,5 +103,11 @@ class AgentMetrics:
                 family.labels(name).set(count)
         for reason, count in self._drops().items():
             self._dropped.labels(reason).set(count)
+        self._lost.set(self._properties_lost())
+        for use, path in self._certificates.items():
+            # A file that is being replaced at this moment is read at the next scrape.
+            with contextlib.suppress(OSError, ValueError):
+                expiry_s = expires_at_s(path)
+                self._expiry.labels(use).set(expiry_s)
         for gauge, read in self._gauges:
             gauge.set(read())

@@ -421,7 +421,7 @@ class FederatorSettings:
         choices=("stop", "drop-oldest", "drop-newest"),
     )
     metrics: str = setting(
-        "127.0.0.1:0",
+        "127.0.0.1:9883",
         "Where to serve /metrics, /healthz, /groups, /accounts and POST /trace, without TLS; port 0 takes a free one, "
         "`off` serves none.",
         check=_by(_check_metrics),
@@ -468,6 +468,11 @@ class FederatorSettings:
     def listen_address(self) -> Address | None:
         """Where to listen for links; None for nowhere."""
         return None if self.link_listen is None else parse_listen(self.link_listen)
+
+    def certificates(self) -> dict[str, Path]:
+        """Return the files of this federator's own certificates, by their use."""
+        files = {"host": self.host_cert_file, "link": self.link_cert_file}
+        return {use: file for use, file in files.items() if file is not None}
 
     def metrics_address(self) -> tuple[str, int] | None:
         """Where to serve HTTP; None for nowhere."""
