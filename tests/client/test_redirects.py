@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from tests.brokers import Mosquitto, free_port
+from tests.certificates import authority, certificate
 from tests.client.referrer import Referrer, When
 from tests.client.stories import DEADLINE_S, QUICK, run, take, until
-from tests.mqtt.test_tls import authority, certificate
 
 from hanse.client import Client, Connected, Event, Redirected, TlsSettings, Unavailable
 from hanse.mqtt.tls import server_context

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import pytest
 from tests.brokers import Mosquitto, free_port
+from tests.certificates import authority, certificate
 from tests.client.referrer import Referrer
 from tests.client.stories import QUICK, run, take, until
-from tests.mqtt.test_tls import authority, certificate
 
 from hanse.client import Client, LocalError, TlsSettings, Unavailable
 

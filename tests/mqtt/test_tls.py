@@ -2,37 +2,18 @@
 
 import asyncio
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
 import uvloop
 from tests.brokers import Mosquitto
+from tests.certificates import authority, certificate
 
 from hanse.errors import HanseError, LocalError
 from hanse.mqtt.client import Client, ClientHandler, ClientSettings
 from hanse.mqtt.endpoints import LinkDialler, LinkGreeting, LinkListener, LinkListenerHandler
 from hanse.mqtt.link import Frame, Link
 from hanse.mqtt.tls import TlsSettings, client_context, server_context
-
-
-def openssl(*words: str | Path) -> None:
-    subprocess.run(["openssl", *map(str, words)], check=True, capture_output=True)
-
-
-def authority(folder: Path, name: str) -> None:
-    openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
-            "-subj", f"/CN={name}", "-keyout", folder / f"{name}.key", "-out", folder / f"{name}.crt")  # fmt: skip
-
-
-def certificate(folder: Path, ca: str, name: str) -> None:
-    openssl("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", f"/CN={name}",
-            "-keyout", folder / f"{name}.key", "-out", folder / f"{name}.csr")  # fmt: skip
-    extensions = folder / f"{name}.ext"
-    extensions.write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
-    openssl("x509", "-req", "-in", folder / f"{name}.csr", "-CA", folder / f"{ca}.crt", "-CAkey",
-            folder / f"{ca}.key", "-CAcreateserial", "-days", "2", "-extfile", extensions,
-            "-out", folder / f"{name}.crt")  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -90,8 +90,6 @@ async def run(settings: GatewaySettings) -> int:
 def _refuse_unbuilt(settings: GatewaySettings, listeners: list[ListenAddress]) -> None:
     """Refuse settings that this version does not carry out, rather than ignore them."""
     for name, is_given in (
-        ("a ws:// or wss:// listener", any(one.is_websocket for one in listeners)),
-        ("proxy_from", bool(settings.proxy_from)),
         ("workers above 1", settings.workers > 1),
         ("manager", bool(settings.manager)),
         ("mode other than proxy", settings.mode != "proxy" or any(one.mode not in ("", "proxy") for one in listeners)),

@@ -14,6 +14,7 @@ Rules:
 """
 
 import asyncio
+import ipaddress
 import logging
 import random
 import socket
@@ -22,12 +23,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from hanse.errors import Unavailable
+from hanse.errors import LocalError, Unavailable
 from hanse.gateway.addresses import ListenAddress
 from hanse.gateway.brokers.connection import BrokerConnection, Place
 from hanse.gateway.brokers.dialling import Dialler
 from hanse.gateway.brokers.directory import Directory
 from hanse.gateway.control import Message
+from hanse.gateway.front.accepting import Acceptor
 from hanse.gateway.front.client import Client
 from hanse.gateway.front.connect import (
     CONNECTION_RATE_EXCEEDED,
@@ -105,7 +107,7 @@ class Worker:
         broker_tls = TlsSettings(settings.broker_ca_file, settings.broker_cert_file, settings.broker_key_file)
         self._dialler = Dialler(broker_tls, settings.source_address, settings.dial_timeout_s)
         self._dials = asyncio.Semaphore(DIALS_MAX)
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[asyncio.Server | Acceptor] = []
         self._clients: dict[Client, None] = {}
         # Clients that have not sent their CONNECT, in the order of their deadlines.
         self._waiting: dict[Client, None] = {}
@@ -128,19 +130,30 @@ class Worker:
 
     async def start(self, listeners: list[tuple[ListenAddress, socket.socket]], tls: ssl.SSLContext | None) -> None:
         """Accept clients on these sockets."""
+        trusted = [ipaddress.ip_network(text) for text in self.settings.proxy_from]
         for address, listening in listeners:
-            server = await self._loop.create_server(
-                self._factory(address),
-                sock=listening,
-                ssl=tls if address.is_tls else None,
-                ssl_handshake_timeout=self.settings.connect_timeout_s if address.is_tls else None,
-                backlog=4096,
-            )
-            self._servers.append(server)
+            make = self._factory(address)
+            if address.is_tls or trusted:
+                context = tls if address.is_tls else None
+                timeout_s = self.settings.connect_timeout_s
+                self._servers.append(Acceptor(listening, make, context, trusted, timeout_s, self.traffic.refuse))
+            else:
+                self._servers.append(await self._loop.create_server(make, sock=listening, backlog=4096))
         self._tick()
 
-    def _factory(self, address: ListenAddress) -> Callable[[], Client]:
-        return lambda: Client(self, address)
+    def _factory(self, listener: ListenAddress) -> Callable[..., Client]:
+        if not listener.is_websocket:
+            return lambda address="": Client(self, listener, address)
+        try:
+            from hanse.gateway.front.websocket import WebSocketClient  # noqa: PLC0415 - not in the base install
+        except ImportError as error:
+            raise LocalError(
+                f"The listener {listener.url()} needs the package {error.name}; install hanse[gateway]."
+            ) from error
+        origins, packet_bytes_max = self.settings.websocket_origin, self.settings.packet_bytes_max
+        return lambda address="": WebSocketClient(
+            self, listener, address, origins=origins, packet_bytes_max=packet_bytes_max
+        )
 
     def stop_listening(self) -> None:
         """Accept no more clients."""
@@ -281,6 +294,7 @@ class Worker:
             case Accepted():
                 self._waiting.pop(client, None)
                 self.traffic.accepted += 1
+                client.accepted()
             case BrokerRefused(code, is_final, text):
                 _log.info(
                     "a broker refused a client",

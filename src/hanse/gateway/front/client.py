@@ -70,6 +70,7 @@ class Client(asyncio.Protocol):
         broker: the connection that the session uses now.
         place: the broker of that connection.
         holds_client, holds_broker: what the session wished when this was last looked at.
+        is_lingering: the end has been written; what the client still sends is read and dropped.
         is_held: nothing is read, because it is not known yet what became of the broker.
     """
 
@@ -79,7 +80,6 @@ class Client(asyncio.Protocol):
         "_dropped_bytes",
         "_is_broker_full",
         "_is_full",
-        "_is_lingering",
         "_is_reading",
         "_is_settling",
         "_is_throttled",
@@ -96,6 +96,7 @@ class Client(asyncio.Protocol):
         "holds_broker",
         "holds_client",
         "is_held",
+        "is_lingering",
         "is_open",
         "is_placing",
         "listener",
@@ -129,7 +130,7 @@ class Client(asyncio.Protocol):
         self._is_reading = True
         self._is_throttled = False
         self._is_settling = False
-        self._is_lingering = False
+        self.is_lingering = False
         self._allowance = 0.0
         self._allowed_at = 0.0
 
@@ -156,7 +157,7 @@ class Client(asyncio.Protocol):
     def take(self, data: bytes) -> None:
         """Take MQTT bytes of the client."""
         session = self.session
-        if session is None or self._is_lingering:
+        if session is None or self.is_lingering:
             self._greet(data)
             return
         session.client_data(data, self._loop.time())
@@ -187,6 +188,9 @@ class Client(asyncio.Protocol):
         """Read again."""
         self._is_throttled = False
         self._set_reading()
+
+    def accepted(self) -> None:
+        """Take note that a broker has accepted the client."""
 
     def eof_received(self) -> bool:
         """Close the other half, too: MQTT has no half-open connections."""
@@ -222,10 +226,10 @@ class Client(asyncio.Protocol):
         out.clear()
 
     def close(self) -> None:
-        """Close after what was written has left, and give that a deadline."""
-        if not self.is_open or self._transport is None or self._is_lingering:
+        """Close after what was written has left, and give the client a deadline for that."""
+        if not self.is_open or self._transport is None or self.is_lingering:
             return
-        self._is_lingering = True
+        self.is_lingering = True
         if self._transport.can_write_eof():
             self._transport.write_eof()
             if not self._is_reading:
@@ -256,7 +260,7 @@ class Client(asyncio.Protocol):
 
     def _greet(self, data: bytes) -> None:
         reader = self._reader
-        if self._is_lingering or reader is None:
+        if self.is_lingering or reader is None:
             self._dropped_bytes += len(data)
             if self._dropped_bytes > _DROPPED_BYTES_MAX:
                 self.abort()
@@ -319,7 +323,7 @@ class Client(asyncio.Protocol):
 
     def _set_reading(self) -> None:
         session, transport = self.session, self._transport
-        if transport is None or not self.is_open or self._is_lingering or session is None:
+        if transport is None or not self.is_open or self.is_lingering or session is None:
             return
         is_wanted = not (session.holds_client or self._is_broker_full or self.is_held or self._is_throttled)
         if is_wanted == self._is_reading:
