@@ -80,7 +80,9 @@ def runs(draw: st.DrawFn) -> Run:
     body = b"".join(packet(draw(st.sampled_from(["a", "a/b", "ü"])), payload, qos) for payload in payloads)
     named = draw(st.lists(groups(), min_size=1, max_size=3, unique=True))
     origin, epoch, first = draw(IDS), draw(EPOCHS), draw(numbers(SEQUENCE_MAX - 5))
-    return Run(origin, epoch, first, len(payloads), qos, draw(st.integers(0, 255)), tuple(named), body)
+    run = Run(origin, epoch, first, len(payloads), qos, draw(st.integers(0, 255)), tuple(named), body)
+    stamp = draw(st.none() | numbers(SEQUENCE_MAX - 5))
+    return run if stamp is None else run._replace(stamp_base=stamp - first or 1)
 
 
 @st.composite
@@ -93,7 +95,8 @@ def batches(draw: st.DrawFn) -> list[Run]:
             before = batch[-1]
             # the largest number there is
             follows = min(before.first + before.length, SEQUENCE_MAX - run.length + 1)
-            batch.append(run._replace(origin=before.origin, epoch=before.epoch, first=follows))
+            stamp_base = run.stamp_base and (run.stamp_base + run.first - follows or 1)
+            batch.append(run._replace(origin=before.origin, epoch=before.epoch, first=follows, stamp_base=stamp_base))
         else:
             batch.append(run)
     return batch

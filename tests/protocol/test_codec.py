@@ -122,6 +122,23 @@ def test_a_returned_run_keeps_its_flag() -> None:
     assert codec.decode_data(codec.encode_data(alone)) == alone
 
 
+def test_a_stamped_run_says_the_stamp_of_its_first_publication() -> None:
+    stamped = [DATA[0]._replace(stamp_base=300 - 7), DATA[1]]
+    assert codec.decode_data(codec.encode_data(stamped)) == stamped
+    alone = stamped[:1]
+    assert codec.encode_data(alone) == DATA_BYTES[:7] + bytes.fromhex("01 11 03 05 e807 07 ac02") + DATA_BYTES[14:37]
+    assert codec.decode_data(codec.encode_data(alone)) == alone
+    piece = [DATA[0]._replace(first=8, length=1, body=packet("g", b"2", 1), stamp_base=300 - 7)]
+    assert codec.decode_data(codec.encode_data(piece))[0].stamp_base + 8 == 301
+
+
+def test_a_run_whose_stamps_are_too_large_is_refused() -> None:
+    """Else a piece of it could not be sent on."""
+    stamped = DATA[0]._replace(stamp_base=SEQUENCE_MAX - 7)
+    with pytest.raises(RemoteError, match="ends with the stamp 4611686018427387904; the largest stamp is"):
+        codec.decode_data(codec.encode_data([stamped]))
+
+
 def test_a_run_without_groups_is_valid_in_the_outbox_only() -> None:
     record = codec.encode_data([DATA[0]._replace(groups=())])
     assert codec.decode_data(record, is_record=True) == [DATA[0]._replace(groups=())]
@@ -334,14 +351,14 @@ MALFORMED: list[tuple[str, Callable[[bytes], object], bytes, str]] = [
     (
         "flags of a run",
         codec.decode_data,
-        bytes.fromhex("01 02 01 01 67 01") + b"\x10" + RUN[1:],
-        "A run has flags 0x10; expected a QoS of 0 to 2, and no flags but 0x4 and 0x8.",
+        bytes.fromhex("01 02 01 01 67 01") + b"\x20" + RUN[1:],
+        "A run has flags 0x20; expected a QoS of 0 to 2, and no flags but 0x4, 0x8 and 0x10.",
     ),
     (
         "QoS 3",
         codec.decode_data,
         bytes.fromhex("01 02 01 01 67 01") + b"\x03" + RUN[1:],
-        "A run has flags 0x3; expected a QoS of 0 to 2, and no flags but 0x4 and 0x8.",
+        "A run has flags 0x3; expected a QoS of 0 to 2, and no flags but 0x4, 0x8 and 0x10.",
     ),
     (
         "follows nothing",

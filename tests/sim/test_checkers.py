@@ -135,9 +135,10 @@ def test_an_id_used_twice_is_found() -> None:
             publications: Sequence[Publication],
             receipt: int = 0,
             again: tuple[int, int] | None = None,
+            stamp: int = 0,
         ) -> Routed:
             self._forwarding.next_id = 0
-            return super().publish(now, publications, receipt, again)
+            return super().publish(now, publications, receipt, again, stamp)
 
     fails(Repeater, "id reused")
 
@@ -150,8 +151,9 @@ def test_an_echo_to_the_host_is_found() -> None:
             publications: Sequence[Publication],
             receipt: int = 0,
             again: tuple[int, int] | None = None,
+            stamp: int = 0,
         ) -> Routed:
-            routed = super().publish(now, publications, receipt, again)
+            routed = super().publish(now, publications, receipt, again, stamp)
             return Routed(routed.frames, [run for runs in routed.frames.values() for run in runs])
 
     fails(Echo, "echo")
@@ -174,8 +176,9 @@ def test_hops_beyond_the_limit_are_found() -> None:
             publications: Sequence[Publication],
             receipt: int = 0,
             again: tuple[int, int] | None = None,
+            stamp: int = 0,
         ) -> Routed:
-            routed = super().publish(now, publications, receipt, again)
+            routed = super().publish(now, publications, receipt, again, stamp)
             return Routed({to: [run._replace(hops=65) for run in runs] for to, runs in routed.frames.items()}, [])
 
     fails(Traveller, "hops")

@@ -136,12 +136,14 @@ class Forwarding:
         publications: Sequence[Publication],
         receipt: int = 0,
         again: tuple[int, int] | None = None,
+        stamp: int = 0,
     ) -> Routed:
         """Route what clients published at the host broker: match, number, and spread (R42, R43 to R46).
 
         Publication k of the batch gets the id `next_id + k` of this epoch. If the host broker hands in again what a
         former process has numbered, `again` is the `(epoch, number)` of the first publication (R58). If there is a
-        receipt, an `Acknowledge` names it when all publications have arrived (R55).
+        receipt, an `Acknowledge` names it when all publications have arrived (R55). If anything is retained,
+        publication k bears `stamp` + k (R79).
         """
         frames: dict[int, list[Run]] = {}
         self.accounts.now = now
@@ -150,6 +152,7 @@ class Forwarding:
             self.next_id = first + len(publications)
         else:
             epoch, first = again
+        stamp_base = (stamp - first or 1) if stamp else 0
         plans = self._plans.by_topic
         plan: Plan | None = None
         qos = -1
@@ -163,12 +166,12 @@ class Forwarding:
                 packets.append(packet)
                 continue
             if plan is not None:
-                self._number(now, plan, qos, epoch, first, packets, frames)
+                self._number(now, plan, qos, epoch, first, packets, frames, stamp_base)
                 first += len(packets)
             plan, qos, packets = new_plan, packet_qos, [packet]
             owes = owes or qos
         if plan is not None:
-            self._number(now, plan, qos, epoch, first, packets, frames)
+            self._number(now, plan, qos, epoch, first, packets, frames, stamp_base)
         self._counters["published"] += len(publications)
         if not receipt and not owes:
             return self._hand_out_loose(frames, [])
@@ -191,6 +194,7 @@ class Forwarding:
         first: int,
         packets: list[bytes],
         frames: dict[int, list[Run]],
+        stamp_base: int = 0,
     ) -> None:
         count = len(packets)
         is_waiting = plan.is_unsure and qos > 0
@@ -206,10 +210,10 @@ class Forwarding:
                     self.accounts.add(measure, (self.identity, epoch), plan.groups, 1, 0)
                 return
             for offset, packet in enumerate(packets):
-                self._number(now, plan, qos, epoch, first + offset, [packet], frames)
+                self._number(now, plan, qos, epoch, first + offset, [packet], frames, stamp_base)
             return
         # A named tuple's own constructor costs as much as the rest of this function.
-        run = _new_tuple(Run, (self.identity, epoch, first, count, qos, 1, plan.groups, body, False))
+        run = _new_tuple(Run, (self.identity, epoch, first, count, qos, 1, plan.groups, body, False, stamp_base))
         if is_waiting:
             self._blocked_runs.append(run._replace(groups=UNMATCHED))
             return
@@ -252,7 +256,7 @@ class Forwarding:
         if not hop_limit:
             hop_limit = self._hop_limit = self._table.hop_limit()
         for run in runs:
-            origin, epoch, first, count, qos, hops, groups, body, is_returned = run
+            origin, epoch, first, count, qos, hops, groups, body, is_returned, _ = run
             counters["received"] += count
             if qos and entry is _UNOWED:
                 entry = self.custody.open(neighbour, receipt)
@@ -488,9 +492,9 @@ class Forwarding:
 
     def _pass_on(self, now: float, neighbour: int, plan: Plan, run: Run, frames: dict[int, list[Run]]) -> None:
         """Send the run one hop further to all neighbours of the plan."""
-        origin, epoch, first, count, qos, hops, groups, body, is_returned = run
+        origin, epoch, first, count, qos, hops, groups, body, is_returned, stamp_base = run
         # The same as `_replace`, in 0.8 µs against 3.1 µs.
-        onward = _new_tuple(Run, (origin, epoch, first, count, qos, hops + 1, groups, body, is_returned))
+        onward = _new_tuple(Run, (origin, epoch, first, count, qos, hops + 1, groups, body, is_returned, stamp_base))
         if qos:
             self.retention.add(now, onward)
         self._spread(plan, onward, frames)

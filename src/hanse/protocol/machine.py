@@ -177,6 +177,7 @@ class Machine:
         publications: Sequence[Publication],
         receipt: int = 0,
         again: tuple[int, int] | None = None,
+        stamp: int = 0,
     ) -> Routed:
         """Route publications of the host broker's clients. An `Acknowledge` names the receipt when all have arrived.
 
@@ -185,8 +186,9 @@ class Machine:
             publications: One batch.
             receipt: The host broker side's name for the batch; 0 if nobody waits.
             again: The (epoch, number) of the first publication, if a former process has numbered them (R58).
+            stamp: The stamp of the first publication, if any of them is retained (R79).
         """
-        routed = self._forwarding.publish(now, publications, receipt, again)
+        routed = self._forwarding.publish(now, publications, receipt, again, stamp)
         if self._custody.check_at < self.deadline:  # noqa: PLR1730 - two lookups, and no call a message
             self.deadline = self._custody.check_at
         return routed

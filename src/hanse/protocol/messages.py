@@ -222,3 +222,5 @@ class Run(NamedTuple):
     body: bytes
     # The receiver sent it here, and from here the only route leads back (R66).
     is_returned: bool = False
+    # Publication `n` was heard at stamp `stamp_base + n` (R79): the same for every piece. 0: there are no stamps.
+    stamp_base: int = 0
