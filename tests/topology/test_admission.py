@@ -32,7 +32,7 @@ def test_insecure_is_the_operators_word() -> None:
 
 
 def test_half_a_certificate_is_refused() -> None:
-    with pytest.raises(LocalError, match="both are needed"):
+    with pytest.raises(LocalError, match="give both or neither"):
         check_listen("127.0.0.1", CERTIFICATE, None, require_token=False, insecure=False)
 
 

@@ -1,7 +1,8 @@
-"""Addresses of brokers and links, as federators give them: `tcp://host:1883`, `mqtts://[::1]:8883`.
+"""Addresses of brokers and links in the form that federators give: `tcp://host:1883`, `mqtts://[::1]:8883`.
 
-Two spellings of one address are one federator: scheme, case of the host and the default port do not count. What a
-federator wrote is shown as it was written. An address carries no login: it is stored, shown and announced.
+Two spellings of one address name the same federator: scheme, case of the host and the default port do not count. The
+manager shows an address as the federator wrote it. An address carries no login, because it is stored, shown and
+announced.
 """
 
 import re
@@ -19,7 +20,8 @@ _IPV6 = "|".join(
     + [f"::{_GROUP}(?::{_GROUP}){{0,6}}", f"(?:{_GROUP}:){{1,7}}:"]
 )
 _PORT = "6553[0-5]|655[0-2][0-9]|65[0-4][0-9]{2}|6[0-4][0-9]{3}|[1-5][0-9]{4}|[1-9][0-9]{0,3}"
-# Scheme, name or IPv4, IPv6, port. Our own: the library's reader of URLs takes `[::1]*`, and drops newlines.
+# Scheme, name or IPv4, IPv6, port. This pattern replaces the URL parser of the standard library, which accepts `[::1]*`
+# and drops newlines.
 ADDRESS_PATTERN = (
     r"^(tcp|mqtt|ssl|mqtts)://"
     rf"(?:([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9.])?)|\[({_IPV6})\])"
@@ -30,7 +32,7 @@ _ADDRESS = re.compile(ADDRESS_PATTERN)
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where an MQTT listener is."""
+    """Address of an MQTT listener."""
 
     host: str
     port: int
@@ -38,16 +40,16 @@ class Address:
 
     @property
     def url(self) -> str:
-        """The one spelling of this address, by which a federator is known again."""
+        """Canonical spelling of the address, by which the manager recognises a federator."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'mqtts' if self.is_tls else 'mqtt'}://{host}:{self.port}"
 
 
 def parse_address(text: str) -> Address:
-    """Reads `tcp://host:port` and its kin.
+    """Return the address in a text such as `tcp://host:port`.
 
     Raises:
-        RemoteError: Says what is expected. The text is shown only when it cannot hold a login.
+        RemoteError: The text is not an address. The message shows it only if it cannot hold a login.
     """
     expected = "expected tcp://host:port or mqtt://host:port (ssl:// and mqtts:// with TLS)"
     if len(text) > ADDRESS_LENGTH_MAX:

@@ -1,13 +1,13 @@
-"""Who may listen where, and who may ask for what.
+"""Admission: the addresses that the manager may listen on, and the rights of its clients.
 
 Rules:
 
-1. Beyond loopback: only with TLS and tokens, unless the operator says `--insecure`.
-2. Where tokens are required, joining needs a `join` token (or the credential of an earlier join), speaking as a
-   federator its credential, looking a `read` token or any credential. `/healthz` is open.
-3. Where they are not required, a token or credential that is shown must still be valid.
-4. Whatever only an operator may do needs an `admin` token, everywhere. An `admin` token may also look.
-5. An expelled federator is refused at its address, whatever it shows, until it shows a token made after its expulsion.
+1. The manager listens beyond loopback only with TLS and tokens, unless the operator gives `--insecure`.
+2. If tokens are required, joining needs a `join` token (or the credential of an earlier join), acting as a federator
+   needs its credential, and reading needs a `read` token or any credential. `/healthz` is open.
+3. If tokens are not required, a token or credential in a request must still be valid.
+4. Every action of an operator needs an `admin` token, always. An `admin` token may also read.
+5. An expelled federator is refused at its address, with any token or credential that was made before its expulsion.
 """
 
 import ipaddress
@@ -21,11 +21,11 @@ from hanse.topology.tokens import Credentials, Forbidden, check_token, is_creden
 
 
 class Unknown(Forbidden):
-    """No token or credential was shown where one is needed."""
+    """The request has no token or credential where one is needed."""
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a listener there. A name other than `localhost` may be anything."""
+    """Return whether only this machine can reach a listener there. A name other than `localhost` may be anything."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -33,15 +33,15 @@ def is_loopback(host: str) -> bool:
 
 
 def check_listen(host: str, certificate: Path | None, key: Path | None, *, require_token: bool, insecure: bool) -> bool:
-    """Rule 1. Returns whether tokens are required."""
+    """Apply rule 1, and return whether tokens are required."""
     if (certificate is None) != (key is None):
-        raise LocalError("Of tls_certificate and tls_key one is given; both are needed, or neither.")
+        raise LocalError("Only one of tls_certificate and tls_key is given; give both or neither.")
     if is_loopback(host) or insecure:
         return require_token
     if certificate is None:
         raise LocalError(
             f"The manager would listen on {host}, beyond this machine, without TLS; give --tls-certificate and "
-            "--tls-key, or say --insecure if the network is trusted."
+            "--tls-key, or give --insecure if the network is trusted."
         )
     return True
 
@@ -49,7 +49,7 @@ def check_listen(host: str, certificate: Path | None, key: Path | None, *, requi
 async def expel(store: Store, one: Federator, *, keep_token: bool) -> str | None:
     """Store that a federator is expelled, and close its token. Return the token's id if it still admitted others.
 
-    The token is in the hands of the expelled. If it stayed open, the expelled could join at another address.
+    The expelled operator knows the token. If it stayed open, it could admit the federator at another address.
     """
     now_s = time.time()
     await store.add_revocation(Revocation(one.key, one.id, now_s))
@@ -59,7 +59,7 @@ async def expel(store: Store, one: Federator, *, keep_token: bool) -> str | None
 
 
 class Gate:
-    """Rules 2 and 3."""
+    """Check of rules 2 and 3."""
 
     __slots__ = ("_credentials", "_is_required", "_store")
 
@@ -69,7 +69,7 @@ class Gate:
         self._is_required = is_required
 
     async def join(self, shown: str | None, key: str, topology: Topology, now_s: float) -> Token | None:
-        """Lets a broker's federator join. The token is to be spent, unless it is None. Raises `Forbidden`."""
+        """Admit the federator of a broker, and return the token to spend, or None. Raise `Forbidden` otherwise."""
         if shown is None:
             self._without()
             await self._refuse_expelled(key, None)
@@ -84,7 +84,7 @@ class Gate:
         return token
 
     async def federator(self, shown: str | None, node: int, key: str, topology: Topology) -> None:
-        """Lets somebody speak as federator `node` at `key`. Raises `Forbidden`."""
+        """Check that the client is federator `node` at `key`. Raise `Forbidden` otherwise."""
         if shown is None:
             self._without()
             return
@@ -98,15 +98,15 @@ class Gate:
         await self._refuse_expelled(key, found)
 
     async def operator(self, shown: str | None, now_s: float) -> Token:
-        """Rule 4. Raises `Forbidden`."""
+        """Check rule 4. Raise `Forbidden` if it is broken."""
         if shown is None:
             raise Unknown(
-                "An admin token is needed here: Authorization: Bearer TOKEN (hanse token create --role admin)."
+                "This request needs an admin token: Authorization: Bearer TOKEN (hanse token create --role admin)."
             )
         return await check_token(self._store, shown, ("admin",), now_s)
 
     async def reader(self, shown: str | None, topology: Topology, now_s: float) -> None:
-        """Lets somebody look. Raises `Forbidden`."""
+        """Check that the client may read. Raise `Forbidden` otherwise."""
         if shown is None:
             self._without()
         elif is_credential(shown):
@@ -119,11 +119,11 @@ class Gate:
             await check_token(self._store, shown, ("read", "join", "admin"), now_s)
 
     async def _refuse_expelled(self, key: str, token: Token | None) -> None:
-        """Rule 5."""
+        """Check rule 5."""
         expelled = await self._store.find_revocation(key)
         if expelled is not None and expelled.covers(token):
             raise Forbidden(f"Federator {expelled.id} was revoked; ask the operator for a new token.")
 
     def _without(self) -> None:
         if self._is_required:
-            raise Unknown("A token is needed here: Authorization: Bearer TOKEN (hanse token create makes one).")
+            raise Unknown("This request needs a token: Authorization: Bearer TOKEN (hanse token create makes one).")

@@ -1,8 +1,10 @@
-"""Announcements to a federator on its host broker, topic `federated_topology_ann`, as in the seeds.
+"""Announcements to a federator on its host broker, under the topic `federated_topology_ann`, as in the papers.
 
-One announcement is one instruction: add or remove a neighbour. It also carries all neighbours as they now are, so
-that one lost announcement does no harm, the epoch, by which an older manager's word is known, and a MAC under the
-receiver's credential: any client of the broker can publish there, and none can make that.
+One announcement is one instruction: add or remove a neighbour. It also carries
+
+- all current neighbours, so the loss of one announcement does no harm,
+- the epoch, by which a federator recognises an announcement of a deposed manager,
+- a MAC under the receiver's credential, because any client of the broker can publish there, but cannot make the MAC.
 """
 
 import json
@@ -16,14 +18,14 @@ TOPIC = "federated_topology_ann"
 
 
 def neighbor_of(one: Federator) -> dict[str, object]:
-    """A neighbour as federators are told: the seeds' two fields, and where its link listens."""
+    """Return a neighbour in the form for federators: the two fields of the papers, and the address of its link."""
     return {"id": one.id, "ip": one.ip, "link": one.link}
 
 
 def compose(
     announcement: Announcement, topology: Topology, around: Sequence[int], credential: str, manager: str
 ) -> bytes:
-    """The payload for a receiver with the neighbours `around`: JSON, whose `mac` is over all its other fields."""
+    """Return the payload for a receiver with the neighbours `around`: JSON, whose `mac` covers all other fields."""
     named = topology.federators[announcement.neighbor]
     neighbors = [neighbor_of(topology.federators[node]) for node in around]
     body = {
@@ -40,18 +42,18 @@ def compose(
 
 
 def canonical(body: dict[str, object]) -> bytes:
-    """The one spelling that is signed: keys sorted, no spaces, ASCII."""
+    """Return the canonical spelling that is signed: keys sorted, no spaces, ASCII."""
     return json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
 
 
 def is_genuine(payload: bytes, credential: str) -> bool:
-    """Whether the manager made this announcement for the holder of the credential. For federators."""
-    import hmac  # noqa: PLC0415 - only federators come here
+    """Return whether the manager made this announcement for the holder of the credential. For federators."""
+    import hmac  # noqa: PLC0415 - only federators need this
 
     try:
         body = json.loads(payload)
         shown = body.pop("mac", None) if isinstance(body, dict) else None
-        # What is not ASCII is no MAC, and cannot be compared in constant time.
+        # A text that is not ASCII is not a MAC, and cannot be compared in constant time.
         if not isinstance(shown, str) or not shown.isascii():
             return False
         return hmac.compare_digest(shown, announcement_mac(credential, canonical(body)))

@@ -1,6 +1,6 @@
-"""The manager's HTTP interface. Thin: read, hand over to `Manager`, write down.
+"""The manager's HTTP interface: thin routes that read the request, call `Manager`, and write the response.
 
-`docs/topology.md` says what each route means to a federator and to an operator.
+`docs/topology.md` explains each route for federators and operators.
 """
 
 from dataclasses import asdict
@@ -51,11 +51,11 @@ def _manager(request: Request) -> Manager:
 
 
 def _shown(authorization: Annotated[str | None, Header(max_length=300)] = None) -> str | None:
-    """The token or credential of `Authorization: Bearer …`."""
+    """Return the token or credential of `Authorization: Bearer …`."""
     if authorization is None:
         return None
     scheme, _, text = authorization.partition(" ")
-    # Another scheme is somebody else's; nothing was shown to us.
+    # Another scheme is meant for somebody else, so the request has no token for the manager.
     return text.strip() if scheme.lower() == "bearer" and text.strip() else None
 
 
@@ -90,7 +90,7 @@ operators = APIRouter(prefix="/api/v1", dependencies=[Depends(_operator)], respo
 
 @federators.post("/join")
 async def join(body: JoinRequest, manager: TheManager, shown: Shown, source: Source) -> Joined:
-    """Take a federator into the overlay (the seeds' Listing 1)."""
+    """Add a federator to the overlay (the papers' Listing 1)."""
     peer = peer_of(body.ip, node=None, link=body.link, probe=body.probe)
     node = await manager.join(peer, shown if shown is not None else body.token, body.id, source)
     one = manager.topology.federators[node]
@@ -100,14 +100,14 @@ async def join(body: JoinRequest, manager: TheManager, shown: Shown, source: Sou
 
 @federators.post("/leave")
 async def leave(body: LeaveRequest, manager: TheManager, shown: Shown, source: Source) -> Word:
-    """Leave the overlay in order: the neighbours are told, the id is remembered."""
+    """Leave the overlay in order: the manager tells the neighbours, and remembers the id."""
     await manager.leave(body.id, shown, source)
     return Word.model_validate(manager.word(body.id))
 
 
 @federators.post("/federators/{id}/report")
 async def report(node: Node, body: ReportRequest, manager: TheManager, shown: Shown, source: Source) -> Word:
-    """Say how a federator is, and hear what its neighbours should be."""
+    """Report the state of a federator, and get the neighbours that it should have."""
     neighbors = tuple(peer_of(one.ip, node=one.id, link=one.link) for one in body.neighbors if one.id != node)
     groups = None
     if body.groups is not None:
@@ -135,14 +135,14 @@ async def neighbors(
     after: Annotated[int, Query(ge=0, le=EPOCH_MAX)] = 0,
     wait: Annotated[float, Query(ge=0, le=POLL_WAIT_MAX_S, allow_inf_nan=False)] = 0.0,
 ) -> Word:
-    """Hear the neighbours; with `wait`, as soon as they change after the epoch `after` (a long poll)."""
+    """Get the neighbours; with `wait`, as soon as they change after the epoch `after` (a long poll)."""
     await manager.poll(node, shown, after, wait)
     return Word.model_validate(manager.word(node))
 
 
 @operators.post("/federators/{id}/revoke")
 async def revoke(node: Node, body: RevokeRequest, manager: TheManager, actor: Operator) -> Revoked:
-    """Expel one federator: its credential is refused, and its neighbours are told to close their links."""
+    """Expel one federator: the manager refuses its credential, and tells its neighbours to close their links."""
     closed = await manager.revoke(node, actor, keep_token=body.keepToken)
     one = manager.topology.federators[node]
     return Revoked(id=node, ip=one.ip, state=one.state, closedToken=closed)
@@ -154,7 +154,7 @@ async def audit(
     offset: Annotated[int, Query(ge=0, le=10**9)] = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> AuditDocument:
-    """Who changed what, and when; the newest first."""
+    """List the changes with their authors and times, the newest first."""
     total, found = await manager.list_audit(offset=offset, limit=limit)
     entries = [{**asdict(one), "time": format_time(datetime.fromtimestamp(one.at_s, UTC))} for one in found]
     return AuditDocument.model_validate({"total": total, "entries": entries})
@@ -162,7 +162,7 @@ async def audit(
 
 @readers.get("/federators")
 async def list_federators(manager: TheManager) -> list[FederatorDocument]:
-    """Every federator that is up, as Listing 2."""
+    """List every federator that is up, as Listing 2."""
     around = manager.topology.neighbor_map()
     known = manager.topology.federators
     return [
@@ -173,7 +173,7 @@ async def list_federators(manager: TheManager) -> list[FederatorDocument]:
 
 @readers.get("/federators/{id}")
 async def federator(node: Node, manager: TheManager) -> FederatorDocument:
-    """One federator, as Listing 2, field for field."""
+    """Get one federator, as Listing 2, field for field."""
     known = manager.topology.federators
     if node not in known:
         raise NotFound(f"There is no federator {node}.")
@@ -183,7 +183,7 @@ async def federator(node: Node, manager: TheManager) -> FederatorDocument:
 
 @readers.get("/topology")
 async def topology(manager: TheManager) -> TopologyDocument:
-    """The overlay: federators in whatever state, links, and whether it holds."""
+    """Get the overlay: federators in every state, links, and whether it is connected."""
     connected, two_connected = await manager.shape()
     now = manager.topology
     entries = [
@@ -220,7 +220,7 @@ async def groups(
     offset: Annotated[int, Query(ge=0, le=10**9)] = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> GroupsDocument:
-    """Groups with their cores and meshes, as federators report them."""
+    """List groups with their cores and meshes, as federators report them."""
     total, found = manager.groups.groups(offset=offset, limit=limit)
     return GroupsDocument.model_validate({"epoch": manager.topology.epoch, "total": total, "groups": found})
 
@@ -229,7 +229,7 @@ async def groups(
 async def events(
     manager: TheManager, last_event_id: Annotated[str | None, Header(max_length=20)] = None
 ) -> StreamingResponse:
-    """What happens, as server-sent events; `Last-Event-ID` takes a broken stream up again."""
+    """Stream events as server-sent events; `Last-Event-ID` resumes a broken stream."""
     manager.events.check_room()
     after = (
         int(last_event_id)
@@ -241,7 +241,7 @@ async def events(
 
 
 async def healthz(manager: TheManager) -> HealthDocument:
-    """Whether this manager is up, leads, and trusts itself."""
+    """Tell whether this manager is up, leads, and trusts its own probes."""
     return HealthDocument(
         status="leading" if manager.is_leading else "standby",
         manager=manager.id,
@@ -253,16 +253,16 @@ async def healthz(manager: TheManager) -> HealthDocument:
 
 
 async def prometheus(manager: TheManager) -> PlainTextResponse:
-    """Counters and gauges for Prometheus."""
+    """Get counters and gauges for Prometheus."""
     return PlainTextResponse(metrics.render(metrics.families(manager)), media_type=metrics.MEDIA_TYPE)
 
 
 def create_app(manager: Manager) -> FastAPI:
-    """The application around a manager; starting and stopping the manager is the caller's."""
+    """Return the application around a manager. The caller starts and stops the manager."""
     app = FastAPI(
         title="Hanse topology manager",
         version=__version__,
-        description="Places federators in an overlay, watches their brokers, and repairs what breaks.",
+        description="Places federators in an overlay, watches their brokers, and repairs the overlay.",
         openapi_url="/api/v1/openapi.json",
         docs_url=None,
         redoc_url=None,
@@ -282,7 +282,7 @@ def create_app(manager: Manager) -> FastAPI:
 
 
 def _document_problems(app: FastAPI) -> None:
-    """Puts the problem's schema into the OpenAPI document, in place of the framework's own error models."""
+    """Put the schema of problem documents into the OpenAPI document, in place of the framework's own error models."""
     make = app.openapi
 
     def openapi() -> dict[str, Any]:

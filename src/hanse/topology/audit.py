@@ -1,13 +1,14 @@
-"""The manager's audit log: who changed what in the federation, and when.
+"""The manager's audit log: every change in the federation, with its author and time.
 
 Rules:
 
-1. Every change that the store took has an entry, and so has every change by an operator's command beside the manager.
-2. A refused request has none: it changed nothing, and anybody could push the real entries out with it. Refusals are
-   counted and logged.
-3. The store keeps the newest `store.AUDIT_ENTRIES_MAX` entries. Each one is a log line as well, so that a log
+1. Every change that the store accepted has an entry, and so has every change by an operator's command that does not go
+   through the manager.
+2. A refused request has no entry. It changed nothing, and anybody could displace the real entries with refused
+   requests. Refusals are counted and logged.
+3. The store keeps the newest `store.AUDIT_ENTRIES_MAX` entries. Each entry is a log line as well, so that a log
    collector can keep more.
-4. A change stays although its entry could not be stored. The log line has the entry, and a counter tells of it.
+4. A change remains even if its entry could not be stored. The log line then has the entry, and a counter reports it.
 """
 
 import getpass
@@ -23,9 +24,10 @@ from hanse.topology.changes import Change
 from hanse.topology.model import Federator
 from hanse.topology.store import AuditEntry, Store
 
-LINKS_SHOWN_MAX = 50  # a repair after the loss of a hub can move hundreds; the topology shows them all
+LINKS_SHOWN_MAX = 50  # a repair after the loss of a hub can move hundreds of links; the topology shows them all
 
-# Actions that say who is in the federation. They are security events; the others are the overlay's daily repairs.
+# Actions that change the membership of the federation. They are security events; the others are daily repairs of the
+# overlay.
 _SECURITY = frozenset(
     ("joined", "adopted", "left", "revoked", "token-created", "token-revoked", "token-closed", "expelled")
 )
@@ -34,7 +36,7 @@ _log = logging.getLogger("hanse.manager")
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Somebody who changes something: its name, and where it spoke from."""
+    """Author of a change: its name, and the address of the request."""
 
     name: str
     source: str = ""

@@ -1,9 +1,9 @@
-"""Blocks and cut vertices of a connected overlay, as the tree that repair reads. networkx finds them.
+"""Blocks and cut vertices of a connected overlay, as a tree for repair. networkx finds them.
 
-A *block* is a largest part that no single loss can cut; a *cut vertex* is one whose loss cuts the overlay. Blocks
-and cut vertices form a tree. A *leaf* is a block with one cut vertex: it hangs by it, so every leaf needs at least
-one new link, and a cut vertex with d blocks needs d - 1 of them. The larger of the two needs is the fewest links
-that can make the overlay two-connected (Eswaran and Tarjan, 1976); `bound` is that number.
+A *block* is a maximal part that no single loss can cut. A *cut vertex* is a federator whose loss cuts the overlay.
+Blocks and cut vertices form a tree. A *leaf* is a block with one cut vertex. Every leaf needs at least one new link,
+and a cut vertex with d blocks needs d - 1 of them. The larger of the two needs is the minimum number of links that make
+the overlay two-connected (Eswaran and Tarjan, 1976); `bound` is that number.
 """
 
 from collections.abc import Iterator
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import networkx as nx
 
-PAIRS_MAX = 96  # pairs of leaves weighed for one link; more cost time, and the tests find no better link with them
+PAIRS_MAX = 96  # pairs of leaves compared for one link; more cost time, and the tests find no better link with them
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A block that hangs by the cut vertex `cut`. `inner` are its other members."""
+    """Block with the single cut vertex `cut`. `inner` are its other members."""
 
     block: int
     cut: int
@@ -24,7 +24,7 @@ class Leaf:
 
 
 class BlockTree:
-    """The block-cut tree of a connected graph with a cut vertex, and what a link between two leaves would do to it.
+    """Block-cut tree of a connected graph with a cut vertex, and the effect of a link between two leaves on it.
 
     In the tree, block i is the node i, and cut vertex v the node -1 - v.
     """
@@ -33,7 +33,7 @@ class BlockTree:
 
     def __init__(self, graph: nx.Graph) -> None:
         blocks = [frozenset(block) for block in nx.biconnected_components(graph)]
-        # By their members, not in networkx's order: the same overlay must give the same repair.
+        # Sorted by members, not in networkx's order: the same overlay must give the same repair.
         blocks.sort(key=sorted)
         count: dict[int, int] = {}
         for block in blocks:
@@ -54,7 +54,7 @@ class BlockTree:
         ]
 
     def _walk(self) -> list[int]:
-        """Depth first from the widest cut vertex, so that leaves far apart are in different branches."""
+        """Walk the tree depth first from the widest cut vertex, so that distant leaves are in different branches."""
         root = min((node for node in self._tree if node < 0), key=lambda node: (-len(self._tree[node]), -node))
         self._parent = {root: root}
         self._depth = {root: 0}
@@ -70,12 +70,12 @@ class BlockTree:
         return order
 
     def bound(self) -> int:
-        """The fewest links that can make the overlay two-connected."""
+        """Minimum number of links that make the overlay two-connected."""
         widest = max(len(around) for node, around in self._tree.items() if node < 0)
         return max(widest - 1, -(-len(self.leaves) // 2))
 
     def pairs(self) -> Iterator[tuple[Leaf, Leaf]]:
-        """Pairs of leaves, those half the walk apart first, at most `PAIRS_MAX` of them."""
+        """Return pairs of leaves, those half the walk apart first, at most `PAIRS_MAX` of them."""
         count, given = len(self.leaves), 0
         for distance in range(count // 2, 0, -1):
             for i in range(count if distance * 2 != count else distance):
@@ -85,7 +85,7 @@ class BlockTree:
                     return
 
     def bound_after(self, first: Leaf, second: Leaf) -> int:
-        """`bound` as it would be with a link between the two: the blocks on the way between them become one."""
+        """Return `bound` with a link between the two, which merges the blocks on the path between them."""
         way = set(self._way(first.block, second.block))
         degree = {n: len(around) - (n in way) for n, around in self._tree.items() if n < 0}
         widest = max(degree.values())

@@ -1,16 +1,17 @@
-"""How the topology changes: join, leave, loss, return, revocation, and what federators report. Pure.
+"""Changes of the topology: join, leave, loss, return, revocation, and reports of federators. Pure.
 
-Each function takes a `Topology` and returns a `Change`: the new topology, which federators' documents to store,
-what to announce to whom, and what to tell those who watch. Nothing of it is true before the store has it.
+Each function takes a `Topology` and returns a `Change`: the new topology, the federators whose documents must be
+stored, the announcements, and the events. None of it counts before the store has it.
 
 Rules:
 
-1. Whoever is lost, leaves or is revoked has no links; the rest is repaired in the same change.
-2. Whoever returns gets its former links back as far as degrees allow; links of repair that are then not needed go.
-3. What federators report is believed where the manager knows nothing (its store was lost, or they linked among
-   themselves while it was away), and corrected where it knows better: a report that has seen the latest neighbours
-   and has one more made it itself; one that has not is merely late.
-4. An id belongs to one address. A second claim is refused, and told to those who watch.
+1. A federator that is lost, leaves or is revoked has no links. The same change repairs the overlay of the others.
+2. A federator that returns gets its former links back as far as degrees allow. Links of repair that are then
+   unnecessary are removed.
+3. A report of a federator is believed if the manager knows less (its store was lost, or the federators linked among
+   themselves while it was away), and corrected if the manager knows more. A report that has seen the latest neighbours
+   and has one more made that link itself. A report that has not seen them is merely late.
+4. An id belongs to one address. A second claim is refused, and reported as an event.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -33,17 +34,17 @@ from hanse.topology.model import (
 from hanse.topology.placement import STRATEGIES, Candidate
 from hanse.topology.repair import repair, trim
 
-EPOCH_AHEAD_MAX = 10**8  # how far beyond the clock's seconds a reported epoch may be: three years of a change a second
-TRIM_MAX = 64  # links looked at for trimming in one change; the rest waits for the next
+EPOCH_AHEAD_MAX = 10**8  # how far a reported epoch may exceed the clock's seconds: three years at one change per second
+TRIM_MAX = 64  # links considered for trimming in one change; the rest waits for the next
 
 
 class Conflict(RemoteError):  # noqa: N818 - the name is the state, as in "409 Conflict"
-    """An id or an address is already another federator's, or its federator may not do this now."""
+    """An id or an address belongs to another federator, or the federator is not allowed to do this now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What the operator decides about the overlay."""
+    """The operator's rules for the overlay."""
 
     degree_max: int = 5
     strategy: str = "seeds"
@@ -52,7 +53,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """An instruction to federator `to`: take `neighbor` up, or let it go."""
+    """Instruction to federator `to`: add `neighbor`, or remove it."""
 
     to: int
     action: str
@@ -61,7 +62,7 @@ class Announcement:
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """Something to tell those who watch `/events`."""
+    """Event for the watchers of `/events`."""
 
     kind: str
     data: Mapping[str, object]
@@ -69,7 +70,7 @@ class Happening:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A new topology, and what follows from it."""
+    """New topology, and its consequences."""
 
     topology: Topology
     changed: tuple[int, ...] = ()
@@ -85,7 +86,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A federator as it names itself, or as a neighbour names it."""
+    """Federator as it names itself, or as a neighbour names it."""
 
     ip: str
     key: str
@@ -96,7 +97,7 @@ class Peer:
 
 
 def join(before: Topology, peer: Peer, rules: Rules, now: datetime) -> tuple[Change, int]:
-    """Takes a federator in: at its old id if the address is known, else where placement says."""
+    """Add a federator: at its old id if the address is known, otherwise where placement puts it."""
     known = before.by_key(peer.key)
     if known is not None:
         renewed = replace(
@@ -134,7 +135,7 @@ def lose(
     causes: Mapping[int, str] | None = None,
     avoid: Collection[Link] = (),
 ) -> Change:
-    """Some are gone, left or revoked: their links end, and the rest is repaired."""
+    """Mark federators as gone, left or revoked: remove their links, and repair the rest."""
     lost = sorted(node for node in nodes if before.federators[node].state is not state)
     around = before.neighbor_map()
     federators, happenings = {}, []
@@ -150,18 +151,18 @@ def lose(
 
 
 def come_back(before: Topology, node: int, rules: Rules, now: datetime) -> Change:
-    """One that was gone answers again."""
+    """Take back a federator that was gone and answers again."""
     return _return(before, before.federators[node], rules, now, Happening("returned", {"id": node}))
 
 
 def mend(before: Topology, rules: Rules, avoid: Collection[Link] = ()) -> Change:
-    """Brings the overlay into the state that `repair` promises, whatever it was, and trims what is not needed."""
+    """Bring any overlay into the state that `repair` promises, and trim unnecessary links."""
     links = _trimmed(before.living(), dict(before.links))
     return _settle(before, {}, _repaired(before, {}, links, rules, avoid), [])
 
 
 def forget(before: Topology, now: datetime, after: timedelta) -> Change:
-    """Those who were away for longer than `after` are forgotten, and their ids free."""
+    """Forget federators that were away for longer than `after`, and free their ids."""
     old = [
         one.id
         for one in before.federators.values()
@@ -177,7 +178,7 @@ def forget(before: Topology, now: datetime, after: timedelta) -> Change:
 
 
 def adopt(before: Topology, peer: Peer, epoch: int, neighbors: Iterable[Peer], rules: Rules, now: datetime) -> Change:
-    """Rule 3: believes a report where the manager knows less. `peer.id` is who reports."""
+    """Apply rule 3: believe a report if the manager knows less. `peer.id` is the reporting federator."""
     assert peer.id is not None
     if epoch > now.timestamp() + EPOCH_AHEAD_MAX:
         raise Conflict(f"The report's epoch is {epoch}, far ahead of the clock; expected one that a manager gave out.")
@@ -192,7 +193,7 @@ def adopt(before: Topology, peer: Peer, epoch: int, neighbors: Iterable[Peer], r
     elif known.state is not State.UP:
         return Change(before)
     has_seen_the_latest = known is None or epoch >= known.changed_epoch
-    # Of one whom this manager has never told anything, the links were placed by whoever was manager before.
+    # If this manager has never told a federator anything, an earlier manager placed its links.
     kind = LinkKind.PLACED if known is None or known.changed_epoch == 0 else LinkKind.SELF
     links = dict(before.links)
     for other in neighbors if has_seen_the_latest else ():
@@ -206,13 +207,13 @@ def adopt(before: Topology, peer: Peer, epoch: int, neighbors: Iterable[Peer], r
             links.setdefault(link_of(node, other.id), kind)
     change = _settle(before, federators, links, happenings, is_our_word=False)
     if epoch > change.topology.epoch:
-        # Another manager, or this one before its store was lost, spoke with a larger epoch: go beyond it.
+        # Another manager, or this one before its store was lost, used a larger epoch: exceed it.
         return replace(change, topology=replace(change.topology, epoch=epoch + 1), changed=change.changed or (node,))
     return change
 
 
 def measured(before: Topology, latency_ms: Mapping[int, float], checked: Iterable[int], now: datetime) -> Topology:
-    """The topology with what a health round measured. No change of the overlay, so the same epoch."""
+    """Return the topology with the measurements of a health round. The overlay is the same, and so is the epoch."""
     federators = dict(before.federators)
     for node in checked:
         if node in federators:
@@ -222,7 +223,7 @@ def measured(before: Topology, latency_ms: Mapping[int, float], checked: Iterabl
 
 
 def _return(before: Topology, one: Federator, rules: Rules, now: datetime, happening: Happening) -> Change:
-    """Rule 2."""
+    """Apply rule 2."""
     federators = {one.id: replace(one, state=State.UP, since=now, former=())}
     living = sorted({*before.living(), one.id})
     links = dict(before.links)
@@ -261,9 +262,10 @@ def _settle(
     *,
     is_our_word: bool = True,
 ) -> Change:
-    """Compares with what was: the new epoch, whose documents changed, who is to be told what.
+    """Compare with the topology before: set the new epoch, and find changed documents and announcements.
 
-    What was only reported is not this manager's word: nobody is told, and a later report may still add to it.
+    A neighbour that was only reported is not an instruction of this manager. It is not announced, and a later report
+    may still add to it.
     """
     added = sorted(links.keys() - before.links.keys())
     removed = sorted(before.links.keys() - links.keys())
@@ -285,7 +287,7 @@ def _settle(
 
 
 def _tell_of_new_address(change: Change, known: Federator, renewed: Federator) -> Change:
-    """Neighbours of one whose link listens elsewhere now are told to take it up again, there."""
+    """Tell the neighbours of a federator whose link has a new address to connect there again."""
     if (known.ip, known.link) == (renewed.ip, renewed.link):
         return change
     around = change.topology.neighbors(known.id)
@@ -322,13 +324,13 @@ def _free_id(before: Topology, claimed: int | None) -> int:
 def _refuse_more(before: Topology, rules: Rules) -> None:
     if len(before.federators) >= rules.federators_max:
         raise Unavailable(
-            f"The federation has {len(before.federators)} federators, the most that this manager takes; "
+            f"The federation has {len(before.federators)} federators, the most that this manager accepts; "
             "start another federation, or wait until those who left are forgotten."
         )
 
 
 def _refuse_conflict(before: Topology, peer: Peer) -> None:
-    """Rule 4."""
+    """Apply rule 4."""
     same_id, same_key = before.federators.get(peer.id or 0), before.by_key(peer.key)
     if same_id is not None and same_id.key != peer.key:
         raise Conflict(f"Id {peer.id} belongs to the broker {same_id.ip}, not to {peer.ip}; join again for another.")

@@ -1,14 +1,15 @@
-"""Health checks as telemetry: each probe becomes a `HealthCheck`, from which the pipeline learns how clocks differ.
+"""Health checks as telemetry: each probe becomes a `HealthCheck`, from which the pipeline computes clock offsets.
 
-A probe that its federator answers is a two-way check: the manager has the moments at which it was sent and came
-back, the answer those at which it was received and answered, by the other clock (`docs/topology.md` has its form).
+A probe that its federator answers is a two-way check. The manager has the times at which the probe was sent and came
+back. The answer has the times at which it was received and answered, by the other clock (`docs/topology.md` describes
+its form).
 
 Rules:
 
-1. A check that was answered has all four moments, or it is not told: an older federator answers without, and a broker
-   alone has no clock to tell of.
-2. A failed check is told with the host that last answered for the target, else with its address.
-3. What a client of a broker may have written is read strictly, and never makes a federator unwell.
+1. An answered check is reported only with all four times. An older federator answers without them, and a broker alone
+   has no clock to report.
+2. A failed check is reported with the host that last answered for the target, otherwise with its address.
+3. An answer that any client of a broker may have written is parsed strictly, and never makes a federator unhealthy.
 """
 
 import json
@@ -30,7 +31,7 @@ _NOT_IN_AN_ID = re.compile(r"[^A-Za-z0-9_.:@-]")
 
 
 def read_answer(payload: bytes) -> Answer | None:
-    """Rule 3; None for an empty answer, or one that is not of this form."""
+    """Parse an answer (rule 3). Return None for an empty or malformed one."""
     if not 0 < len(payload) <= ANSWER_BYTES_MAX:
         return None
     try:
@@ -50,10 +51,10 @@ def read_answer(payload: bytes) -> Answer | None:
 
 
 class CheckReporter:
-    """The checks of one manager, batched until somebody takes them."""
+    """Checks of one manager, collected until the next flush."""
 
     def __init__(self, manager: str, host: str = "") -> None:
-        # Never the id of a federator, which is a number.
+        # Never equal to the id of a federator, which is a number.
         self.reporter = "manager-" + _NOT_IN_AN_ID.sub("_", manager)[:200]
         self._host = host or platform.node() or "unknown"
         self._rows = Reporter(self.reporter, ROWS_MAX)
@@ -61,22 +62,22 @@ class CheckReporter:
 
     @property
     def dropped(self) -> int:
-        """Checks for which there was no room."""
+        """Number of checks dropped for lack of capacity."""
         return sum(self._rows.dropped.values())
 
     def note(self, seen: Iterable[Observation], keys: Mapping[int, str]) -> None:
-        """What a round, or a second look, saw. `keys` are the addresses of the brokers."""
+        """Add the observations of a round, or of a second look. `keys` are the addresses of the brokers."""
         for one in seen:
             row = self._row(one, keys.get(one.id, ""))
             if row is not None:
                 self._rows.add(row)
 
     def forget(self, kept: Iterable[int]) -> None:
-        """Only these are federators still."""
+        """Forget all federators but these."""
         self._hosts = {node: host for node, host in self._hosts.items() if node in set(kept)}
 
     def flush(self) -> list[tuple[str, bytes]]:
-        """Topics and payloads of all that was noted."""
+        """Return topics and payloads of all collected checks."""
         return self._rows.flush()
 
     def _row(self, one: Observation, key: str) -> HealthCheck | None:
@@ -89,7 +90,7 @@ class CheckReporter:
             reason = CAUSES[one.outcome]
             return HealthCheck(str(one.id), self._host, host, exchange.sent_us, None, None, None, False, reason)
         if answer is None or exchange.returned_us is None or exchange.returned_us < exchange.sent_us:
-            return None  # rule 1; or our clock was set meanwhile
+            return None  # rule 1, or our clock was set meanwhile
         self._hosts[one.id] = answer.host
         return HealthCheck(
             target=str(one.id),

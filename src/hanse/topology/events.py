@@ -1,7 +1,7 @@
-"""What happens in the topology, told to those who watch: a ring of the last, a bounded queue for each.
+"""Events of the topology for watchers: a ring of the latest events, and a bounded queue per watcher.
 
-A watcher that is slower than the events loses the oldest of its queue and is told how many (`dropped`). One that
-comes back names the last event it saw, and gets what the ring still has.
+A watcher that is slower than the events loses the oldest of its queue, and learns how many (`dropped`). A watcher that
+comes back names the last event it saw, and gets the later ones that the ring still holds.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from hanse.errors import Unavailable
 
-RING_MAX = 1_000  # a few minutes of a federation that changes; more costs memory, and `/topology` tells the rest
+RING_MAX = 1_000  # a few minutes of a changing federation; more costs memory, and `/topology` has the rest
 QUEUE_MAX = 256
 WATCHERS_MAX = 100
 KEEP_ALIVE_S = 15.0  # proxies close a stream that is silent for 30 to 60 s
@@ -20,7 +20,7 @@ KEEP_ALIVE_S = 15.0  # proxies close a stream that is silent for 30 to 60 s
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened; `number` grows by one with each, for as long as this manager runs."""
+    """One event; `number` grows by one with each event while this manager runs."""
 
     number: int
     kind: str
@@ -28,13 +28,13 @@ class Event:
     data: Mapping[str, object]
 
     def encode(self) -> str:
-        """As a server-sent event."""
+        """Return the event as a server-sent event."""
         body = json.dumps({"epoch": self.epoch, **self.data}, separators=(",", ":"))
         return f"id: {self.number}\nevent: {self.kind}\ndata: {body}\n\n"
 
 
 class EventLog:
-    """All events, and who watches them."""
+    """All events, and their watchers."""
 
     def __init__(self) -> None:
         self._ring: deque[Event] = deque(maxlen=RING_MAX)
@@ -45,11 +45,11 @@ class EventLog:
 
     @property
     def watchers(self) -> int:
-        """How many watch now."""
+        """Number of watchers."""
         return len(self._watchers)
 
     def tell(self, kind: str, epoch: int, data: Mapping[str, object]) -> None:
-        """Adds an event. Never waits for a watcher."""
+        """Add an event. Never wait for a watcher."""
         self._number += 1
         event = Event(self._number, kind, epoch, data)
         self._ring.append(event)
@@ -57,12 +57,12 @@ class EventLog:
             self.dropped += watcher.put(event)
 
     def check_room(self) -> None:
-        """Refuses one watcher too many, before its stream begins."""
+        """Refuse one watcher too many, before its stream begins."""
         if len(self._watchers) >= WATCHERS_MAX:
-            raise Unavailable(f"{WATCHERS_MAX} already watch the events, the most there may be; try again later.")
+            raise Unavailable(f"{WATCHERS_MAX} clients already watch the events, which is the limit; try again later.")
 
     async def watch(self, after: int | None) -> AsyncIterator[str]:
-        """Server-sent events as text: those after the given number that are still known, then new ones."""
+        """Yield server-sent events as text: those after the given number that the ring still holds, then new ones."""
         watcher = _Watcher()
         for event in self._ring:
             if after is not None and event.number > after:
@@ -82,7 +82,7 @@ class EventLog:
             self._watchers.discard(watcher)
 
     def close(self) -> None:
-        """Ends every stream."""
+        """End every stream."""
         self._is_closed = True
         for watcher in self._watchers:
             watcher.ready.set()
@@ -97,7 +97,7 @@ class _Watcher:
         self.ready = asyncio.Event()
 
     def put(self, event: Event) -> int:
-        """Returns how many events were dropped for it."""
+        """Queue the event, and return how many events were dropped for it."""
         dropped = 0
         if len(self._queue) >= QUEUE_MAX:
             self._queue.popleft()

@@ -1,15 +1,15 @@
-"""Groups, their cores and meshes, as federators report them. Bounded; what does not fit is dropped and counted."""
+"""Groups with their cores and meshes, as federators report them. Entries beyond a limit are dropped and counted."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 GROUPS_A_REPORT_MAX = 10_000
-ENTRIES_MAX = 200_000  # about 100 MB; the pipeline's tables are the place for more
+ENTRIES_MAX = 200_000  # about 100 MB; for more, use the pipeline's tables
 
 
 @dataclass(frozen=True, slots=True)
 class GroupReport:
-    """A group as one federator sees it: the core it follows, its parents towards it, its mesh neighbours."""
+    """Group as one federator sees it: the core that it follows, its parents towards it, its mesh neighbours."""
 
     group: str
     core: int | None
@@ -19,7 +19,7 @@ class GroupReport:
 
 
 class GroupBook:
-    """The last report of each federator."""
+    """Last report of each federator."""
 
     def __init__(self) -> None:
         self._reports: dict[int, Sequence[GroupReport]] = {}
@@ -29,7 +29,7 @@ class GroupBook:
         return sum(len(reports) for reports in self._reports.values())
 
     def note(self, node: int, reports: Iterable[GroupReport]) -> None:
-        """Replaces what the federator said before."""
+        """Replace the last report of the federator."""
         self._reports.pop(node, None)
         room = min(GROUPS_A_REPORT_MAX, ENTRIES_MAX - len(self))
         every = list(reports)
@@ -37,12 +37,12 @@ class GroupBook:
         self._reports[node] = every[:room]
 
     def forget(self, nodes: Iterable[int]) -> None:
-        """Those who are gone have no groups."""
+        """Remove the groups of federators that are gone."""
         for node in nodes:
             self._reports.pop(node, None)
 
     def groups(self, *, offset: int, limit: int) -> tuple[int, list[dict[str, object]]]:
-        """How many groups there are, and some of them by name: cores, and for each member its parents and mesh."""
+        """Return the number of groups, and some of them by name: cores, and the parents and mesh of each member."""
         by_group: dict[str, list[tuple[int, GroupReport]]] = {}
         for node, reports in sorted(self._reports.items()):
             for report in reports:

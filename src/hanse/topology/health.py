@@ -1,15 +1,16 @@
-"""Who is well, judged from probes. Pure: observations in, verdict out; no clock, no sockets.
+"""Health of federators, judged from probes. Pure: observations in, verdict out; no clock, no sockets.
 
 Rules:
 
-1. Two failures in a row mean gone. The first makes a suspect, which is probed again within the same interval, so
-   that a loss is known within two intervals. One success makes well again.
+1. Two failures in a row mean gone. After the first, a federator is a suspect and is probed again within the same
+   interval, so a loss is known within two intervals. One success makes it healthy again.
 2. Latency is smoothed: a share of the new value, the rest of the old, as TCP does with its round trip (RFC 6298).
-3. The manager doubts itself first. In a round in which its own loop was late, a probe that merely took too long
-   counts for nothing; one that was refused counts. A round in which more than half of all that were well fail at
-   once counts for nothing, for at most three rounds on end: after that it is not chance. If all fail it is the
-   manager that is cut off, and it doubts for as long as that lasts.
-4. Those who are gone are probed more and more rarely, up to every fourth round; who comes back says so itself too.
+3. The manager doubts itself first. In a round in which its own loop was late, a probe that only took too long does not
+   count; a refused one counts. A round in which more than half of all healthy federators fail at once does not count,
+   for at most three rounds in a row: after that it is not chance. If all fail, the manager itself is cut off, and it
+   doubts for as long as that lasts.
+4. Federators that are gone are probed less and less often, down to every fourth round. A federator that comes back also
+   reports by itself.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -18,7 +19,7 @@ from enum import StrEnum
 
 
 class Outcome(StrEnum):
-    """What a probe found. `SILENT`: the broker returned the publication, but its federator did not answer it."""
+    """Result of a probe. `SILENT`: the broker returned the publication, but its federator did not answer it."""
 
     WELL = "well"
     SILENT = "silent"
@@ -30,7 +31,7 @@ CAUSES = {Outcome.SILENT: "federator", Outcome.FAILED: "broker"}
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a federator says of a probe: when it had it and answered it, by the clock of its host."""
+    """Answer of a federator to a probe: the times of receipt and answer, by the clock of its host."""
 
     host: str
     received_us: int
@@ -39,7 +40,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """When a probe was sent and its answer came, by the manager's clock; and the answer, where it says something."""
+    """Times of a probe and its answer by the manager's clock, and the content of the answer, if any."""
 
     sent_us: int
     returned_us: int | None = None
@@ -48,12 +49,12 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One probe of one federator. Whether a silent one is well depends on its `model.Probe`; the prober says."""
+    """One probe of one federator. Whether a silent one is healthy depends on its `model.Probe`; the prober decides."""
 
     id: int
     outcome: Outcome
     latency_ms: float | None = None
-    is_definite: bool = False  # a failure that no lateness of ours explains: the connection was refused or broken
+    is_definite: bool = False  # a failure that a late loop does not explain: the connection was refused or broken
     exchange: Exchange | None = None  # for telemetry; no verdict depends on it
 
 
@@ -61,17 +62,17 @@ class Observation:
 class Policy:
     """Numbers of the rules above."""
 
-    failures_max: int = 2  # as in the seeds; 1 takes a hiccup for a death, 3 makes detection half as long again
-    smoothing: float = 0.25  # RFC 6298 takes 1/8 for many samples a second; there is one each 5 s here
-    doubt_share: float = 0.5  # of those that were well
-    doubt_failures_min: int = 3  # two may well die together; three at once are suspicious
+    failures_max: int = 2  # as in the seeds; 1 mistakes a hiccup for a death, 3 takes half as long again to detect one
+    smoothing: float = 0.25  # RFC 6298 uses 1/8 for many samples per second; here, one per 5 s
+    doubt_share: float = 0.5  # of the healthy ones
+    doubt_failures_min: int = 3  # two may die together by chance; three at once are suspicious
     doubt_rounds_max: int = 3
-    gone_rounds_max: int = 4  # 20 s at the default interval; dialling 500 dead ones each round would cost the others
+    gone_rounds_max: int = 4  # 20 s at the default interval; dialling 500 dead ones each round would delay the others
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a round says."""
+    """Conclusions of a round."""
 
     gone: tuple[int, ...] = ()
     causes: Mapping[int, str] = field(default_factory=dict)
@@ -91,7 +92,7 @@ class _Patient:
 
 
 class Health:
-    """What is known of each federator's health, round after round."""
+    """Health of each federator, round after round."""
 
     __slots__ = ("_doubts", "_patients", "_policy")
 
@@ -101,7 +102,7 @@ class Health:
         self._doubts = 0
 
     def take_up(self, up: Mapping[int, float | None], gone: Collection[int]) -> None:
-        """Brings the list in line with the topology: who is up, with the latency as stored, and who is gone."""
+        """Align the list with the topology: federators that are up, with their latency, and those that are gone."""
         for node in self._patients.keys() - up.keys() - set(gone):
             del self._patients[node]
         for node, latency_ms in up.items():
@@ -113,7 +114,7 @@ class Health:
             patient.is_gone = True
 
     def due(self) -> list[int]:
-        """Whom to probe in the next round."""
+        """Return the federators to probe in the next round."""
         due = []
         for node, patient in sorted(self._patients.items()):
             if patient.wait_rounds > 0:
@@ -123,7 +124,7 @@ class Health:
         return due
 
     def judge(self, observations: Iterable[Observation], *, is_late: bool = False) -> Verdict:
-        """The verdict on a round, or on the second look at its suspects."""
+        """Return the verdict on a round, or on the second look at its suspects."""
         seen = [one for one in observations if one.id in self._patients]
         failed = [one for one in seen if one.outcome is not Outcome.WELL and not self._patients[one.id].is_gone]
         doubt = self._doubt(len(failed))
@@ -150,7 +151,7 @@ class Health:
         return Verdict(tuple(gone), causes, tuple(back), tuple(suspects), latency_ms, doubt)
 
     def _doubt(self, failed: int) -> str | None:
-        """Rule 3: too many at once."""
+        """Apply rule 3: too many failures at once."""
         policy = self._policy
         well = sum(not patient.is_gone for patient in self._patients.values())
         if failed < policy.doubt_failures_min or failed <= well * policy.doubt_share:
@@ -178,7 +179,7 @@ class Health:
         return latency_ms, back
 
     def _put_off(self, patient: _Patient) -> None:
-        """Rule 4."""
+        """Apply rule 4."""
         if patient.is_gone:
             patient.gone_rounds += 1
             patient.wait_rounds = min(2 ** min(patient.gone_rounds, 10), self._policy.gone_rounds_max) - 1

@@ -1,4 +1,4 @@
-"""Takes, keeps and gives back the lease; `lease` holds the rules, this the loop around them."""
+"""Leadership: the loop that takes, keeps and releases the lease. `lease` holds the rules."""
 
 import asyncio
 import logging
@@ -17,7 +17,7 @@ log = logging.getLogger("hanse.manager")
 
 @dataclass(frozen=True, slots=True)
 class Candidacy:
-    """Who would lead, where it is found, and for how long without a sign of life."""
+    """Candidate for the lease, its URL, and how long it leads without renewal."""
 
     manager: str
     url: str
@@ -27,8 +27,8 @@ class Candidacy:
 class Leadership:
     """Whether this manager leads.
 
-    `on_take` runs with a lease just taken, before `is_leading`; if it fails, the lease runs out unused. `on_follow`
-    runs after every look at another's lease, `on_lose` once when leading ends.
+    `on_take` runs with a lease just taken, before `is_leading`. If it fails, the lease expires unused. `on_follow` runs
+    after every look at another manager's lease, `on_lose` once when leading ends.
     """
 
     def __init__(
@@ -52,17 +52,17 @@ class Leadership:
 
     @property
     def is_leading(self) -> bool:
-        """Whether this manager's word counts now."""
+        """Whether this manager leads now."""
         return self._held is not None and not self._held.is_over(time.monotonic(), self._candidacy.lease_s)
 
     def lease(self) -> Lease:
-        """The lease, for a write. Raises `NotLeading`."""
+        """Return the lease, for a write. Raise `NotLeading` without one."""
         if self._held is None or not self.is_leading:
             raise NotLeading(self.leader_url)
         return self._held.lease
 
     async def run(self) -> None:
-        """Keeps the lease, or watches the one who has it, for ever."""
+        """Keep the lease, or watch its holder, for ever."""
         pause_s = min(1.0, self._candidacy.lease_s / 6)
         while True:
             await asyncio.sleep(pause_s)
@@ -73,12 +73,12 @@ class Leadership:
             except HanseError as error:
                 self.errors += 1
                 log.warning("lease: %s", error)
-            except Exception:  # the edge of the shell: who stops watching never leads again
+            except Exception:  # the edge of the shell: a manager that stops watching never leads again
                 self.errors += 1
                 log.exception("lease")
 
     async def step(self) -> None:
-        """One look: renew, take, or follow."""
+        """Check once: renew, take, or follow."""
         now_s = time.monotonic()
         if self._held is not None:
             if self._held.is_over(now_s, self._candidacy.lease_s):
@@ -97,14 +97,14 @@ class Leadership:
         await self._on_follow()
 
     def step_down(self) -> None:
-        """Leading is over: another one leads, or will."""
+        """Stop leading, because another manager leads or will."""
         if self._held is not None:
             held, self._held = self._held, None
             self._watch = Watch(self._candidacy.lease_s)
             self._on_lose(held.lease)
 
     async def release(self) -> None:
-        """Gives the lease back, so that the next one need not wait."""
+        """Release the lease, so that the next manager need not wait."""
         if self._held is not None:
             with suppress(HanseError):
                 await self._store.release_lease(self._held.lease)

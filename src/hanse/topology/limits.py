@@ -1,4 +1,4 @@
-"""ASGI middleware that bounds a request's body, in bytes and in time, whatever its length header says."""
+"""ASGI middleware that bounds a request's body, in bytes and in time, regardless of its length header."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ BODY_TIMEOUT_S = 30.0
 
 
 class BodyLimit:
-    """Counts a request's body, and answers 413 when it is too large."""
+    """Middleware that counts a request's body, and answers 413 if it is too large."""
 
     def __init__(self, app: ASGIApp, bytes_max: int = BODY_BYTES_MAX, timeout_s: float = BODY_TIMEOUT_S) -> None:
         self._app = app
@@ -19,19 +19,19 @@ class BodyLimit:
         self._timeout_s = timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Handle one request."""
         if scope["type"] != "http" or scope["method"] in ("GET", "HEAD", "OPTIONS"):
             await self._app(scope, receive, send)
             return
         count = scope["app"].state.manager.counters.refuse
-        refusal = problem(413, f"The body has more than {self._bytes_max} bytes, the most that is read.")
+        refusal = problem(413, f"The body has more than {self._bytes_max} bytes, which is the limit.")
         told = dict(scope["headers"]).get(b"content-length", b"0")
         if not told.isdigit() or int(told[:20]) > self._bytes_max:
             count("too-large")
             await refusal(scope, receive, send)
             return
-        # The limit is small: the whole body is taken before the application runs, so that nothing of a request
-        # that turns out too large has had any effect.
+        # The limit is small, so the whole body is read before the application runs. A request that turns out too large
+        # then has no effect.
         chunks: list[Message] = []
         size = 0
         try:

@@ -1,13 +1,13 @@
-"""The manager: holds the topology, changes it under the lease, and lets everybody know.
+"""The manager: holds the topology, changes it under the lease, and tells everybody.
 
 Rules:
 
-1. One change at a time. It is computed on a copy, stored, and only then true: answers, announcements and events
+1. One change at a time. It is computed on a copy and stored, and only then counts: answers, announcements and events
    follow the store.
-2. Only the leader changes anything. Who finds itself deposed stops at once, and says who leads now.
-3. Nobody waits for a federator: announcements go out beside, with a deadline, and what was missed is in the next
-   answer to its poll or report.
-4. Graph theory runs in a thread: a repair of 1,000 federators must not make the loop late.
+2. Only the leader changes anything. A manager that finds itself deposed stops at once, and names the leader.
+3. The manager waits for no federator. Announcements go out in the background, with a deadline. A federator that missed
+   one finds it in the next answer to its poll or report.
+4. Graph theory runs in a thread: a repair of 1,000 federators must not delay the event loop.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ POLLS_MAX = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a federator tells of itself."""
+    """Report of a federator about itself."""
 
     peer: Peer
     epoch: int
@@ -99,10 +99,10 @@ class Manager:
         self.credentials = Credentials(b"\0" * 32)
         self.gate = Gate(store, self.credentials, is_required=requires_token)
 
-    # Life.
+    # Start and stop.
 
     async def start(self) -> None:
-        """Reads the store, tries to lead, and begins to watch."""
+        """Read the store, try to lead, and begin to watch."""
         given = self.settings.secret
         secret = given.encode() if given else await self._store.read_secret(secrets.token_bytes(32))
         self.credentials = Credentials(secret)
@@ -115,13 +115,13 @@ class Manager:
         ]
 
     def begin_stop(self) -> None:
-        """Ends the answers that wait for something, so that the HTTP server can end."""
+        """End the answers that wait for something, so that the HTTP server can end."""
         self._is_stopping = True
         self.events.close()
         self._wake_polls()
 
     async def stop(self) -> None:
-        """Gives the lease back and lets everything go. The store is the caller's."""
+        """Release the lease and close everything except the store, which belongs to the caller."""
         self.begin_stop()
         for task in (*self._tasks, *self._sending):
             task.cancel()
@@ -131,13 +131,13 @@ class Manager:
 
     @property
     def is_leading(self) -> bool:
-        """Whether this manager's word counts now."""
+        """Whether this manager leads now."""
         return self.leadership.is_leading
 
-    # What federators ask for.
+    # Requests of federators.
 
     async def join(self, peer: Peer, shown: str | None, claimed: int | None, source: str = "") -> int:
-        """Takes a federator in and returns its id."""
+        """Add a federator and return its id."""
         moment = now()
         async with self._lock:
             lease = self.leadership.lease()
@@ -146,7 +146,7 @@ class Manager:
             if known is not None and known.state is State.REVOKED and token is None:
                 raise Forbidden(f"Federator {known.id} was revoked; ask the operator for a token.")
             if shown is not None and is_credential(shown):
-                # It was here before. If the store was lost, its credential is what is left of that.
+                # The federator was here before. If the store was lost, only its credential shows that.
                 earlier = parse_credential(shown)
                 peer = replace(peer, id=earlier.id, token=earlier.token)
             else:
@@ -169,7 +169,7 @@ class Manager:
         return node
 
     async def leave(self, node: int, shown: str | None, source: str = "") -> None:
-        """A federator says that it goes."""
+        """Remove a federator that says it leaves."""
         await self._authorise(node, shown)
         actor = Actor(f"federator {node}", source)
         await self.change(lambda before: changes.lose(before, [node], State.LEFT, self.rules, now()), actor)
@@ -190,7 +190,7 @@ class Manager:
         return closed
 
     async def report(self, report: Report, shown: str | None, source: str = "") -> None:
-        """A federator says how it is; where the manager knows less, that becomes the truth."""
+        """Handle the report of a federator, which becomes the truth if the manager knows less."""
         node = report.peer.id
         assert node is not None
         self.leadership.lease()
@@ -215,13 +215,13 @@ class Manager:
             self.rounds.note_adopted()
         self.rounds.note_lost_links(node, report.lost)
         if self.topology.federators[node].state is State.GONE:
-            self.rounds.suspect(node)  # it speaks: perhaps it is back
+            self.rounds.suspect(node)  # it reports, so perhaps it is back
 
     async def poll(self, node: int, shown: str | None, after: int, wait_s: float) -> None:
-        """Returns when the federator's neighbours changed after that epoch, or when the time is over."""
+        """Return when the federator's neighbours have changed after that epoch, or when the time is over."""
         await self._authorise(node, shown)
         if self._polls >= POLLS_MAX:
-            raise Unavailable(f"{POLLS_MAX} federators already wait, the most there may be; ask without waiting.")
+            raise Unavailable(f"{POLLS_MAX} federators already wait, which is the limit; poll without waiting.")
         self.rounds.hear(node)
         self._polls += 1
         try:
@@ -234,14 +234,14 @@ class Manager:
             self._polls -= 1
 
     def federator_epoch(self, node: int) -> int:
-        """When the federator's neighbours last changed."""
+        """Return the epoch at which the federator's neighbours last changed."""
         one = self.topology.federators.get(node)
         if one is None:
             raise NotFound(f"There is no federator {node}; join first.")
         return one.changed_epoch
 
     def word(self, node: int) -> dict[str, object]:
-        """What a federator is told: its neighbours and the federation's settings, under an epoch."""
+        """Return the reply for a federator: its neighbours and the federation's settings, under an epoch."""
         one = self.topology.federators[node]
         neighbors = [neighbor_of(self.topology.federators[other]) for other in self.topology.neighbors(node)]
         return {
@@ -256,7 +256,7 @@ class Manager:
         }
 
     async def shape(self) -> tuple[bool, bool]:
-        """Whether the overlay is connected, and two-connected; computed once an epoch."""
+        """Return whether the overlay is connected, and two-connected; computed once per epoch."""
         here = self.topology
         if self._shape is None or self._shape[0] != here.epoch:
             graph = await self.compute(lambda: graph_of(here.living(), here.links))
@@ -275,10 +275,10 @@ class Manager:
             raise NotFound(f"There is no federator {node}; join first.")
         await self.gate.federator(shown, node, one.key, self.topology)
 
-    # Changing the topology.
+    # Changes of the topology.
 
     async def change(self, make: Callable[[Topology], Change], actor: Actor | None = None) -> Change:
-        """Computes a change and stores it, as the manager's own if no actor is named. Rules 1 and 2."""
+        """Compute a change and store it (rules 1 and 2). Without an actor, it is the manager's own."""
         async with self._lock:
             lease = self.leadership.lease()
             begin_s = time.perf_counter()
@@ -289,7 +289,7 @@ class Manager:
             return change
 
     async def measure(self, latency_ms: Mapping[int, float], checked: Sequence[int]) -> None:
-        """Stores what a health round measured."""
+        """Store the measurements of a health round."""
         async with self._lock:
             lease = self.leadership.lease()
             self.topology = changes.measured(self.topology, latency_ms, checked, now())
@@ -298,7 +298,7 @@ class Manager:
                 await self._store.record_health(lease, written)
 
     async def compute(self, make: Callable[[], T]) -> T:
-        """Rule 4; below a hundred federators a thread costs more than it spares."""
+        """Run a computation (rule 4). Below a hundred federators, a thread costs more than it saves."""
         if len(self.topology.federators) < 100:
             return make()
         return await asyncio.to_thread(make)
@@ -331,16 +331,16 @@ class Manager:
         self._changed = asyncio.Event()
 
     def tell(self, kind: str, data: Mapping[str, object]) -> None:
-        """Tells those who watch."""
+        """Send an event to the watchers."""
         self.events.tell(kind, self.topology.epoch, data)
 
     def _announce(self, announcements: Sequence[Announcement]) -> None:
-        """Rule 3."""
+        """Apply rule 3."""
         around = self.topology.neighbor_map() if announcements else {}
         for announcement in announcements:
             one = self.topology.federators[announcement.to]
             if one.probe is Probe.SELF:
-                continue  # behind NAT: its poll is open and has been woken
+                continue  # behind NAT: its open poll has been woken
             credential = self.credentials.issue(one.id, one.key, one.token)
             payload = compose(announcement, self.topology, around[one.id], credential, self.id)
             task = asyncio.create_task(self._send(Target(one.id, one.key, one.probe), payload))
@@ -353,13 +353,13 @@ class Manager:
         else:
             self.counters.announcements_failed += 1
 
-    # Leading.
+    # Leadership.
 
     async def _take_over(self, lease: Lease) -> None:
-        """Called with the lease just taken, before this manager counts as leading."""
+        """Take over with the lease just taken, before this manager counts as leading."""
         async with self._lock:
             topology = await self._store.load(lease)
-            # Beyond every epoch stored; and beyond the clock's seconds, in case the store was lost.
+            # Beyond every epoch stored, and beyond the clock's seconds in case the store was lost.
             self.topology = replace(topology, epoch=max(topology.epoch + 1, int(time.time())))
             await self._store.commit(lease, self.topology, [], [])
         self.rounds.begin()
@@ -380,12 +380,12 @@ class Manager:
 
 
 def _admission(peer: Peer) -> dict[str, object]:
-    """Return what the audit log says of a join beside its id and address. `token` would be hidden in a log line."""
+    """Return the details of a join for the audit log, beside id and address. `token` would be hidden in a log line."""
     return {"link": peer.link or "none", "probe": peer.probe.value, "admitted_by": peer.token or "nobody"}
 
 
 def peer_of(ip: str, *, node: int | None, link: str | None, probe: Probe = Probe.BROKER) -> Peer:
-    """A federator as it names itself; its addresses are checked. Raises RemoteError."""
+    """Return a federator as it names itself, with checked addresses. Raise RemoteError for a bad one."""
     key = parse_address(ip).url
     if link is not None:
         parse_address(link)

@@ -18,12 +18,12 @@ Sample = tuple[Mapping[str, str], float]
 
 @dataclass(slots=True)
 class Counters:
-    """What happened since the start."""
+    """Counts since the start."""
 
     joins: int = 0
     rejoins: int = 0
     leaves: int = 0
-    # Each reason from the start, with 0: an alert on a rate needs a value before the first refusal.
+    # Every reason is present from the start, with 0: an alert on a rate needs a value before the first refusal.
     refusals: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REFUSALS, 0))
     revoked: int = 0
     lost: int = 0
@@ -44,12 +44,12 @@ class Counters:
     loop_lag_s: float = 0.0
 
     def refuse(self, reason: str) -> None:
-        """Counts a request that was refused."""
+        """Count a refused request."""
         self.refusals[reason] = self.refusals.get(reason, 0) + 1
 
 
 def render(families: Iterable[tuple[str, str, str, Iterable[Sample]]]) -> str:
-    """Families of (name, type, help, samples) as text."""
+    """Return families of (name, type, help, samples) as text."""
     lines: list[str] = []
     for name, kind, words, samples in families:
         lines += [f"# HELP {name} {words}", f"# TYPE {name} {kind}"]
@@ -64,12 +64,12 @@ def _escape(text: str) -> str:
 
 
 def now_s() -> float:
-    """The clock's seconds, as tokens' expiry is written."""
+    """Return the clock's seconds, in which the expiry of tokens is given."""
     return time.time()
 
 
 def families(manager: "Manager") -> list[tuple[str, str, str, list[Sample]]]:
-    """All families of the manager, by name."""
+    """Return all families of the manager, by name."""
     count = manager.counters
     states: dict[str, int] = {state.value: 0 for state in State}
     for one in manager.topology.federators.values():
@@ -78,24 +78,34 @@ def families(manager: "Manager") -> list[tuple[str, str, str, list[Sample]]]:
         ("links", "gauge", "Links of the overlay.", len(manager.topology.links)),
         ("epoch", "gauge", "The topology's epoch.", manager.topology.epoch),
         ("leading", "gauge", "1 if this manager leads.", manager.is_leading),
-        ("doubting", "gauge", "1 if it doubts itself and declares nobody gone.", manager.rounds.doubt is not None),
-        ("event_watchers", "gauge", "Streams of /api/v1/events that are open.", manager.events.watchers),
-        ("events_dropped_total", "counter", "Events that a slow watcher missed.", manager.events.dropped),
-        ("group_entries", "gauge", "Group entries held from reports.", len(manager.groups)),
-        ("group_entries_dropped_total", "counter", "Group entries that did not fit.", manager.groups.dropped),
-        ("health_round_seconds", "gauge", "How long the last health round took.", count.round_s),
+        (
+            "doubting",
+            "gauge",
+            "1 if this manager doubts itself and declares no federator gone.",
+            manager.rounds.doubt is not None,
+        ),
+        ("event_watchers", "gauge", "Open streams of /api/v1/events.", manager.events.watchers),
+        ("events_dropped_total", "counter", "Events that slow watchers missed.", manager.events.dropped),
+        ("group_entries", "gauge", "Group entries from reports.", len(manager.groups)),
+        (
+            "group_entries_dropped_total",
+            "counter",
+            "Group entries dropped for lack of capacity.",
+            manager.groups.dropped,
+        ),
+        ("health_round_seconds", "gauge", "Duration of the last health round.", count.round_s),
         (
             "change_seconds",
             "gauge",
-            "How long the last change of the overlay, other than a join, took to compute.",
+            "Computing time of the last change of the overlay, other than a join.",
             count.repair_s,
         ),
-        ("audit_errors_total", "counter", "Audit entries that the store did not take.", manager.audit.errors),
-        ("lease_errors_total", "counter", "Failures to look at or renew the lease.", manager.leadership.errors),
-        ("loop_lag_seconds", "gauge", "The event loop's largest delay since the round began.", count.loop_lag_s),
+        ("audit_errors_total", "counter", "Audit entries that the store did not accept.", manager.audit.errors),
+        ("lease_errors_total", "counter", "Failures to read or renew the lease.", manager.leadership.errors),
+        ("loop_lag_seconds", "gauge", "Largest delay of the event loop since the round began.", count.loop_lag_s),
     ]
     totals: list[tuple[str, str]] = [
-        ("joins", "Federators taken in."),
+        ("joins", "Federators that joined."),
         ("rejoins", "Federators that joined again."),
         ("leaves", "Federators that left in order."),
         ("revoked", "Federators that were revoked, alone or with their token."),
@@ -104,26 +114,29 @@ def families(manager: "Manager") -> list[tuple[str, str, str, list[Sample]]]:
         ("health_rounds", "Health rounds."),
         ("doubts", "Rounds whose failures were not counted."),
         ("probe_failures", "Probes that failed."),
-        ("checks_told", "Batches of health checks that a host broker took as telemetry."),
-        ("checks_not_told", "Batches of health checks that it did not take."),
-        ("announcements", "Announcements that a host broker took."),
-        ("announcements_failed", "Announcements that no broker took; the federator's poll tells it."),
+        ("checks_told", "Batches of health checks that a host broker accepted as telemetry."),
+        ("checks_not_told", "Batches of health checks that no host broker accepted."),
+        ("announcements", "Announcements that a host broker accepted."),
+        (
+            "announcements_failed",
+            "Announcements that a host broker did not accept; the federator learns of them by its poll.",
+        ),
         ("reports", "Reports of federators."),
         ("takeovers", "Times that this manager began to lead."),
-        ("store_errors", "Changes that the store did not take."),
-        ("round_errors", "Health rounds that ended in an error of the manager's own."),
+        ("store_errors", "Changes that the store did not accept."),
+        ("round_errors", "Health rounds that ended in an error of the manager itself."),
     ]
     found: list[tuple[str, str, str, list[Sample]]] = [
         (
             "hanse_manager_federators",
             "gauge",
-            "Federators known, by state.",
+            "Known federators, by state.",
             [({"state": state}, float(number)) for state, number in sorted(states.items())],
         ),
         (
             "hanse_manager_refusals_total",
             "counter",
-            "Requests refused, by the name of the problem.",
+            "Refused requests, by the name of the problem.",
             [({"reason": reason}, float(number)) for reason, number in sorted(count.refusals.items())],
         ),
     ]

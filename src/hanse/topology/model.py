@@ -2,12 +2,12 @@
 
 Rules:
 
-1. A `Topology` is a value. Every change makes a new one (`changes`), which becomes true when the store has it.
-2. The epoch grows with every change, under whichever manager; an answer with a smaller epoch than one already seen
-   is an older leader's word.
-3. A federator keeps its id as long as it is remembered, up or not; no other address gets that id.
-4. Links stand between federators that are `UP`. What a federator had when it was lost is kept in `former`, for
-   its return.
+1. A `Topology` is a value. Every change makes a new one (`changes`), which counts once the store has it.
+2. The epoch grows with every change, under every manager. An answer with a smaller epoch than one already seen comes
+   from a former leader.
+3. A federator keeps its id as long as it is remembered, up or not. No other address gets that id.
+4. Links exist between federators that are `UP`. The links that a federator had when it was lost are kept in `former`,
+   for its return.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,22 +17,22 @@ from enum import StrEnum
 
 ID_MAX = 2**32 - 1
 FEDERATORS_MAX = 10_000  # a health round of one manager is measured to 1,000; beyond ten times that, refuse
-FORMER_MAX = 64  # links remembered for a return; the largest degree a setting allows
+FORMER_MAX = 64  # links remembered for a return; the largest degree that a setting allows
 
 Link = tuple[int, int]
 
 
 class State(StrEnum):
-    """Whether a federator counts as part of the overlay, and if not, why."""
+    """State of a federator: part of the overlay, or the reason why it is not."""
 
     UP = "up"
     GONE = "gone"  # its probes fail
-    LEFT = "left"  # it said so
+    LEFT = "left"  # in order, on its own request
     REVOKED = "revoked"  # its token was revoked
 
 
 class LinkKind(StrEnum):
-    """Who asked for a link. Links of repair and of federators themselves go again when they are not needed."""
+    """Origin of a link. Links of repair and of federators themselves are removed when they are not needed."""
 
     PLACED = "placed"
     REPAIR = "repair"
@@ -40,16 +40,16 @@ class LinkKind(StrEnum):
 
 
 class Probe(StrEnum):
-    """How a federator's health is measured; the federator chooses when it joins."""
+    """Method by which a federator's health is measured. The federator chooses it when it joins."""
 
-    BROKER = "broker"  # the publication's return from the broker is enough (the seeds' way)
-    FEDERATOR = "federator"  # the federator must answer too
+    BROKER = "broker"  # the publication's return from the broker is enough, as in the papers
+    FEDERATOR = "federator"  # the federator must answer as well
     SELF = "self"  # behind NAT: the federator measures and reports
 
 
 @dataclass(frozen=True, slots=True)
 class Federator:
-    """One federator. `ip` and `link` are as it wrote them; `key` is `ip` in its one spelling."""
+    """One federator. `ip` and `link` are as it wrote them; `key` is the canonical spelling of `ip`."""
 
     id: int
     ip: str
@@ -61,8 +61,8 @@ class Federator:
     latest_health_check: datetime | None = None
     token: str | None = None
     former: tuple[int, ...] = ()
-    changed_epoch: int = 0  # when its neighbours last changed
-    since: datetime | None = None  # of `state`
+    changed_epoch: int = 0  # epoch of the last change of its neighbours
+    since: datetime | None = None  # time of the last change of `state`
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +74,19 @@ class Topology:
     links: Mapping[Link, LinkKind] = field(default_factory=dict)
 
     def living(self) -> list[int]:
-        """Ids of those who are up, ascending."""
+        """Return the ids of federators that are up, ascending."""
         return sorted(one.id for one in self.federators.values() if one.state is State.UP)
 
     def by_key(self, key: str) -> Federator | None:
-        """The federator with this address, whatever its state."""
+        """Return the federator with this address, in any state."""
         return next((one for one in self.federators.values() if one.key == key), None)
 
     def neighbors(self, node: int) -> list[int]:
-        """Ids of its neighbours, ascending."""
+        """Return the ids of its neighbours, ascending."""
         return sorted(b if a == node else a for a, b in self.links if node in (a, b))
 
     def neighbor_map(self) -> dict[int, list[int]]:
-        """Every federator's neighbours at once: O(links) for all instead of for each."""
+        """Return every federator's neighbours at once: O(links) for all instead of for each."""
         result: dict[int, list[int]] = {node: [] for node in self.federators}
         for a, b in self.links:
             result[a].append(b)
@@ -97,13 +97,13 @@ class Topology:
 
 
 def link_of(a: int, b: int) -> Link:
-    """The link between two federators, the smaller id first."""
+    """Return the link between two federators, the smaller id first."""
     assert a != b, f"federator {a} cannot be its own neighbour"
     return (a, b) if a < b else (b, a)
 
 
 def format_time(moment: datetime | None) -> str | None:
-    """The timestamp of the papers' Listing 2: `2023-01-01 00:00:00.000Z`."""
+    """Return the timestamp of the papers' Listing 2: `2023-01-01 00:00:00.000Z`."""
     if moment is None:
         return None
     moment = moment.astimezone(UTC)
@@ -111,12 +111,12 @@ def format_time(moment: datetime | None) -> str | None:
 
 
 def parse_time(text: str | None) -> datetime | None:
-    """Reads what `format_time` wrote."""
+    """Parse the output of `format_time`."""
     return None if text is None else datetime.strptime(text, "%Y-%m-%d %H:%M:%S.%fZ").replace(tzinfo=UTC)
 
 
 def listing_2(one: Federator, neighbors: Iterable[Federator]) -> dict[str, object]:
-    """The papers' document of a federator, field for field and in their order; `latency` in milliseconds."""
+    """Return the papers' document of a federator, field for field and in their order; `latency` in milliseconds."""
     named = [{"id": other.id, "ip": other.ip} for other in neighbors]
     return {
         "id": one.id,

@@ -1,15 +1,15 @@
-"""Where a joining federator is linked. Pure: candidates in, neighbours out.
+"""Placement of a joining federator. Pure: candidates in, neighbours out.
 
-The seeds' rule (`seeds`, the default), with what they leave open decided:
+The papers' rule (`seeds`, the default), with the open points decided:
 
 1. The first neighbour has the lowest latency among those with fewer than the maximum of neighbours.
-2. The second, another one, has the fewest neighbours.
-3. Ties go to the smaller id. A latency that is not yet known counts as the highest.
-4. Whoever joins second is linked to the first alone.
-5. Where fewer than two have room, a link a-b becomes a-new-b: degrees stay as they are, and the new one sits on a
-   link that was there, so nothing is cut and the overlay stays two-connected if it was.
+2. The second neighbour is a different one, and has the fewest neighbours.
+3. Ties go to the smaller id. An unknown latency counts as the highest.
+4. The second federator of all is linked to the first alone.
+5. If fewer than two have capacity, a link a-b becomes a-new-b. Degrees stay the same, and the new federator sits on an
+   existing link, so nothing is cut and the overlay stays two-connected if it was.
 
-Other strategies stand beside it in `STRATEGIES`, under the same signature.
+`STRATEGIES` holds this and other strategies, under the same signature.
 """
 
 import math
@@ -18,12 +18,12 @@ from dataclasses import dataclass
 
 from hanse.topology.model import Link
 
-WANTED = 2  # neighbours for a joining federator, as in the seeds
+WANTED = 2  # neighbours for a joining federator, as in the papers
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A living federator, as placement sees it."""
+    """Living federator, as placement sees it."""
 
     id: int
     latency_ms: float | None
@@ -32,7 +32,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The neighbours of the joining one, and the link that it takes the place of, if any."""
+    """Neighbours of the joining federator, and the link that it replaces, if any."""
 
     neighbors: tuple[int, ...]
     split: Link | None = None
@@ -42,7 +42,7 @@ Strategy = Callable[[Sequence[Candidate], Collection[Link], int], Placement]
 
 
 def place_as_seeds(candidates: Sequence[Candidate], links: Collection[Link], degree_max: int) -> Placement:
-    """Lowest latency with room, then fewest neighbours."""
+    """Choose the lowest latency with capacity, then the fewest neighbours."""
     if len(candidates) < WANTED:
         return Placement(tuple(one.id for one in candidates))
     with_room = [one for one in candidates if one.degree < degree_max]
@@ -54,7 +54,7 @@ def place_as_seeds(candidates: Sequence[Candidate], links: Collection[Link], deg
 
 
 def place_balanced(candidates: Sequence[Candidate], links: Collection[Link], degree_max: int) -> Placement:
-    """Fewest neighbours twice, latency only as the tie: no hub grows around the fastest broker."""
+    """Choose the fewest neighbours twice, latency only as the tie: no hub grows around the fastest broker."""
     if len(candidates) < WANTED:
         return Placement(tuple(one.id for one in candidates))
     with_room = [one for one in candidates if one.degree < degree_max]
@@ -72,11 +72,11 @@ def _latency(one: Candidate) -> float:
 
 
 def _split(candidates: Sequence[Candidate], links: Collection[Link]) -> Placement:
-    """Rule 5, on the link whose two ends are nearest."""
+    """Apply rule 5 to the link whose two ends are nearest."""
     latency = {one.id: _latency(one) for one in candidates}
     here = [link for link in links if link[0] in latency and link[1] in latency]
     if not here:
-        # Nobody has room and nobody has a link: only a maximum of 0 could do that, and settings refuse it.
+        # No candidate has capacity and there is no link: only a maximum of 0 could do that, and settings refuse it.
         raise AssertionError("placement: a full federator without any link")
     split = min(here, key=lambda link: (latency[link[0]] + latency[link[1]], link))
     return Placement(split, split)

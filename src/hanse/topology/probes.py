@@ -1,14 +1,15 @@
-"""Probes of host brokers over MQTT: a publication, and the time until it returns. Also the way of announcements.
+"""Probes of host brokers over MQTT: a publication, and the time until it returns. Announcements take the same route.
 
 Rules:
 
-1. One connection to a broker, kept, under a client id of its own: with one id for all, a broker that two federators
-   share (or a relay in front of several) would throw out one connection for the next.
-2. `hanse/probe/<manager>/<nonce>` is published and comes back by the manager's own subscription: the broker is
-   well. Its federator answers on `hanse/probe/<manager>/<nonce>/<id>`: it is well too, and says by its own clock when.
-3. All probes of a round run at once; only dialling is bounded, because it costs most. Each has the same deadline,
+1. One connection per federator to its broker, kept open, under a client id of its own. With one id for all, a broker
+   that two federators share (or a relay in front of several) would end one connection for the next.
+2. `hanse/probe/<manager>/<nonce>` is published and comes back by the manager's own subscription: the broker is healthy.
+   Its federator answers on `hanse/probe/<manager>/<nonce>/<id>`: it is healthy as well, and gives the times by its own
+   clock.
+3. All probes of a round run at once. Only dialling is bounded, because it costs most. Each probe has the same deadline,
    and each ends in an observation, whatever happens.
-4. A connection that is lost is told at once, and not kept up: the next probe dials again.
+4. A lost connection is reported at once, and not reopened: the next probe dials again.
 """
 
 import asyncio
@@ -31,13 +32,13 @@ from hanse.topology.health import Answer, Exchange, Observation, Outcome
 from hanse.topology.model import Probe
 
 PROBE_TOPIC = "hanse/probe"
-DIALS_MAX = 200  # under way at once; each takes a few milliseconds of this process
+DIALS_MAX = 200  # connections being opened at once; each takes a few milliseconds of this process
 HELD_PACKETS_MAX = 64  # announcements under way to one broker
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A federator to probe, at the one spelling of its broker's address."""
+    """Federator to probe, at the canonical spelling of its broker's address."""
 
     id: int
     key: str
@@ -45,19 +46,19 @@ class Target:
 
 
 class Prober(Protocol):
-    """What the manager needs of the brokers."""
+    """The manager's access to brokers."""
 
     async def probe(self, targets: Sequence[Target], timeout_s: float) -> list[Observation]:
-        """One observation for each target, within the time."""
+        """Return one observation for each target, within the time."""
 
     async def publish(self, target: Target, topic: str, payload: bytes, timeout_s: float) -> bool:
-        """Publishes on a host broker; whether it took it."""
+        """Publish on a host broker, and return whether the broker accepted it."""
 
     async def keep(self, nodes: Sequence[int]) -> None:
-        """Lets the connections to all others go."""
+        """Close the connections to all other federators."""
 
     async def close(self) -> None:
-        """Lets all go."""
+        """Close all connections."""
 
 
 class MqttProber:
@@ -73,7 +74,8 @@ class MqttProber:
         ca_file: Path | None = None,
     ) -> None:
         self._manager = manager
-        # Known ids would let anyone end the manager's connections. They hold nothing: each process makes new ones.
+        # Known ids would let anyone end the manager's connections. Their sessions hold nothing, so each process makes
+        # new ones.
         self._random = secrets.token_hex(16)
         self._on_lost = on_lost
         self._username = username or None
@@ -84,14 +86,14 @@ class MqttProber:
         self._farewells: set[asyncio.Task[None]] = set()
 
     async def probe(self, targets: Sequence[Target], timeout_s: float) -> list[Observation]:
-        """Rule 3."""
+        """Probe all targets (rule 3)."""
         return list(await asyncio.gather(*(self._probe(target, timeout_s) for target in targets)))
 
     async def _probe(self, target: Target, timeout_s: float) -> Observation:
         asked = _Asked()
         begin_s = time.monotonic()
         try:
-            # The deadline stands around all of it, the wait for a turn to dial included.
+            # The deadline covers all of it, including the wait for a turn to dial.
             async with asyncio.timeout(timeout_s):
                 line = await self._line(target, timeout_s)
                 await line.ask(asked, must_answer=target.probe is Probe.FEDERATOR)
@@ -102,13 +104,13 @@ class MqttProber:
             return Observation(target.id, Outcome.FAILED, exchange=asked.exchange)
         except (HanseError, OSError):
             self._drop(target.id)
-            # What ends well before the deadline was refused or broken, not slow.
+            # A probe that ends well before the deadline was refused or broken, not slow.
             is_definite = time.monotonic() - begin_s < timeout_s * 0.8
             return Observation(target.id, Outcome.FAILED, is_definite=is_definite, exchange=asked.exchange)
         return Observation(target.id, Outcome.WELL, asked.latency_ms, exchange=asked.exchange)
 
     async def publish(self, target: Target, topic: str, payload: bytes, timeout_s: float) -> bool:
-        """At QoS 1, so that "it took it" is the broker's word."""
+        """Publish at QoS 1, so that the broker confirms that it accepted the publication."""
         try:
             async with asyncio.timeout(timeout_s):
                 line = await self._line(target, timeout_s)
@@ -153,7 +155,7 @@ class MqttProber:
         )
 
     def _lost(self, line: "_Line") -> None:
-        """Rule 4."""
+        """Apply rule 4."""
         if self._lines.get(line.id) is line:
             self._drop(line.id)
             self._on_lost(line.id)
@@ -166,19 +168,19 @@ class MqttProber:
             task.add_done_callback(self._farewells.discard)
 
     async def keep(self, nodes: Sequence[int]) -> None:
-        """Lets the connections to all others go."""
+        """Close the connections to all other federators."""
         for node in self._lines.keys() - set(nodes):
             self._drop(node)
 
     async def close(self) -> None:
-        """Lets all go."""
+        """Close all connections."""
         await self.keep([])
         while self._farewells:
             await asyncio.gather(*self._farewells, return_exceptions=True)
 
 
 class _Asked:
-    """One probe under way, and what has come of it."""
+    """One probe under way, and its results so far."""
 
     __slots__ = ("_answer", "_returned_us", "_sent_us", "latency_ms")
 
@@ -226,13 +228,13 @@ class _Line(ClientHandler):
 
     async def open(self) -> None:
         await self._client.start(must_connect=True)
-        # No No Local here: the point is to get our own publication back.
+        # Without No Local here: the point is to get our own publication back.
         own = Subscription(self._prefix + "#", qos=0, no_local=False, retain_as_published=False)
         self._client.subscribe([own])
         await self._subscribed
 
     async def ask(self, asked: _Asked, *, must_answer: bool) -> None:
-        """Publishes a probe, returns when all that is asked for came back; `asked` gets the times."""
+        """Publish a probe, and return when all expected replies came back; `asked` gets the times."""
         nonce = secrets.token_hex(6)
         topics = [self._prefix + nonce]
         if must_answer:

@@ -1,4 +1,4 @@
-"""Every error of the HTTP interface is a problem document (RFC 9457): type, title, status, detail, and what helps.
+"""Problem documents (RFC 9457) for every error of the HTTP interface: type, title, status, detail, and a remedy.
 
 The detail repeats no body and no header. `type` is a stable name; `docs/topology.md` lists them.
 """
@@ -47,7 +47,7 @@ NAMES = {
 
 
 class NotLeading(Unavailable):
-    """Another manager leads; `leader` is its URL, if it told one."""
+    """Another manager leads; `leader` is its URL, if known."""
 
     def __init__(self, leader: str) -> None:
         where = f"ask {leader}" if leader else "try again in a moment"
@@ -62,7 +62,7 @@ class NotFound(RemoteError):  # noqa: N818 - the name is the state, as in "404 N
 def problem(
     status: int, detail: str, *, extra: Mapping[str, object] | None = None, headers: Mapping[str, str] | None = None
 ) -> JSONResponse:
-    """A problem document as a response."""
+    """Return a problem document as a response."""
     body = {
         "type": f"urn:hanse:problem:{NAMES.get(status, 'other')}",
         "title": TITLES.get(status, "The request failed"),
@@ -74,7 +74,7 @@ def problem(
 
 
 def of_error(error: HanseError) -> JSONResponse:
-    """The problem that one of our errors is to whoever asked."""
+    """Return the problem document for one of our errors."""
     match error:
         case Unknown():
             return problem(401, str(error), headers={"WWW-Authenticate": "Bearer"})
@@ -95,7 +95,7 @@ def of_error(error: HanseError) -> JSONResponse:
 
 
 def install(app: FastAPI) -> None:
-    """Makes every error of the application a problem document."""
+    """Make every error of the application a problem document."""
     app.state.refusal_lines = logs.LineLimit()
 
     @app.exception_handler(HanseError)
@@ -126,7 +126,7 @@ def install(app: FastAPI) -> None:
 
 
 def _log_refusal(request: Request, status: int, detail: str) -> None:
-    """Log that somebody was refused who showed no token, a wrong one, or an id that is another's."""
+    """Log a refusal for lack of a token, for a wrong one, or for an id that belongs to another federator."""
     more = request.app.state.refusal_lines.take(time.monotonic())
     if more is not None:
         source = request.client.host if request.client is not None else ""
@@ -137,7 +137,7 @@ def _log_refusal(request: Request, status: int, detail: str) -> None:
 
 
 def _counted(request: Request, answer: JSONResponse) -> JSONResponse:
-    """Every refusal is counted, by its problem's name."""
+    """Count a refusal, by the name of its problem."""
     request.app.state.manager.counters.refuse(NAMES.get(answer.status_code, "other"))
     return answer
 

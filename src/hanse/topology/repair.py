@@ -1,22 +1,21 @@
-"""Keeps the overlay of the living in one piece, and in one piece after any single further loss. Pure.
+"""Repair: keeps the overlay of the living connected, also after any single further loss. Pure.
 
-What holds after `repair`, for n living federators and a maximum degree D of at least 2 (the least that settings
-allow):
+After `repair`, for n living federators and a maximum degree D of at least 2 (the smallest that settings allow):
 
 1. No federator has more than D neighbours.
 2. The overlay is connected.
-3. If n is at least 3, it is two-connected: any one federator or link may fail and the rest is still connected.
-   This asks nothing of the degrees but D >= 2, because a ring over all has it; of two there is nothing to cut.
-4. The links added are the fewest that do this (the bound of `blocks`), as long as the leaves have room; without
-   room a link is moved, which costs no more new links.
+3. If n is at least 3, it is two-connected: any one federator or link may fail and the rest is still connected. The
+   degrees need only D >= 2, because a ring over all has it. An overlay of two has nothing to cut.
+4. The number of added links is minimal (the bound of `blocks`), as long as the leaves have capacity. Without capacity,
+   a link is moved, which costs no more new links.
 
-How: the components are strung on a line by their leaves, then leaves are linked in pairs, each pair chosen so that
-the bound falls by one. A leaf whose members are all full gives up a link to its cut vertex: the member that loses
-it takes the new link instead, and what hung between the two now lies on the circle that the new link closes, so
-nothing that was joined is cut. A full component without a cut vertex gives up any one link, for the same reason.
+Method: the components are joined in a line by their leaves. Then leaves are linked in pairs, each chosen so that the
+bound falls by one. A leaf whose members are all full gives up a link to its cut vertex. The member that loses it takes
+the new link instead. Everything between the two now lies on the circle that the new link closes, so nothing is cut. A
+full component without a cut vertex gives up any one link, for the same reason.
 
-`avoid` holds pairs whose link was reported broken while both live. They are used only where nothing else would
-connect: a link that may come back is better than none.
+`avoid` holds pairs whose link was reported broken while both live. They are used only if nothing else connects: a link
+that may come back is better than none.
 """
 
 import math
@@ -28,7 +27,7 @@ import networkx as nx
 from hanse.topology.blocks import BlockTree, Leaf
 from hanse.topology.model import Link, link_of
 
-CHOICE_MAX = 8  # members of a leaf weighed as the end of a link
+CHOICE_MAX = 8  # members of a leaf compared as the end of a link
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ class Repair:
 
 
 def graph_of(living: Iterable[int], links: Iterable[Link]) -> nx.Graph:
-    """The overlay of the living; links to others are left out."""
+    """Return the overlay of the living, without links to others."""
     graph = nx.Graph()
     graph.add_nodes_from(sorted(living))
     graph.add_edges_from(sorted(link for link in links if link[0] in graph and link[1] in graph))
@@ -48,12 +47,12 @@ def graph_of(living: Iterable[int], links: Iterable[Link]) -> nx.Graph:
 
 
 def is_connected(graph: nx.Graph) -> bool:
-    """Whether all are in one piece; nobody, and one alone, are."""
+    """Return whether the graph is connected; an empty graph and a single federator are."""
     return len(graph) <= 1 or nx.is_connected(graph)
 
 
 def is_two_connected(graph: nx.Graph) -> bool:
-    """Whether any single loss leaves the rest connected."""
+    """Return whether any single loss leaves the rest connected."""
     return is_connected(graph) and (len(graph) < 3 or nx.is_biconnected(graph))
 
 
@@ -65,7 +64,7 @@ def repair(
     latency_ms: Mapping[int, float | None] | None = None,
     avoid: Collection[Link] = (),
 ) -> Repair:
-    """The links to add and remove so that the overlay of the living satisfies rules 1 to 3."""
+    """Return the links to add and remove so that the overlay of the living satisfies rules 1 to 3."""
     assert degree_max >= 2, f"the maximum degree is {degree_max}; below 2 no three federators can be connected"
     before = {link_of(a, b) for a, b in graph_of(living, links).edges}
     work = _Work(graph_of(living, before - set(avoid)), degree_max, latency_ms or {}, frozenset(avoid))
@@ -79,9 +78,9 @@ def repair(
 def trim(
     living: Collection[int], links: Collection[Link], removable: Iterable[Link], *, wanted: int = 2
 ) -> tuple[Link, ...]:
-    """Which of the `removable` links the overlay can do without: connected, or two-connected, it stays so.
+    """Return the `removable` links without which the overlay stays connected, or two-connected if it is.
 
-    The first given goes first. Nobody keeps fewer than `wanted` neighbours because of it.
+    The first given is removed first. No federator is left with fewer than `wanted` neighbours by it.
     """
     graph = graph_of(living, links)
     holds = is_two_connected if is_two_connected(graph) else is_connected
@@ -110,7 +109,7 @@ class _Work:
         self._avoid = avoid
 
     def lower_degrees(self) -> None:
-        """Rule 1, where the maximum was lowered: full neighbours are let go first."""
+        """Apply rule 1 after the maximum was lowered: full neighbours are removed first."""
         degree = self.graph.degree
         for node in sorted(self.graph, key=lambda node: (-degree[node], node)):
             while degree[node] > self._degree_max:
@@ -118,7 +117,7 @@ class _Work:
                 self.graph.remove_edge(node, other)
 
     def connect(self) -> None:
-        """Rule 2: strings the components on a line, each by two members of different leaves."""
+        """Apply rule 2: join the components in a line, each by two members of different leaves."""
         parts = sorted(nx.connected_components(self.graph), key=lambda part: (-len(part), min(part)))
         if len(parts) < 2:
             return
@@ -129,7 +128,7 @@ class _Work:
             index = next((i for i, one in enumerate(waiting) if not self._are_avoided(tail, one[1])), 0)
             part, head, next_tail = waiting.pop(index)
             if self._are_avoided(tail, head):
-                # Off the line it costs a link more later, and spares one that was reported broken.
+                # A member off the line costs another link later, and avoids one that was reported broken.
                 widened = self._with_room(strung), self._with_room(part)
                 tail, head = (tail, head) if self._are_avoided(*widened) else widened
             self._link(tail, head)
@@ -137,7 +136,7 @@ class _Work:
             tail = next_tail
 
     def _ends(self, part: Collection[int]) -> tuple[list[int], list[int]]:
-        """Members for the link before and for the link after, the better ones first."""
+        """Return the members for the link before and for the link after, the better ones first."""
         if len(part) == 1:
             return list(part), list(part)
         inside = self.graph.subgraph(part)
@@ -152,7 +151,7 @@ class _Work:
         return with_room[0::2], with_room[1::2]
 
     def make_two_connected(self) -> None:
-        """Rule 3, one link a turn."""
+        """Apply rule 3, one link per iteration."""
         while len(self.graph) >= 3 and not nx.is_biconnected(self.graph):
             tree = BlockTree(self.graph)
             first, second = min(tree.pairs(), key=lambda pair: self._rank_pair(tree, *pair))
@@ -171,7 +170,7 @@ class _Work:
         return is_avoided, tree.bound_after(first, second), sum(map(self._latency, ends)), ends
 
     def _detour(self, tree: BlockTree) -> Link | None:
-        """A link from a leaf to somewhere that is no leaf. It costs a link more, and still joins two blocks."""
+        """Return a link from a leaf to a block that is not a leaf. It costs one more link, but joins two blocks."""
         room = self._with_room(self.graph)
         for leaf in tree.leaves:
             for a in self._with_room(leaf.inner):
@@ -181,11 +180,11 @@ class _Work:
         return None
 
     def _candidates(self, leaf: Leaf) -> list[int]:
-        """Members of the leaf that have room, or, where none has, those that could give up a link for it."""
+        """Return the members of the leaf that have capacity, or, if none has, those that could give up a link."""
         return self._with_room(leaf.inner) or self._ranked(leaf.inner.intersection(self.graph[leaf.cut]))
 
     def _members(self, leaf: Leaf) -> list[int]:
-        """Members of the leaf that may take a link; one of them is made room for if there is no other way."""
+        """Return the members of the leaf that may take a link. If none has capacity, one gives up a link."""
         ranked = self._candidates(leaf)
         if not self._has_room(ranked[0]):
             self.graph.remove_edge(ranked[0], leaf.cut)
@@ -193,21 +192,21 @@ class _Work:
         return ranked
 
     def _give_up_any(self, block: nx.Graph) -> Link:
-        """The link of a full two-connected component that goes: between the slowest."""
+        """Remove the link between the slowest members of a full two-connected component."""
         a, b = max(block.edges, key=lambda link: (self._latency(link[0]) + self._latency(link[1]), sorted(link)))
         self.graph.remove_edge(a, b)
         return link_of(a, b)
 
     def _link(self, some: list[int], others: list[int]) -> None:
         choice = [(a, b) for a in some[:CHOICE_MAX] for b in others[:CHOICE_MAX]]
-        # min takes the first of equals: the best ranked pair that is not to be avoided.
+        # min takes the first of equals: the best pair that need not be avoided.
         a, b = min(choice, key=lambda pair: link_of(*pair) in self._avoid)
         assert self._has_room(a), f"federator {a} is full"
         assert self._has_room(b), f"federator {b} is full"
         self.graph.add_edge(a, b)
 
     def _are_avoided(self, some: list[int], others: list[int]) -> bool:
-        """Whether every link between the two lists is one to avoid."""
+        """Return whether every link between the two lists should be avoided."""
         if not self._avoid:
             return False
         return all(link_of(a, b) in self._avoid for a in some[:CHOICE_MAX] for b in others[:CHOICE_MAX])

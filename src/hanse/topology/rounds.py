@@ -1,13 +1,14 @@
-"""Health rounds: probe all, look again at suspects, let `health` judge, and have the manager act on the verdict.
+"""Health rounds: probe all, probe suspects again, let `health` judge, and let the manager act on the verdict.
 
 Rules:
 
-1. A round comes every interval, and at once for one that is suspected: its connection broke, a neighbour cannot
-   reach it, or it speaks although it is gone.
+1. A round begins every interval, and at once for a suspected federator: its connection broke, a neighbour cannot reach
+   it, or it reports although it is gone.
 2. Only the leader probes, and begins with a round.
-3. What the probes measured is told as telemetry, once a round, at a broker that was well: whoever collects it gets it.
-4. The overlay is mended after a round, where something asks for it; while federators still report themselves to a
-   manager that lost its store, it waits for the rest.
+3. The measurements of the probes are published as telemetry, once per round, at a healthy broker. Any collector gets
+   them from there.
+4. The overlay is mended after a round if necessary. While federators still report themselves to a manager that lost its
+   store, mending waits for the rest.
 """
 
 import asyncio
@@ -31,13 +32,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("hanse.manager")
 
-BROKEN_S = 600.0  # how long a link that was reported broken is avoided
+BROKEN_S = 600.0  # how long a link is avoided after it was reported broken
 LAG_STEP_S = 0.05
 GATHER_S = 0.05
 
 
 class Rounds:
-    """The watch over all federators of one manager."""
+    """Watch of one manager over all federators."""
 
     def __init__(
         self, manager: "Manager", store: Store, make_prober: Callable[[str, Callable[[int], None]], Prober]
@@ -56,27 +57,27 @@ class Rounds:
         self._wants_mend = False
         self._adopted_s = float("-inf")
         self._checks = CheckReporter(manager.id)
-        # Where the checks of this round can be told.
+        # A broker that accepts the checks of this round.
         self._well: Target | None = None
 
     def begin(self) -> None:
-        """This manager is about to lead."""
+        """Prepare, because this manager is about to lead."""
         self.note_adopted()
-        # Whoever measures itself has had no chance to tell a manager that was not there.
+        # Federators that measure themselves had no chance to tell a manager that was not there.
         self._heard_s = dict.fromkeys(self._manager.topology.federators, time.monotonic())
 
     def hear(self, node: int, *, is_well: bool | None = None, latency_ms: float | None = None) -> None:
-        """A federator spoke, and perhaps said how its broker is."""
+        """Note that a federator reported, and perhaps the health of its broker."""
         self._heard_s[node] = time.monotonic()
         if is_well is not None:
             self._said_well[node] = (is_well, latency_ms)
 
     def note_adopted(self) -> None:
-        """Something became known that may need mending, but perhaps not all of it yet."""
+        """Note that something became known that may need mending, but perhaps not all of it yet."""
         self._adopted_s, self._wants_mend = time.monotonic(), True
 
     def note_lost_links(self, node: int, lost: Iterable[int]) -> None:
-        """A neighbour cannot be reached: is it dead, or is it the way to it?"""
+        """Note that a neighbour cannot be reached: it may be dead, or the route to it may be."""
         for other in lost:
             if other != node and link_of(node, other) in self._manager.topology.links:
                 self._broken[link_of(node, other)] = time.monotonic() + BROKEN_S
@@ -84,12 +85,12 @@ class Rounds:
                 self.suspect(other)
 
     def suspect(self, node: int) -> None:
-        """Asks for a probe of this one at once."""
+        """Request a probe of this federator at once."""
         self._suspects.add(node)
         self._wake.set()
 
     async def run(self) -> None:
-        """Rounds at the interval, and looks at suspects in between, for as long as the manager lives."""
+        """Run rounds at the interval, and probe suspects in between, while the manager runs."""
         next_s = time.monotonic()
         while True:
             self._wake.clear()
@@ -101,13 +102,13 @@ class Rounds:
                 self._suspects.clear()
                 await self.prober.keep([])
                 await asyncio.sleep(min(0.2, self._settings.health_interval_s / 4))
-                next_s = time.monotonic()  # whoever begins to lead begins with a round
+                next_s = time.monotonic()  # a new leader begins with a round
                 continue
             is_whole = time.monotonic() >= next_s
             if is_whole:
                 next_s = max(next_s + self._settings.health_interval_s, time.monotonic())
             else:
-                # Where one connection breaks others often do: a moment, and they are looked at together.
+                # When one connection breaks, others often follow: wait a moment, and probe them together.
                 await asyncio.sleep(min(GATHER_S, self._settings.probe_timeout_s / 5))
             try:
                 await self.check(is_whole=is_whole)
@@ -118,7 +119,7 @@ class Rounds:
                 log.exception("health round")
 
     async def check(self, *, is_whole: bool = True) -> None:
-        """One round: probe, look again at the suspects, judge, and change the topology accordingly."""
+        """Run one round: probe, probe the suspects again, judge, and change the topology accordingly."""
         begin_s = time.monotonic()
         self._manager.counters.loop_lag_s = 0.0
         self._well = None
@@ -157,7 +158,7 @@ class Rounds:
         return verdict
 
     def _note_checks(self, targets: list[Target], seen: list[Observation]) -> None:
-        """Rule 3."""
+        """Apply rule 3."""
         by_id = {one.id: one for one in targets}
         well = [by_id[one.id] for one in seen if one.outcome is Outcome.WELL and by_id[one.id].probe is not Probe.SELF]
         if well:
@@ -166,7 +167,7 @@ class Rounds:
 
     async def _tell_checks(self) -> None:
         if self._well is None:
-            return  # they wait, within their limit
+            return  # they wait, within the limit
         self._checks.forget(self._manager.topology.federators)
         for topic, payload in self._checks.flush():
             if await self.prober.publish(self._well, topic, payload, self._settings.probe_timeout_s):
@@ -182,7 +183,7 @@ class Rounds:
         self.doubt = doubt
 
     def _self_observation(self, node: int) -> Observation:
-        """Behind NAT: what it said of its broker, if it said anything within an interval and a half."""
+        """Return what a federator behind NAT said of its broker, if it spoke in the last one and a half intervals."""
         heard_s = self._heard_s.get(node, float("-inf"))
         is_well, latency_ms = self._said_well.get(node, (True, None))
         if time.monotonic() - heard_s > 1.5 * self._settings.health_interval_s:
@@ -220,7 +221,7 @@ class Rounds:
             self._manager.counters.returned += 1
 
     async def _tidy(self) -> None:
-        """After a whole round: mend what is to be mended, take out the revoked, forget the old."""
+        """Tidy up after a whole round: mend the overlay, remove revoked federators, forget old ones."""
         out = await self._expelled()
         if out:
             await self._manager.change(
@@ -250,7 +251,7 @@ class Rounds:
         return out
 
     async def _mend(self) -> None:
-        """While federators still report themselves to a manager that lost its store, it waits for the rest."""
+        """Mend the overlay, but wait while federators still report themselves to a manager that lost its store."""
         if time.monotonic() - self._adopted_s < self._settings.health_interval_s:
             return
         await self._manager.change(lambda before: changes.mend(before, self._manager.rules, self._avoided()))
@@ -262,7 +263,7 @@ class Rounds:
         return set(self._broken)
 
     async def measure_lag(self) -> None:
-        """Measures how late this process's own loop is, for `health`'s doubt."""
+        """Measure how late the event loop of this process is, for the doubt of `health`."""
         while True:
             before_s = time.monotonic()
             await asyncio.sleep(LAG_STEP_S)
@@ -272,6 +273,6 @@ class Rounds:
 
 
 def now() -> datetime:
-    """To the millisecond, as it is written: what a restarted manager reads is then what this one had."""
+    """Return the time in whole milliseconds, as it is written: a restarted manager then reads what this one had."""
     moment = datetime.now(UTC)
     return moment.replace(microsecond=moment.microsecond // 1000 * 1000)

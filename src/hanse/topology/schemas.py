@@ -1,6 +1,6 @@
-"""What the HTTP interface takes and gives, as pydantic models. Names are the seeds' where they have one.
+"""Requests and responses of the HTTP interface, as pydantic models. Names are those of the papers, if they have one.
 
-A field that is not listed is refused: a typing error must not be taken for silence.
+An unknown field is refused: a typing error must not pass for an omitted field.
 """
 
 from typing import Annotated
@@ -12,17 +12,17 @@ from hanse.topology.groups import GROUPS_A_REPORT_MAX
 from hanse.topology.model import ID_MAX, LinkKind, Probe, State
 
 NEIGHBORS_MAX = 256
-EPOCH_MAX = 2**53 - 1  # what JSON readers keep exactly
+EPOCH_MAX = 2**53 - 1  # largest integer that JSON parsers keep exactly
 
 
 def _whole(value: object) -> object:
-    """To JSON Schema 7.0 is a whole number; to a strict reader it is not."""
+    """Return a whole number for 7.0, which is one to JSON Schema but not to a strict parser."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 Id = Annotated[int, Field(ge=0, le=ID_MAX), BeforeValidator(_whole)]
 Epoch = Annotated[int, Field(ge=0, le=EPOCH_MAX), BeforeValidator(_whole)]
-# The pattern is for readers of the document; `parse_address` checks, and says what is expected in words.
+# The pattern is for readers of the document. `parse_address` checks, and its errors explain the expected form.
 Address = Annotated[
     str,
     Field(
@@ -35,7 +35,7 @@ Ids = Annotated[list[Id], Field(max_length=NEIGHBORS_MAX)]
 
 
 class Given(BaseModel):
-    """A body that is read: strict, and closed."""
+    """Body of a request: strict, and without unknown fields."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -51,19 +51,19 @@ class JoinRequest(Given):
 
 
 class LeaveRequest(Given):
-    """Who leaves."""
+    """Federator that leaves."""
 
     id: Id
 
 
 class RevokeRequest(Given):
-    """An expulsion; `keepToken` leaves the token that admitted the federator open for others."""
+    """Expulsion; `keepToken` leaves the token that admitted the federator open for others."""
 
     keepToken: bool = False  # noqa: N815 - spelled like the other fields
 
 
 class Revoked(BaseModel):
-    """The result of an expulsion; `closedToken` is the id of the token that now admits nobody any more."""
+    """Result of an expulsion; `closedToken` is the id of the token that now admits nobody any more."""
 
     id: Id
     ip: str
@@ -72,7 +72,7 @@ class Revoked(BaseModel):
 
 
 class Neighbor(Given):
-    """A neighbour, as in Listing 2, and where its link listens."""
+    """Neighbour, as in Listing 2, and the address of its link."""
 
     id: Id
     ip: Address
@@ -80,14 +80,14 @@ class Neighbor(Given):
 
 
 class BrokerHealth(Given):
-    """What a federator measured at its own broker."""
+    """Measurement of a federator at its own broker."""
 
     ok: bool
     latency: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] | None = None
 
 
 class Group(Given):
-    """A group as the reporting federator sees it."""
+    """Group as the reporting federator sees it."""
 
     group: Annotated[str, Field(min_length=1, max_length=65_535)]
     core: Id | None = None
@@ -97,7 +97,7 @@ class Group(Given):
 
 
 class ReportRequest(Given):
-    """How a federator is. `epoch` is the largest it has been told; `lost` are neighbours it cannot reach."""
+    """Report of a federator. `epoch` is the largest that it has been told; `lost` are neighbours it cannot reach."""
 
     ip: Address
     epoch: Epoch
@@ -110,11 +110,11 @@ class ReportRequest(Given):
 
 
 class Word(BaseModel):
-    """What a federator is told."""
+    """Reply to a federator."""
 
     id: Id
     epoch: Epoch
-    changedEpoch: Epoch  # noqa: N815 - the wire's spelling, as the seeds'
+    changedEpoch: Epoch  # noqa: N815 - the wire's spelling, as in the papers
     state: State
     neighbors: list[Neighbor]
     neighborsAmount: int  # noqa: N815
@@ -123,13 +123,13 @@ class Word(BaseModel):
 
 
 class Joined(Word):
-    """The answer to a join; `credential` is shown from then on."""
+    """Reply to a join; the federator shows `credential` from then on."""
 
     credential: str
 
 
 class NamedNeighbor(BaseModel):
-    """A neighbour in Listing 2."""
+    """Neighbour in Listing 2."""
 
     id: Id
     ip: str
@@ -147,7 +147,7 @@ class FederatorDocument(BaseModel):
 
 
 class FederatorEntry(BaseModel):
-    """A federator in the topology."""
+    """Federator in the topology."""
 
     id: Id
     ip: str
@@ -160,7 +160,7 @@ class FederatorEntry(BaseModel):
 
 
 class LinkEntry(BaseModel):
-    """A link in the topology."""
+    """Link in the topology."""
 
     a: Id
     b: Id
@@ -168,7 +168,7 @@ class LinkEntry(BaseModel):
 
 
 class TopologyDocument(BaseModel):
-    """Everything at once."""
+    """The whole topology."""
 
     epoch: Epoch
     manager: str
@@ -182,7 +182,7 @@ class TopologyDocument(BaseModel):
 
 
 class Member(BaseModel):
-    """A federator's part in a group."""
+    """Part of a federator in a group."""
 
     id: Id
     core: Id | None
@@ -192,7 +192,7 @@ class Member(BaseModel):
 
 
 class GroupEntry(BaseModel):
-    """A group, with every member's view."""
+    """Group, with the view of every member."""
 
     group: str
     cores: list[Id]
@@ -208,7 +208,7 @@ class GroupsDocument(BaseModel):
 
 
 class AuditEntryDocument(BaseModel):
-    """One change: when (in UTC), by whom and from where, what was done to what."""
+    """One change: its time (in UTC), author, source, action and subject."""
 
     time: str
     actor: str
@@ -226,7 +226,7 @@ class AuditDocument(BaseModel):
 
 
 class HealthDocument(BaseModel):
-    """Whether the manager itself is well."""
+    """Health of the manager itself."""
 
     status: str
     manager: str
@@ -237,7 +237,7 @@ class HealthDocument(BaseModel):
 
 
 class Problem(BaseModel):
-    """RFC 9457."""
+    """Problem document of RFC 9457."""
 
     type: str
     title: str

@@ -1,4 +1,4 @@
-"""Runs a manager as a process: store, probes, HTTP server, and an orderly end."""
+"""Process of a manager: store, probes, HTTP server, and an orderly end."""
 
 import asyncio
 import contextlib
@@ -26,11 +26,11 @@ log = logging.getLogger("hanse.manager")
 FILES_PER_FEDERATOR = 2  # one connection to its broker, one poll of its own
 GRACE_S = 5
 LISTEN_QUEUE = 2048
-EVERY_INTERFACE = ("0.0.0.0", "::")  # noqa: S104 - compared with, not listened on
+EVERY_INTERFACE = ("0.0.0.0", "::")  # noqa: S104 - only compared with, not bound to
 
 
 async def serve(settings: ManagerSettings) -> None:
-    """Runs until SIGTERM or SIGINT."""
+    """Run a manager until SIGTERM or SIGINT."""
     host, port = split_listen(settings.listen)
     requires_token = check_listen(
         host,
@@ -72,7 +72,7 @@ async def serve(settings: ManagerSettings) -> None:
 async def _serve_http(settings: ManagerSettings, manager: Manager, listener: socket.socket) -> None:
     config = uvicorn.Config(
         create_app(manager),
-        # Its loggers write through ours.
+        # uvicorn's loggers write through ours.
         log_config=None,
         log_level="warning",
         access_log=False,
@@ -80,7 +80,7 @@ async def _serve_http(settings: ManagerSettings, manager: Manager, listener: soc
         ssl_certfile=settings.tls_certificate,
         ssl_keyfile=settings.tls_key,
         timeout_graceful_shutdown=GRACE_S,
-        # What a slow or hostile client may hold: an idle connection is closed after this, and headers are bounded.
+        # Limits on slow or hostile clients: an idle connection is closed after this time, and headers are bounded.
         timeout_keep_alive=75,
         h11_max_incomplete_event_size=64 * 1024,
         server_header=False,
@@ -91,7 +91,7 @@ async def _serve_http(settings: ManagerSettings, manager: Manager, listener: soc
 
 
 class _Server(uvicorn.Server):
-    """Ends open event streams and polls when it is told to end; uvicorn would wait for them."""
+    """HTTP server that ends open event streams and polls when it is told to end; uvicorn would wait for them."""
 
     def __init__(self, config: uvicorn.Config, manager: Manager) -> None:
         super().__init__(config)
@@ -99,13 +99,13 @@ class _Server(uvicorn.Server):
         self._loop = asyncio.get_running_loop()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """A signal came."""
+        """Handle a signal."""
         self._loop.call_soon_threadsafe(self._manager.begin_stop)
         super().handle_exit(sig, frame)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """As uvicorn's, but without raising the signal again at the end: the manager still has to stop in order."""
+        """Capture signals as uvicorn does, but without raising them again: the manager must still stop in order."""
         before = {sig: signal.signal(sig, self.handle_exit) for sig in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
@@ -115,7 +115,7 @@ class _Server(uvicorn.Server):
 
 
 def _check_certificate(settings: ManagerSettings) -> None:
-    """Said here in a sentence, before anything is open, instead of by the HTTP server in a traceback."""
+    """Check the certificate before anything is open. The HTTP server would raise a traceback instead of a sentence."""
     if settings.tls_certificate is None or settings.tls_key is None:
         return
     try:
@@ -142,7 +142,7 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        # From here on whoever comes waits in the queue, until the application is ready to answer.
+        # From here on, connections wait in the queue until the application is ready to answer.
         listener.listen(LISTEN_QUEUE)
     except OSError as error:
         listener.close()
@@ -151,7 +151,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _raise_file_limit() -> None:
-    """The usual soft limit of 1,024 open files would end a federation of 1,000 in silence."""
+    """Raise the soft limit of open files. The usual 1,024 would break a federation of 1,000 silently."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with contextlib.suppress(ValueError, OSError):

@@ -1,14 +1,14 @@
-"""What a store of the topology must do. SQLite and MongoDB do it; one test suite holds both to it.
+"""Interface of a store of the topology. SQLite and MongoDB implement it; one test suite checks both.
 
 Rules:
 
-1. One manager leads: whoever holds the lease. Its term grows with every taking; every write names the term, and a
-   write of an older term changes nothing that a newer one has read, and raises `Deposed`.
-2. A commit is true when it returns: the caller answers, announces and tells others only after that.
-3. A lease has no time in it, because clocks of two machines differ. Its holder counts `beat` up; who watches takes
-   it when the beat stood still for the watcher's own measure of time (`lease`).
-4. A token is spent by one atomic step: of many who try a single use at once, one has it.
-5. Whatever goes wrong with the store itself is `Unavailable`.
+1. One manager leads: the holder of the lease. Its term grows each time the lease is taken. Every write names the term.
+   A write of an older term changes nothing that a newer one has read, and raises `Deposed`.
+2. A commit counts when it returns: the caller answers, announces and tells others only after that.
+3. A lease holds no time, because the clocks of two machines differ. Its holder increments `beat`. A watcher takes it if
+   the beat stood still for the watcher's own measure of time (`lease`).
+4. A token is spent by one atomic step: if many try a single use at once, one succeeds.
+5. Every failure of the store itself is `Unavailable`.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -40,7 +40,7 @@ class Deposed(Unavailable):
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Who leads. An empty holder: it was given back."""
+    """Lease of the leader. An empty holder means that it was released."""
 
     holder: str
     url: str
@@ -50,7 +50,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A join or read token as it is stored: never its secret, only the hash. `uses_left` None: any number."""
+    """Join or read token as it is stored: never its secret, only the hash. `uses_left` None: any number."""
 
     id: str
     hash: str
@@ -64,7 +64,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Revocation:
-    """The expulsion of one federator, by the address of its broker. It has no end."""
+    """Expulsion of one federator, by the address of its broker. It has no end."""
 
     key: str
     id: int
@@ -77,7 +77,7 @@ class Revocation:
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """One change: when, by whom and from where, what was done to what. `detail` holds texts and numbers."""
+    """One change: its time, author, source, action and subject. `detail` holds texts and numbers."""
 
     at_s: float
     actor: str
@@ -88,49 +88,49 @@ class AuditEntry:
 
 
 class Store(Protocol):
-    """A place that outlives the manager."""
+    """Storage that outlives the manager."""
 
     async def read_lease(self) -> Lease | None:
-        """The lease as it stands."""
+        """Return the current lease."""
 
     async def take_lease(self, seen: Lease | None, holder: str, url: str) -> Lease | None:
-        """Takes the lease if it still is as `seen`; None if another was faster."""
+        """Take the lease if it still equals `seen`; return None if another manager was faster."""
 
     async def renew_lease(self, lease: Lease) -> Lease:
-        """Counts the beat up. Raises `Deposed`."""
+        """Increment the beat. Raise `Deposed` if another manager leads."""
 
     async def release_lease(self, lease: Lease) -> None:
-        """Gives it back, so that the next manager need not wait. Does nothing for a lease that is lost already."""
+        """Release the lease, so that the next manager need not wait. Do nothing for a lease that is already lost."""
 
     async def load(self, lease: Lease | None) -> Topology:
-        """Reads everything; with a lease, also shuts out the writes of older terms."""
+        """Read everything; with a lease, also block the writes of older terms."""
 
     async def commit(self, lease: Lease, topology: Topology, changed: Collection[int], gone: Collection[int]) -> None:
-        """Stores the epoch and the documents of `changed`, deletes those of `gone`. Raises `Deposed`."""
+        """Store the epoch and the documents of `changed`, delete those of `gone`. Raise `Deposed` if not leading."""
 
     async def record_health(self, lease: Lease, federators: Sequence[Federator]) -> None:
-        """Stores latency and time of the last check, nothing else. Raises `Deposed`."""
+        """Store latency and time of the last check, nothing else. Raise `Deposed` if not leading."""
 
     async def read_secret(self, fresh: bytes) -> bytes:
-        """The federation's secret; `fresh` becomes it if there is none yet."""
+        """Return the federation's secret; `fresh` becomes it if there is none yet."""
 
     async def add_token(self, token: Token) -> None:
-        """Stores a new token."""
+        """Store a new token."""
 
     async def find_token(self, token: str) -> Token | None:
-        """The token with this id."""
+        """Return the token with this id."""
 
     async def list_tokens(self) -> list[Token]:
-        """All tokens, the oldest first."""
+        """Return all tokens, the oldest first."""
 
     async def revoke_token(self, token: str) -> bool:
-        """Revokes it; False if there is none with this id."""
+        """Revoke a token; return False if there is none with this id."""
 
     async def spend_token(self, token: str, now_s: float) -> bool:
-        """Takes one use of a token that is neither revoked nor expired nor used up; False if there is none."""
+        """Take one use of a token that is neither revoked nor expired nor used up; return False if there is none."""
 
     async def refund_token(self, token: str) -> None:
-        """Gives one use back, after a join that was not stored."""
+        """Give one use back, after a join that was not stored."""
 
     async def close_token(self, token: str, now_s: float) -> bool:
         """Let a token admit nobody from now on; those that it admitted stay. Return False if it admitted nobody."""
@@ -151,11 +151,11 @@ class Store(Protocol):
         """Return how many entries there are, and some of them, the newest first."""
 
     async def close(self) -> None:
-        """Lets go of files and connections."""
+        """Release files and connections."""
 
 
 def to_document(one: Federator, topology: Topology, neighbors: Sequence[int]) -> dict[str, object]:
-    """What is stored of a federator: the papers' six fields, and what else a restarted manager must know."""
+    """Return the stored document of a federator: the papers' six fields, and the others that a restart needs."""
     return {
         **listing_2(one, [topology.federators[node] for node in neighbors]),
         "key": one.key,
@@ -174,7 +174,7 @@ _TEXTS = ("ip", "key", "link", "state", "probe", "token", "latestHealthCheck", "
 
 
 def from_document(document: Mapping[str, object]) -> Federator:
-    """The federator of a stored document."""
+    """Return the federator of a stored document."""
     text = {name: None if document[name] is None else str(document[name]) for name in _TEXTS}
     latency, former, node, epoch = (document[k] for k in ("latency", "former", "id", "changedEpoch"))
     assert isinstance(latency, float | int | None)
@@ -198,10 +198,10 @@ def from_document(document: Mapping[str, object]) -> Federator:
 
 
 def assemble(epoch: int, documents: Collection[Mapping[str, object]]) -> Topology:
-    """The topology of stored documents.
+    """Return the topology of stored documents.
 
-    A link counts when both ends name it and are up: a manager that died between two documents of one commit has
-    told nobody of it yet, and repair makes good what is missing.
+    A link counts if both ends name it and are up. A manager that died between two documents of one commit has told
+    nobody of it yet, and repair adds what is missing.
     """
     federators: dict[int, Federator] = {}
     named: dict[tuple[int, int], LinkKind] = {}
@@ -222,16 +222,16 @@ def assemble(epoch: int, documents: Collection[Mapping[str, object]]) -> Topolog
 
 
 def documents_of(topology: Topology, nodes: Collection[int]) -> list[dict[str, object]]:
-    """The documents of some federators, ready to store."""
+    """Return the documents of some federators, ready to store."""
     around = topology.neighbor_map()
     return [to_document(topology.federators[node], topology, around[node]) for node in sorted(nodes)]
 
 
 def health_of(one: Federator) -> tuple[float | None, str | None]:
-    """The two fields that a health round writes."""
+    """Return the two fields that a health round writes."""
     return one.latency_ms, format_time(one.latest_health_check)
 
 
 def seconds(moment: datetime) -> float:
-    """A time as the stores compare it."""
+    """Return a time in the form in which the stores compare it."""
     return moment.timestamp()

@@ -1,18 +1,17 @@
-"""The topology in MongoDB, where the seeds keep it: one document a federator, with their six fields.
+"""The topology in MongoDB, where the papers keep it: one document per federator, with their six fields.
 
-There are no transactions here: they need a replica set. And of the servers that speak MongoDB's protocol not all
-make a conditional update in one step. What all of them do is refuse a second document with one `_id`. So everything
-that only one may have is an insertion: a term of the lease is a document `lease/<term>`, the use of a token a
-document `<token>/<number>`.
+There are no transactions here, because they need a replica set. Not all servers that speak MongoDB's protocol make a
+conditional update in one step, but all refuse a second document with the same `_id`. Everything that only one manager
+may have is therefore an insertion: a term of the lease is a document `lease/<term>`, the use of a token a document
+`<token>/<number>`.
 
-Every federator's document carries the term of its last writer, and is replaced only where that term is not newer; a
-new leader lifts the term of all documents before it reads them. A commit writes its documents and the epoch, and
-then looks whether a newer term began. If not, whoever leads next reads what was written; if so, `Deposed` is raised
-before anybody was told, and what was left behind is overwritten or, at worst, read later as a federator that never
-heard its id.
+Every federator's document carries the term of its last writer, and is replaced only if that term is not newer. A new
+leader lifts the term of all documents before it reads them. A commit writes its documents and the epoch, and then
+checks whether a newer term began. If not, the next leader reads what was written. If so, `Deposed` is raised before
+anybody was told. The leftovers are overwritten or, at worst, read later as a federator that never learned its id.
 """
 
-# ruff: noqa: D102 - `store.Store` says what each method does
+# ruff: noqa: D102 - `store.Store` describes each method
 
 import json
 from collections.abc import Awaitable, Collection, Sequence
@@ -41,10 +40,10 @@ from hanse.topology.store import (
 T = TypeVar("T")
 Document = dict[str, Any]
 
-DATABASE = "hanse"  # where the URL names none
+DATABASE = "hanse"  # if the URL names none
 SERVER_TIMEOUT_MS = 5_000
 _NEWEST = [("at_s", -1), ("number", -1), ("_id", -1)]
-TERMS_KEPT = 10  # leases of former leaders, for those who look
+TERMS_KEPT = 10  # leases of former leaders, for inspection
 
 
 class MongoStore:
@@ -63,8 +62,8 @@ class MongoStore:
 
     @classmethod
     async def open(cls, url: str) -> "MongoStore":
-        """Connects. Raises LocalError for a bad URL, Unavailable for a server that does not answer."""
-        # pymongo's own 30 s is longer than a lease; what the URL says wins.
+        """Connect. Raise LocalError for a bad URL, Unavailable for a server that does not answer."""
+        # pymongo's own 30 s is longer than a lease. The URL has priority.
         is_told = "serverselectiontimeoutms" in url.lower()
         options: dict[str, Any] = {} if is_told else {"serverSelectionTimeoutMS": SERVER_TIMEOUT_MS}
         try:
@@ -109,7 +108,7 @@ class MongoStore:
 
     async def _set_as_leader(self, lease: Lease, values: Document) -> None:
         await _guard(self._leases.update_one({"_id": f"lease/{lease.term}"}, {"$set": values}))
-        # Only now: whoever took a newer term after this look will read what was just written.
+        # Only now: a manager that takes a newer term after this check will read what was just written.
         newest = await self._newest()
         if newest is None or newest["term"] != lease.term:
             raise Deposed(f"Term {lease.term} is over: another manager leads.")
@@ -119,7 +118,7 @@ class MongoStore:
             older = {"term": {"$lt": lease.term}}
             await _guard(self._federators.update_many(older, {"$set": {"term": lease.term}}))
         documents = await _guard(self._federators.find({}).to_list())
-        # The largest, not the newest lease's: the one before may have committed after this one was taken.
+        # The largest epoch, not that of the newest lease: the one before may have committed after this one was taken.
         terms = await _guard(self._leases.find({}).to_list())
         return assemble(max((int(term["epoch"]) for term in terms), default=0), documents)
 
@@ -129,7 +128,7 @@ class MongoStore:
             try:
                 await _guard(self._federators.replace_one(mine, {**document, "term": lease.term}, upsert=True))
             except DuplicateKeyError as error:
-                # It is there with a newer term, so the filter missed it and the insertion met it.
+                # The document has a newer term, so the filter missed it and the insertion collided with it.
                 raise Deposed(f"Term {lease.term} is over: another manager leads.") from error
         if gone:
             mine = {"_id": {"$in": sorted(gone)}, "term": {"$lte": lease.term}}
@@ -192,7 +191,7 @@ class MongoStore:
         return False
 
     async def refund_token(self, token: str) -> None:
-        # The last number goes: the numbers in use stay 0 to n without a gap.
+        # The last number is removed, so the numbers in use stay 0 to n without a gap.
         used = await _guard(self._uses.count_documents({"token": token}))
         await _guard(self._uses.delete_one({"_id": f"{token}/{used - 1}"}))
 
@@ -218,7 +217,7 @@ class MongoStore:
         return sorted((Revocation(**one) for one in found), key=lambda one: (one.revoked_s, one.key))
 
     async def add_audit(self, entries: Sequence[AuditEntry]) -> None:
-        # The detail as text: its names may hold what a server does not allow in a field's name.
+        # The detail as text: its names may hold characters that a server does not allow in the name of a field.
         documents: list[Document] = [
             {"_id": ObjectId(), "number": n, **asdict(one), "detail": json.dumps(dict(one.detail))}
             for n, one in enumerate(entries)
@@ -251,7 +250,7 @@ def _lease(found: Document | None) -> Lease | None:
 
 
 async def _guard(operation: Awaitable[T]) -> T:
-    """Rule 5 of `store`; the one error that means something to the caller passes."""
+    """Apply rule 5 of `store`. The one error that means something to the caller passes."""
     try:
         return await operation
     except DuplicateKeyError:

@@ -1,11 +1,11 @@
 """The topology in a SQLite file: the default, for one machine.
 
-All statements run on one thread of its own, in order. Every write is one immediate transaction that checks the
-term first, so two managers on one file cannot both write as leaders. The file is in WAL mode with full
-synchronisation: a join that was answered survives a power cut.
+All statements run in order on one dedicated thread. Every write is one immediate transaction that checks the term
+first, so two managers on one file cannot both write as leaders. The file is in WAL mode with full synchronisation: a
+join that was answered survives a power cut.
 """
 
-# ruff: noqa: D102 - `store.Store` says what each method does
+# ruff: noqa: D102 - `store.Store` describes each method
 
 import asyncio
 import json
@@ -74,7 +74,7 @@ class SqliteStore:
             await store._call(store._open)
         except Unavailable as error:
             await store.close()
-            raise LocalError(f"{error} Name another file with --store, or mend its folder.") from error
+            raise LocalError(f"{error} Name another file with --store, or repair its folder.") from error
         except LocalError:
             await store.close()
             raise
@@ -88,7 +88,7 @@ class SqliteStore:
                 "--store FILE, or --config FILE with the manager's settings."
             )
         if is_new and self._path.parent.is_dir():
-            # The secret and the tokens' hashes are in it: nobody else's to read.
+            # The file holds the secret and the hashes of the tokens: nobody else may read it.
             self._path.touch(mode=0o600)
         self._connection = sqlite3.connect(self._path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
         self._connection.execute("PRAGMA journal_mode = WAL")
@@ -124,7 +124,7 @@ class SqliteStore:
 
     @contextmanager
     def _led(self, lease: Lease) -> Iterator[sqlite3.Cursor]:
-        """A transaction of the leader: rule 1 of `store`."""
+        """Open a transaction of the leader (rule 1 of `store`)."""
         with self._transaction() as cursor:
             row = cursor.execute("SELECT term, holder FROM lease").fetchone()
             if row != (lease.term, lease.holder):
@@ -173,7 +173,7 @@ class SqliteStore:
             )
 
     async def load(self, lease: Lease | None) -> Topology:
-        del lease  # the term is checked inside every transaction; there is nothing to shut out
+        del lease  # the term is checked inside every transaction; there is nothing to block
         return await self._call(self._load)
 
     def _load(self) -> Topology:

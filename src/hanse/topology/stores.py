@@ -1,4 +1,4 @@
-"""Opens the store that the settings name; each kind is imported only where it is used."""
+"""Opens the store that the settings name. Each kind is imported only where it is used."""
 
 from hanse.topology.settings import StoreSettings
 from hanse.topology.store import Store

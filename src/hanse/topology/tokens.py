@@ -1,11 +1,11 @@
-"""Tokens that admit, and credentials that say who speaks. No secret is stored, or shown twice.
+"""Tokens that admit federators, and credentials that identify them. No secret is stored, or shown twice.
 
-A *token* is made by an operator: `hanse-<id>-<secret>`. Its 32 random bytes need no slow hash; SHA-256 is stored.
-Role `join` admits a federator, `read` lets somebody look, `admin` lets an operator revoke a federator over HTTP.
+A *token* is made by an operator: `hanse-<id>-<secret>`. Its 32 random bytes need no slow hash; SHA-256 is stored. Role
+`join` admits a federator, `read` lets a client read, `admin` lets an operator revoke a federator over HTTP.
 
-A *credential* is what a federator gets when it joins, and shows afterwards. It is not stored: it is a MAC, under
-the federation's secret, of the id, the address and the token that admitted it. A manager that lost its store
-still knows it, if the secret was given as a setting; a stolen one is of use only for that id at that address.
+A *credential* is what a federator gets when it joins, and shows afterwards. It is not stored: it is a MAC, under the
+federation's secret, of the id, the address and the token that admitted it. A manager that lost its store still
+recognises it, if the secret was given as a setting. A stolen one is of use only for that id at that address.
 """
 
 import base64
@@ -25,12 +25,12 @@ _NOTHING = "0" * 64
 
 
 class Forbidden(RemoteError):  # noqa: N818 - the name is the state, as in "401" and "403"
-    """Somebody showed no token, or one that is not valid. Which of the two, and why, is not for them to know."""
+    """No token, or an invalid one. The client does not learn which of the two, and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """A credential taken apart, not yet checked."""
+    """Credential in its parts, not yet checked."""
 
     id: int
     token: str | None
@@ -38,7 +38,7 @@ class Credential:
 
 
 def make_token(role: str, *, label: str, now_s: float, ttl_s: float | None, uses: int | None) -> tuple[Token, str]:
-    """A new token as it is stored, and the text to show once."""
+    """Return a new token as it is stored, and the text to show once."""
     assert role in ROLES
     identity, secret = secrets.token_hex(4), secrets.token_urlsafe(32)
     expires_s = None if ttl_s is None else now_s + ttl_s
@@ -47,16 +47,15 @@ def make_token(role: str, *, label: str, now_s: float, ttl_s: float | None, uses
 
 
 def hash_secret(secret: str) -> str:
-    """What is stored of a token's secret."""
+    """Return the stored form of a token's secret."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
 async def check_token(store: Store, text: str, roles: tuple[str, ...], now_s: float) -> Token:
-    """The token, if it is valid for one of the roles now; nothing is spent. Raises `Forbidden`."""
+    """Return the token if it is valid for one of the roles now; nothing is spent. Raise `Forbidden` otherwise."""
     match = _TOKEN.fullmatch(text)
     found = await store.find_token(match[1]) if match else None
-    # The comparison runs also where there is nothing to compare with: an unknown id takes as long as a wrong
-    # secret.
+    # The comparison runs even if there is nothing to compare with, so an unknown id takes as long as a wrong secret.
     is_right = hmac.compare_digest(hash_secret(match[2] if match else ""), found.hash if found else _NOTHING)
     if found is None or not is_right or found.role not in roles:
         raise Forbidden("The token is not valid here; ask the operator for one (hanse token create).")
@@ -67,12 +66,12 @@ async def check_token(store: Store, text: str, roles: tuple[str, ...], now_s: fl
 
 
 def is_credential(text: str) -> bool:
-    """Whether this is the form of a credential, rather than of a token."""
+    """Return whether the text has the form of a credential, rather than of a token."""
     return _CREDENTIAL.fullmatch(text) is not None
 
 
 def parse_credential(text: str) -> Credential:
-    """Takes a credential apart. Raises `Forbidden`."""
+    """Split a credential into its parts. Raise `Forbidden` for a malformed one."""
     match = _CREDENTIAL.fullmatch(text)
     if match is None:
         raise Forbidden("The credential is not valid; join again.")
@@ -80,7 +79,7 @@ def parse_credential(text: str) -> Credential:
 
 
 class Credentials:
-    """Makes and checks credentials and announcements' MACs under the federation's secret."""
+    """Maker and checker of credentials and announcements' MACs under the federation's secret."""
 
     __slots__ = ("_secret",)
 
@@ -89,17 +88,17 @@ class Credentials:
         self._secret = secret
 
     def issue(self, node: int, key: str, token: str | None) -> str:
-        """The credential of federator `node` at the address `key`, admitted by `token`."""
+        """Return the credential of federator `node` at the address `key`, admitted by `token`."""
         text = f"{node}\n{key}\n{token or 'open'}"
         mac = hmac.new(self._secret, text.encode(), hashlib.sha256).hexdigest()
         return f"hanse-fed-{node}-{token or 'open'}-{mac}"
 
     def is_valid(self, text: str, node: int, key: str) -> bool:
-        """Whether the text is the credential of this federator, in constant time."""
+        """Return whether the text is the credential of this federator, in constant time."""
         shown = parse_credential(text)
         return hmac.compare_digest(text.encode(), self.issue(node, key, shown.token).encode())
 
 
 def announcement_mac(credential: str, payload: bytes) -> str:
-    """Proves to a federator that an announcement on its broker comes from the manager, not from a client there."""
+    """Return the MAC that proves to a federator that an announcement comes from the manager, not from a client."""
     return base64.b64encode(hmac.new(credential.encode(), payload, hashlib.sha256).digest()).decode()
