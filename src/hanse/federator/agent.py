@@ -29,6 +29,7 @@ from hanse.federator.effects import Effects
 from hanse.federator.entering import Entrance
 from hanse.federator.gaps import GapBook
 from hanse.federator.gate import Gate
+from hanse.federator.gateways import Gateways
 from hanse.federator.gauges import gauges
 from hanse.federator.host import HostSession, client_settings
 from hanse.federator.http import HttpServer
@@ -281,6 +282,7 @@ class Agent:
             links=self.metrics.links,
         )
         self.membership = None if entrance is None else self._make_membership(entrance)
+        self.gateways = Gateways(identity, tls=settings.gateway_tls(), token=settings.gateway_token)
         # By these names the data path calls the rooms itself: not a call more a batch.
         self._begin_batch, self._note_packets, self._former_id = batches.begin, batches.note, batches.former_id
         self._deliver, self._deliver_own = self.delivery.deliver, self.delivery.deliver_own
@@ -327,6 +329,9 @@ class Agent:
         address = self.settings.metrics_address()
         if address is not None:
             _log.info("metrics on %s", await self.http.start(*address))
+        endpoint = self.settings.gateway_endpoint()
+        if endpoint is not None:
+            _log.info("listening for gateways on %s", await self.gateways.listen(endpoint))
         saving = save_again(self.interest.save_if_changed, self._wanted.save_if_changed)
         work = [saving, self.reporter.report_again(), self.management.tell_again(), self._end_coming_again()]
         work += [self._check_session_again(), self._renewal.end_former_sessions()]
@@ -341,6 +346,7 @@ class Agent:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.retained.stop()
         await self.tracing.stop()
+        await self.gateways.stop()
         self._step(events.Leave())
         if self.membership is not None:
             await self.membership.stop(is_leaving=not self.membership.must_restart.is_set())

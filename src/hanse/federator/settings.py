@@ -34,6 +34,7 @@ from hanse.mqtt.urls import Address
 from hanse.protocol.grouping import Grouping
 from hanse.protocol.settings import FEDERATOR_ID_MAX, Settings
 from hanse.protocol.topics import check_filter, check_name, may_cross, split_share
+from hanse.request_channel import Endpoint, parse_endpoint
 from hanse.settings import duration, setting, settings_of
 
 AdapterKind = Literal["mosquitto-log", "mosquitto-file", "beacon", "announce", "static", "emqx", "poll"]
@@ -343,7 +344,28 @@ class FederatorSettings:
         None, "This federator's certificate on links.", check=_check_file
     )
     link_key_file: Path | None = setting(None, "Its key.", check=_check_file)  # noqa: RUF009
-    insecure: bool = setting(False, "Let links go beyond this machine without TLS and certificates.")
+    insecure: bool = setting(
+        False, "Let links, and connections of gateways, go beyond this machine without TLS and certificates."
+    )
+
+    gateway_listen: str | None = setting(
+        None,
+        "Where to listen for gateways, tls://HOST:PORT, or tcp://HOST:PORT on one machine.",
+        check=_by(parse_endpoint),
+    )
+    gateway_token: str | None = setting(
+        None,
+        "What a gateway must show; better given by the variable. Without it, a certificate is enough.",
+        is_secret=True,
+        check=_check_token,
+    )
+    gateway_ca_file: Path | None = setting(  # noqa: RUF009
+        None, "Whom to trust as a gateway; each must then show a certificate.", check=_check_file
+    )
+    gateway_cert_file: Path | None = setting(  # noqa: RUF009
+        None, "This federator's certificate for gateways.", check=_check_file
+    )
+    gateway_key_file: Path | None = setting(None, "Its key.", check=_check_file)  # noqa: RUF009
 
     interest: tuple[str, ...] = setting(
         ("mosquitto-log",),
@@ -434,6 +456,7 @@ class FederatorSettings:
         self._check_manager()
         self._check_broker()
         self._check_links()
+        self._check_gateways()
         self._check_interest()
         self.crossing()
         self.protocol_settings()
@@ -519,6 +542,14 @@ class FederatorSettings:
         if not asked and self.link_cert_file is None and self.link_ca_file is None:
             return None
         return TlsSettings(self.link_ca_file, self.link_cert_file, self.link_key_file)
+
+    def gateway_endpoint(self) -> Endpoint | None:
+        """Return where to listen for gateways; None for nowhere."""
+        return None if self.gateway_listen is None else parse_endpoint(self.gateway_listen)
+
+    def gateway_tls(self) -> TlsSettings:
+        """Return the files of the gateway listener."""
+        return TlsSettings(self.gateway_ca_file, self.gateway_cert_file, self.gateway_key_file)
 
     def crossing(self) -> Crossing:
         """What may leave and enter, and under which names."""
@@ -637,6 +668,28 @@ class FederatorSettings:
                     f"The neighbour {one.address} is on another machine and its link is in the clear; write "
                     "mqtts://, or allow it with --insecure."
                 )
+
+    def _check_gateways(self) -> None:
+        _check_pair("gateway", self.gateway_cert_file, self.gateway_key_file)
+        listen = self.gateway_endpoint()
+        if listen is None:
+            return
+        if listen.is_tls and self.gateway_cert_file is None:
+            raise LocalError(
+                f"gateway_listen is {listen} and has no certificate; give gateway_cert_file and gateway_key_file."
+            )
+        if self.insecure or is_loopback(listen.host):
+            return
+        if not listen.is_tls:
+            raise LocalError(
+                f"gateway_listen is {listen}, which other machines reach, without TLS; write tls:// with "
+                "gateway_cert_file and gateway_key_file, or allow it with --insecure."
+            )
+        if self.gateway_ca_file is None and self.gateway_token is None:
+            raise LocalError(
+                f"gateway_listen is {listen}, which other machines reach, and nothing says which gateways may ask; "
+                "give gateway_ca_file or gateway_token, or allow anyone with --insecure."
+            )
 
     def _check_links_by_broker(self) -> None:
         if self.link_listen is not None:
