@@ -6,7 +6,6 @@ from typing import Any
 from hanse.errors import LocalError
 from hanse.federator.http import JSON, HttpServer, Reply
 from hanse.gateway.supervisor import Supervisor
-from hanse.gateway.traffic import added
 from hanse.telemetry.process import add_process_metrics
 from hanse.telemetry.prometheus import MEDIA_TYPE, Registry
 
@@ -33,6 +32,7 @@ class Metrics:
         self._failures = registry.counter("broker_failures_total", "Connections to brokers that were not made.")
         self._late = registry.counter("late_total", "Connections cut off because they took nothing any more.")
         self._workers = registry.gauge("workers", "Workers that serve clients.")
+        self._restarts = registry.counter("worker_restarts_total", "Workers that ended and were replaced.")
         self._doubts = registry.counter("doubts_total", "Times when most brokers were silent and nobody was moved.")
         self._up = registry.gauges("broker_up", "1 if the broker takes clients.", ("broker",))
         self._at = registry.gauges("broker_clients", "Clients that are attached to the broker.", ("broker",))
@@ -46,13 +46,14 @@ class Metrics:
 
     def _fetch(self) -> None:
         supervisor = self._supervisor
-        total = added([worker.count() for worker in supervisor.workers])
+        total = supervisor.counts()
         self._clients.set(total["clients"])
         self._connections.set(total["connections"])
         self._accepted.set(total["accepted"])
         self._failures.set(total["broker_failures"])
         self._late.set(total["late"])
         self._workers.set(len(supervisor.workers))
+        self._restarts.set(supervisor.restarts)
         self._doubts.set(supervisor.doubts)
         for family, name in (
             (self._refused, "refused"),

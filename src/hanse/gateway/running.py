@@ -5,7 +5,7 @@ import dataclasses
 import logging
 import resource
 import signal
-import ssl
+import socket
 from typing import Any, Final
 
 import hanse
@@ -13,10 +13,10 @@ from hanse import logs
 from hanse.errors import LocalError
 from hanse.gateway.addresses import ListenAddress
 from hanse.gateway.pages import make_server
+from hanse.gateway.process import OtherProcess, tls_context
 from hanse.gateway.settings import GatewaySettings
 from hanse.gateway.supervisor import Supervisor, listen
 from hanse.gateway.worker import Worker
-from hanse.mqtt.tls import TlsSettings, server_context
 
 _log = logging.getLogger(__name__)
 
@@ -26,6 +26,8 @@ _FILES_BESIDE: Final = 256
 
 class InProcess:
     """The only worker, in the supervisor's own process."""
+
+    restarts = 0
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
@@ -55,7 +57,7 @@ async def run(settings: GatewaySettings) -> int:
     tls = tls_context(settings)
     asked = settings.listeners()
     _refuse_unbuilt(settings, asked)
-    sockets = [listen(address, 1) for address in asked]
+    sockets = [listen(address, settings.workers) for address in asked]
     listeners = [
         dataclasses.replace(address, port=made[0].getsockname()[1])
         for address, made in zip(asked, sockets, strict=True)
@@ -68,9 +70,12 @@ async def run(settings: GatewaySettings) -> int:
     url = await server.start(*settings.metrics_address())
     try:
         await supervisor.start()
-        worker = Worker(settings, supervisor.on_report)
-        supervisor.add(InProcess(worker))
-        await worker.start([(one, made[0]) for one, made in zip(listeners, sockets, strict=True)], tls)
+        if settings.workers == 1:
+            worker = Worker(settings, supervisor.on_report)
+            supervisor.add(InProcess(worker))
+            await worker.start([(one, made[0]) for one, made in zip(listeners, sockets, strict=True)], tls)
+        else:
+            await _start_workers(supervisor, [[made[k] for made in sockets] for k in range(settings.workers)])
         supervisor.write_running(url)
         for one in listeners:
             _log.info("clients may connect", extra={"listener": one.url(), "pages": url})
@@ -87,22 +92,33 @@ async def run(settings: GatewaySettings) -> int:
     return 0
 
 
+async def _start_workers(supervisor: Supervisor, sockets: list[list[socket.socket]]) -> None:
+    """Start a process for each list of sockets, one per listener."""
+    workers = [
+        OtherProcess(
+            index,
+            supervisor.settings,
+            supervisor.listeners,
+            own,
+            on_report=supervisor.on_report,
+            on_connected=supervisor.tell,
+            on_gone=supervisor.on_worker_gone,
+        )
+        for index, own in enumerate(sockets)
+    ]
+    for worker in workers:
+        supervisor.add(worker)
+    await asyncio.gather(*(worker.start() for worker in workers))
+
+
 def _refuse_unbuilt(settings: GatewaySettings, listeners: list[ListenAddress]) -> None:
     """Refuse settings that this version does not carry out, rather than ignore them."""
     for name, is_given in (
-        ("workers above 1", settings.workers > 1),
         ("manager", bool(settings.manager)),
         ("mode other than proxy", settings.mode != "proxy" or any(one.mode not in ("", "proxy") for one in listeners)),
     ):
         if is_given:
             raise LocalError(f"This version of the gateway has no {name}; remove it from the settings.")
-
-
-def tls_context(settings: GatewaySettings) -> ssl.SSLContext | None:
-    """Return the context of the listeners with TLS; None if there are none."""
-    if settings.cert_file is None:
-        return None
-    return server_context(TlsSettings(settings.ca_file, settings.cert_file, settings.key_file))
 
 
 def raise_file_limit(connections_max: int) -> None:

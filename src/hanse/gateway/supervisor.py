@@ -29,6 +29,7 @@ from hanse.gateway.brokers.probe import Probe
 from hanse.gateway.explain import explain
 from hanse.gateway.session import BrokerLimits, limits_of_connack
 from hanse.gateway.settings import GatewaySettings
+from hanse.gateway.traffic import added
 from hanse.mqtt.refusal import Refusal
 from hanse.mqtt.tls import TlsSettings
 
@@ -43,6 +44,10 @@ DRAINS_FILE: Final = "drains.json"
 
 class WorkerHandle(Protocol):
     """A worker, in this process or another."""
+
+    @property
+    def restarts(self) -> int:
+        """Return how often it was replaced."""
 
     def send(self, kind: str, **fields: Any) -> None:  # noqa: ANN401 - whatever JSON can carry
         """Send it a message."""
@@ -80,6 +85,9 @@ class Supervisor:
         self._probes: dict[str, Probe] = {}
         self._judging: asyncio.Task[None] | None = None
         self._is_doubting = False
+        # What workers counted that have ended, and open connections by worker and address.
+        self._gone: dict[str, Any] = {}
+        self._opened: dict[int, dict[str, int]] = {}
 
     # --- beginning and end --------------------------------------------------------------------------------------------
 
@@ -140,12 +148,26 @@ class Supervisor:
     def add(self, worker: WorkerHandle) -> None:
         """Take a worker in, and tell it everything."""
         self.workers.append(worker)
+        self.tell(worker)
+
+    def tell(self, worker: WorkerHandle) -> None:
+        """Tell a worker that has just started everything that the others know."""
         worker.send("directory", **self._document())
 
-    def remove(self, worker: WorkerHandle) -> None:
-        """Forget a worker that has ended."""
+    def on_worker_gone(self, worker: WorkerHandle, counts: dict[str, Any]) -> None:
+        """Keep what a worker counted that has ended; its clients are gone."""
+        self._gone = added([self._gone, {**counts, "clients": 0, "at_brokers": {}}])
         if worker in self.workers:
-            self.workers.remove(worker)
+            self._share_addresses(self.workers.index(worker), None)
+
+    @property
+    def restarts(self) -> int:
+        """Return how many workers ended without being asked."""
+        return sum(worker.restarts for worker in self.workers)
+
+    def counts(self) -> dict[str, Any]:
+        """Return the sums of what all workers have counted."""
+        return added([self._gone, *(worker.count() for worker in self.workers)])
 
     def on_report(self, kind: str, **fields: Any) -> None:  # noqa: ANN401 - as JSON brings it
         """Take a message of a worker's."""
@@ -153,6 +175,31 @@ class Supervisor:
             probe = self._probes.get(fields["broker"])
             if probe is not None:
                 probe.hint()
+        elif kind == "addresses":
+            self._share_addresses(fields["worker"], fields["opened"])
+
+    def _share_addresses(self, worker: int, opened: dict[str, int] | None) -> None:
+        """Tell each worker how many connections of an address the others have, so that a limit holds for the sum.
+
+        Args:
+            worker: whose numbers these are.
+            opened: addresses whose number changed; None if the worker is gone.
+        """
+        mine = self._opened.setdefault(worker, {})
+        if opened is None:
+            opened = dict.fromkeys(mine, 0)
+        for address, count in opened.items():
+            if count:
+                mine[address] = count
+            else:
+                mine.pop(address, None)
+        for index, other in enumerate(self.workers):
+            if index != worker and opened:
+                elsewhere = {
+                    address: sum(one.get(address, 0) for owner, one in self._opened.items() if owner != index)
+                    for address in opened
+                }
+                other.send("elsewhere", opened=elsewhere)
 
     def _document(self) -> dict[str, Any]:
         return {
@@ -253,10 +300,8 @@ class Supervisor:
 
     def clients_at(self, broker_id: str) -> int:
         """Return how many clients are at a broker now."""
-        total = 0
-        for worker in self.workers:
-            total += worker.count()["at_brokers"].get(broker_id, 0)
-        return total
+        found: int = self.counts()["at_brokers"].get(broker_id, 0)
+        return found
 
     def explain(self, client: str, topic: str | None, *, is_clean: bool) -> dict[str, Any]:
         """Return where a client is placed, and why."""
@@ -269,14 +314,14 @@ class Supervisor:
 
     def health(self) -> dict[str, Any]:
         """Return the document of `/healthz`."""
-        at = {view.broker.id: self.clients_at(view.broker.id) for view in self.directory.views}
+        counts = self.counts()
         status = "ok" if self.is_ready else "ending" if self.is_ending else "no broker"
         members = {view.broker.id for view in self.directory.members}
         return {
             "status": status,
             "listeners": [one.url() for one in self.listeners],
             "workers": len(self.workers),
-            "clients": sum(worker.count()["clients"] for worker in self.workers),
+            "clients": counts["clients"],
             "version": self.directory.version,
             "brokers": [
                 {
@@ -287,7 +332,7 @@ class Supervisor:
                     "drained": view.is_drained,
                     "takes_clients": not view.obstacle,
                     "rtt_ms": view.rtt_ms,
-                    "clients": at[view.broker.id],
+                    "clients": counts["at_brokers"].get(view.broker.id, 0),
                 }
                 for view in self.directory.views
             ],

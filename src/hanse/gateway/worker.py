@@ -76,6 +76,7 @@ _ROUNDS: Final = 10
 # Connections beyond the limits that are still told why; further ones are cut off at once.
 REFUSING_MAX: Final = 1_000
 _LOOK_AGAIN_S: Final = 0.2
+_ASK_AGAIN_S: Final = 0.02
 # How long clients may take to read that the gateway ends.
 STOP_S: Final = 2.0
 
@@ -102,7 +103,10 @@ class Worker:
         self._session_settings = session_settings(settings)
         self._connections_max = max(1, settings.connections_max // share)
         self._rates = Rates(
-            settings.connect_rate / share, settings.connect_rate_per_address, settings.connections_per_address_max
+            settings.connect_rate / share,
+            settings.connect_rate_per_address / share,
+            settings.connections_per_address_max,
+            is_shared=share > 1,
         )
         broker_tls = TlsSettings(settings.broker_ca_file, settings.broker_cert_file, settings.broker_key_file)
         self._dialler = Dialler(broker_tls, settings.source_address, settings.dial_timeout_s)
@@ -115,6 +119,7 @@ class Worker:
         self._places: dict[str, Place] = {}
         self._incarnations: dict[str, int] = {}
         self._limits: dict[str, BrokerLimits] = {}
+        self._asked: dict[str, float] = {}
         self._contract = BrokerLimits()
         self._changed = asyncio.Event()
         self._is_empty = asyncio.Event()
@@ -198,8 +203,8 @@ class Worker:
                 view = self.directory.view(broker_id)
                 if view is not None:
                     view.rtt_ms = rtt_ms
-        elif message["kind"] == "stop_listening":
-            self.stop_listening()
+        elif message["kind"] == "elsewhere":
+            self._rates.set_elsewhere(message["opened"])
 
     def _take_directory(self, message: Message) -> None:
         self.directory.restore(message["snapshot"])
@@ -223,6 +228,10 @@ class Worker:
         self.traffic.clients = len(self._clients)
         self.traffic.at_brokers = {place.broker_id: place.clients for place in self._places.values()}
         return self.traffic.as_dict()
+
+    def report(self) -> dict[str, Any]:
+        """Return what a supervisor in another process must be told again and again."""
+        return {"counts": self.count(), "heard": self.heard(), "addresses": self._rates.changes()}
 
     # --- clients ------------------------------------------------------------------------------------------------------
 
@@ -336,13 +345,20 @@ class Worker:
         if session is None or session.is_over:
             return
         broker_id = connection.place.broker_id
-        self._report("ended", broker=broker_id)
+        self._look_at(broker_id)
         if not session.is_accepted:
             session.broker_lost(self._loop.time())
             client.settle()
             return
         client.hold(is_held=True)
         self._run(self._judge(client, broker_id, connection.incarnation))
+
+    def _look_at(self, broker_id: str) -> None:
+        """Ask the supervisor to look at a broker now; not for each of thousands of clients that end together."""
+        now = self._loop.time()
+        if broker_id and now - self._asked.get(broker_id, float("-inf")) > _ASK_AGAIN_S:
+            self._asked[broker_id] = now
+            self._report("ended", broker=broker_id)
 
     async def _judge(self, client: Client, broker_id: str, incarnation: int) -> None:
         is_down = await self._verdict(broker_id, incarnation, VERDICT_S)
@@ -411,7 +427,7 @@ class Worker:
 
     async def _retry(self, client: Client, broker_id: str, incarnation: int, code: int) -> None:
         """Place a client anew if its broker turns out to be down; refuse it otherwise."""
-        self._report("ended", broker=broker_id)
+        self._look_at(broker_id)
         if broker_id and not await self._verdict(broker_id, incarnation, VERDICT_S):
             self._give_up(client, code)
         else:
@@ -442,7 +458,7 @@ class Worker:
                 if is_open:
                     self._attach(client, connection)
                     return
-                self._report("ended", broker=broker.id)
+                self._look_at(broker.id)
                 if not await self._verdict(broker.id, incarnation, VERDICT_S) and not session.is_accepted:
                     self._give_up(client, SERVER_UNAVAILABLE)
                     return

@@ -1,7 +1,8 @@
 """Limits on new connections: over all clients, and per address.
 
 Rules: what is remembered per address is bounded; beyond it the addresses that have been idle longest are forgotten,
-which gives them a fresh allowance and costs nobody else anything.
+which gives them a fresh allowance and costs nobody else anything. With several workers, each knows how many connections
+of an address the others had a moment ago, so that an address may exceed its limit for that moment only.
 """
 
 from typing import Final
@@ -26,15 +27,21 @@ class Rates:
         rate: connections per second, over all addresses.
         rate_per_address: the same per address; 0 for no limit.
         open_per_address: open connections per address; 0 for no limit.
+        is_shared: other workers have connections of the same addresses; `changes` is called again and again.
     """
 
-    def __init__(self, rate: float, rate_per_address: float = 0.0, open_per_address: int = 0) -> None:
+    def __init__(
+        self, rate: float, rate_per_address: float = 0.0, open_per_address: int = 0, *, is_shared: bool = False
+    ) -> None:
         self._rate = rate
         self._rate_per_address = rate_per_address
         self._open_per_address = open_per_address
         self._allowance = max(rate, 1.0)
         self._at = float("-inf")
         self._addresses: dict[str, _Address] = {}
+        self._is_shared = is_shared
+        self._changed: set[str] = set()
+        self._elsewhere: dict[str, int] = {}
 
     def admit(self, address: str, now: float) -> str:
         """Count a new connection; return why it is too many, or an empty text."""
@@ -62,7 +69,9 @@ class Rates:
         # The end of the dictionary holds those seen last.
         self._addresses[address] = known
         known.open += 1
-        if self._open_per_address and known.open > self._open_per_address:
+        if self._is_shared:
+            self._changed.add(address)
+        if self._open_per_address and known.open + self._elsewhere.get(address, 0) > self._open_per_address:
             return "connections_per_address"
         if rate:
             known.allowance = min(full, known.allowance + (now - known.at) * rate)
@@ -77,3 +86,19 @@ class Rates:
         known = self._addresses.get(address)
         if known is not None:
             known.open = max(0, known.open - 1)
+            if self._is_shared:
+                self._changed.add(address)
+
+    def changes(self) -> dict[str, int]:
+        """Return the number of open connections of each address where it changed since the last call."""
+        changed, self._changed = self._changed, set()
+        addresses = self._addresses
+        return {address: addresses[address].open if address in addresses else 0 for address in changed}
+
+    def set_elsewhere(self, opened: dict[str, int]) -> None:
+        """Take over how many connections other workers have of these addresses."""
+        for address, count in opened.items():
+            if count:
+                self._elsewhere[address] = count
+            else:
+                self._elsewhere.pop(address, None)
