@@ -110,8 +110,75 @@ def test_vacuum_removes_unneeded_files_and_orphans_but_not_too_early(spark: Spar
 
 def test_a_table_with_other_columns_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     StoredTable(tmp_path / "t", NUMBERS).append(numbers(spark, 0, 1), app_id="a", batch_id=0)
-    with pytest.raises(LocalError, match="belongs to another version"):
+    with pytest.raises(LocalError, match="has the columns n int64, but producer string"):
         StoredTable(tmp_path / "t", mqtt.ROW).append(numbers(spark, 0, 1), app_id="a", batch_id=1)
+
+
+@pytest.mark.parametrize(
+    ("columns", "complaint"),
+    [
+        (["cast(n as int) n"], "unexpected n int; missing none"),
+        (["n m"], "unexpected m bigint; missing n bigint"),
+        (["n", "n"], "unexpected n twice"),
+        (["n", "n + 1 more"], "unexpected more bigint"),
+    ],
+)
+def test_a_frame_with_other_columns_is_refused_before_it_is_written(
+    spark: SparkSession, tmp_path: Path, columns: list[str], complaint: str
+) -> None:
+    table = StoredTable(tmp_path / "t", NUMBERS)
+    with pytest.raises(LocalError, match=complaint):
+        table.append(numbers(spark, 0, 5).selectExpr(*columns), app_id="a", batch_id=0)
+    assert table.rows() == 0
+    assert not table.data.exists()
+
+
+def test_columns_in_another_order_are_put_into_the_order_of_the_table(spark: SparkSession, tmp_path: Path) -> None:
+    table = StoredTable(tmp_path / "t", NUMBERS.append(pa.field("s", pa.string())))
+    table.append(spark.sql("select 'a' s, 1L n"), app_id="a", batch_id=0)
+    assert table.read(spark).columns == ["n", "s"]
+
+
+def test_a_null_in_a_required_column_is_refused_and_leaves_no_file(spark: SparkSession, tmp_path: Path) -> None:
+    table = StoredTable(tmp_path / "t", NUMBERS)
+    with pytest.raises(LocalError, match="1 of 3 rows for the table t have a null in n"):
+        table.append(spark.sql("select if(id = 1, null, id) n from range(3)").coalesce(1), app_id="a", batch_id=0)
+    assert table.rows() == 0
+    assert not list(table.data.rglob("*.parquet"))
+    assert not table.append(numbers(spark, 0, 3), app_id="a", batch_id=0).skipped
+
+
+def test_a_condition_opens_only_files_that_may_match(spark: SparkSession, tmp_path: Path) -> None:
+    schema = NUMBERS.append(pa.field("at", pa.timestamp("us", tz="UTC"))).append(pa.field("s", pa.string()))
+    table = StoredTable(tmp_path / "t", schema)
+    for hour in range(10):
+        frame = spark.sql(
+            f"select id n, timestamp '2026-01-01 0{hour}:30:00Z' at, 's{hour}' s from range({hour}, {hour + 2})"
+        )
+        table.append(frame.coalesce(1), app_id="a", batch_id=hour)
+    for where, files, rows in (
+        ("n >= 9", 2, 3),
+        ("at >= '2026-01-01T08:00:00Z'", 2, 4),
+        ("s = 's3' and n = 4", 1, 1),
+        ("n > 100", 0, 0),
+    ):
+        assert len(table.files(where=where)) == files, where
+        assert table.read(spark, where=where).count() == rows, where
+    table.compact()
+    assert table.read(spark, where="n >= 9").count() == 3
+
+
+def test_a_new_nullable_column_is_added_to_a_table_and_null_in_older_rows(spark: SparkSession, tmp_path: Path) -> None:
+    StoredTable(tmp_path / "t", NUMBERS).append(numbers(spark, 0, 2), app_id="a", batch_id=0)
+    grown = StoredTable(tmp_path / "t", NUMBERS.append(pa.field("s", pa.string())))
+    grown.append(spark.sql("select 7L n, 'new' s"), app_id="a", batch_id=1)
+    assert sorted((row.n, row.s) for row in grown.read(spark).collect()) == [(0, None), (1, None), (7, "new")]
+    # A writer of the older version would write rows without that value, so it is refused.
+    with pytest.raises(LocalError, match="but n int64 were expected"):
+        StoredTable(tmp_path / "t", NUMBERS).append(numbers(spark, 8, 1), app_id="a", batch_id=2)
+    required = NUMBERS.append(pa.field("s", pa.string())).append(pa.field("must", pa.int64(), nullable=False))
+    with pytest.raises(LocalError, match="Only nullable columns can be added"):
+        StoredTable(tmp_path / "t", required).append(numbers(spark, 9, 1), app_id="a", batch_id=2)
 
 
 class InjectedError(Exception):

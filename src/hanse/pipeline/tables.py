@@ -10,6 +10,11 @@ Rules:
    id they would be skipped for ever.
 4. Deletion vectors and column mapping are never enabled, so that Spark can read a version by its list of files.
 5. The driver and the executors must see a table under the same path.
+6. A frame whose columns differ from the schema in name or type is refused before anything is written. A file with a
+   null in a required column is refused before it is committed.
+7. The log holds each file's statistics, so that `read(where=...)` opens only files that may have matching rows.
+8. A schema may grow: columns that the table on disk lacks are added, and read as null in older rows, so a new column
+   must be nullable. No column is ever removed, renamed or retyped.
 
 This guarantees exactly once across crashes of processes. After a power failure, the result depends on how the file
 system treats Spark's writes; the spool is synced, and a batch can be replayed from it.
@@ -28,13 +33,14 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from hanse.errors import LocalError
+from hanse.pipeline.file_statistics import FileStatistics, file_statistics
 from hanse.pipeline.schemas import mqtt
 
 _log = logging.getLogger(__name__)
@@ -62,7 +68,8 @@ class StoredTable:
 
     Args:
         path: its directory; created by the first write.
-        schema: its schema. Delta stores it; a table on disk with another schema is refused.
+        schema: its schema. Delta stores it. A table on disk may lack nullable columns of it, which are then added; one
+            that differs otherwise is refused.
     """
 
     def __init__(self, path: str | Path, schema: pa.Schema) -> None:
@@ -75,7 +82,11 @@ class StoredTable:
         return self.path / _DATA
 
     def append(self, frame: DataFrame, *, app_id: str, batch_id: int) -> Committed:
-        """Add the rows of `frame`, once per `(app_id, batch_id)`."""
+        """Add the rows of `frame`, once per `(app_id, batch_id)`.
+
+        Raises:
+            LocalError: The frame's columns differ from the schema, or a required column has a null.
+        """
         return self._write(lambda: self._write_parquet(frame, batch_id), "append", app_id, batch_id)
 
     def add(self, files: Callable[[], Iterable[Path]], *, app_id: str, batch_id: int) -> Committed:
@@ -92,17 +103,28 @@ class StoredTable:
         """Replace all rows with those of `frame`; a reader sees either the old rows or the new ones."""
         return self._write(lambda: self._write_parquet(frame, batch_id), "overwrite", app_id, batch_id)
 
-    def read(self, spark: SparkSession, version: int | None = None) -> DataFrame:
-        """Return the table at a version, by default the newest; an empty frame if there is no table yet."""
-        struct = from_arrow_schema(self.schema)
-        files = self.files(version)
-        return spark.read.schema(struct).parquet(*files) if files else spark.createDataFrame([], struct)
+    def read(self, spark: SparkSession, version: int | None = None, *, where: str | None = None) -> DataFrame:
+        """Return the table at a version, by default the newest; an empty frame if there is no table yet.
 
-    def files(self, version: int | None = None) -> list[str]:
-        """Return the Parquet files of a version."""
+        Args:
+            spark: the session.
+            version: the version of the table.
+            where: an SQL condition on the table's columns. Only matching rows are returned, and files whose statistics
+                rule the condition out are not opened.
+        """
+        struct = from_arrow_schema(self.schema)
+        files = self.files(version, where=where)
+        frame = spark.read.schema(struct).parquet(*files) if files else spark.createDataFrame([], struct)
+        return frame if where is None else frame.where(where)
+
+    def files(self, version: int | None = None, *, where: str | None = None) -> list[str]:
+        """Return the Parquet files of a version, without those that cannot have a row that matches `where`."""
         table = self._open(version)
+        if table is None:
+            return []
+        uris = table.file_uris() if where is None else table.file_uris(file_pruning_predicate=where)
         # The log stores paths URL-encoded.
-        return [unquote(uri) for uri in table.file_uris()] if table else []
+        return [unquote(uri) for uri in uris]
 
     def rows(self) -> int:
         """Return the number of rows of the newest version, from the log alone."""
@@ -154,13 +176,25 @@ class StoredTable:
         # All columns are nullable, as in files that Spark writes, so that a reader may trust the file's own footer.
         stored = pa.schema([field.with_nullable(True) for field in self.schema])
         table = DeltaTable.create(str(self.path), schema=stored, mode="ignore", name=self.path.name)
-        names = [field.name for field in table.schema().fields]
-        if names != self.schema.names:
+        there = pa.schema(table.schema().to_arrow())
+        missing = pa.schema([field for field in stored if field.name not in there.names])
+        differ = any(one.name not in stored.names or stored.field(one.name).type != one.type for one in there)
+        if differ or any(not self.schema.field(name).nullable for name in missing.names):
             raise LocalError(
-                f"The table {self.path} has the columns {names}, but {self.schema.names} were expected: it belongs to "
-                "another version. Move it away, or write to another directory."
+                f"The table {self.path} has the columns {_shown(there)}, but {_shown(self.schema)} were expected. Only "
+                "nullable columns can be added to a table: move the table away, or write to another directory."
             )
-        return table
+        return self._grown(table, missing) if missing.names else table
+
+    def _grown(self, table: DeltaTable, missing: pa.Schema) -> DeltaTable:
+        """Add columns to the table on disk; another process may do so at the same time."""
+        try:
+            table.alter.add_columns(list(Schema.from_arrow(missing).fields))
+        except (CommitFailedError, DeltaError):
+            there = {field.name for field in DeltaTable(str(self.path)).schema().fields}
+            if not there.issuperset(missing.names):
+                raise
+        return DeltaTable(str(self.path))
 
     def _write(
         self, write: Callable[[], list[Path]], mode: Literal["append", "overwrite"], app_id: str, batch_id: int
@@ -184,6 +218,7 @@ class StoredTable:
         return Committed(table.version(), len(actions), rows)
 
     def _write_parquet(self, frame: DataFrame, batch_id: int) -> list[Path]:
+        frame = self._checked(frame)
         # Each attempt has a fresh directory, so files left by a crash can never be taken for this batch's files.
         directory = self.data / f"{batch_id}-{uuid.uuid4().hex[:12]}"
         # Delta's timestamps are microseconds; Spark's default is another type.
@@ -197,6 +232,21 @@ class StoredTable:
         if not directory.is_dir():
             raise _unseen(directory)
         return sorted(directory.glob("*.parquet"))
+
+    def _checked(self, frame: DataFrame) -> DataFrame:
+        """Return the frame with its columns in the table's order; refuse one with other names or types."""
+        expected = {field.name: field.dataType.simpleString() for field in from_arrow_schema(self.schema)}
+        seen = [(field.name, field.dataType.simpleString()) for field in frame.schema]
+        wrong = [f"{name} {kind}" for name, kind in seen if expected.get(name) != kind]
+        names = [name for name, _ in seen]
+        wrong += [f"{name} twice" for name in sorted(set(names)) if names.count(name) > 1]
+        lacking = [f"{name} {kind}" for name, kind in expected.items() if name not in names]
+        if wrong or lacking:
+            raise LocalError(
+                f"The frame for the table {self.path.name} does not have the table's columns: unexpected "
+                f"{', '.join(wrong) or 'none'}; missing {', '.join(lacking) or 'none'}. Select and cast them first."
+            )
+        return frame.select(*[frame[f"`{name}`"] for name in expected])
 
     def _seen(self, files: Iterable[Path]) -> list[Path]:
         found = sorted(files)
@@ -212,6 +262,8 @@ class StoredTable:
             if footer.num_rows == 0:
                 continue
             total += footer.num_rows
+            statistics = file_statistics(footer)
+            self._check_file(file, footer, statistics, files)
             actions.append(
                 AddAction(
                     path=file.relative_to(self.path).as_posix(),
@@ -219,10 +271,28 @@ class StoredTable:
                     partition_values={},
                     modification_time=time.time_ns() // 1_000_000,
                     data_change=True,
-                    stats=json.dumps({"numRecords": footer.num_rows}),
+                    stats=statistics.to_json(),
                 )
             )
         return actions, total
+
+    def _check_file(self, file: Path, footer: pq.FileMetaData, seen: FileStatistics, files: list[Path]) -> None:
+        """Refuse a file with other columns or with a null in a required one, and remove all files of its batch."""
+        names = footer.schema.to_arrow_schema().names
+        empty = [f.name for f in self.schema if not f.nullable and seen.nulls.get(f.name)]
+        if names == self.schema.names and not empty:
+            return
+        for one in files:
+            one.unlink(missing_ok=True)
+        if empty:
+            raise LocalError(
+                f"{seen.nulls[empty[0]]} of {seen.rows} rows for the table {self.path.name} have a null in "
+                f"{empty[0]}, which every row needs. Nothing was committed: filter these rows, or fill them."
+            )
+        raise LocalError(
+            f"The file {file} for the table {self.path.name} has the columns {', '.join(names)}; expected "
+            f"{', '.join(self.schema.names)}. Nothing was committed."
+        )
 
     def _commit(
         self,
@@ -238,6 +308,10 @@ class StoredTable:
             schema=table.schema(),
             commit_properties=CommitProperties(app_transactions=[Transaction(app_id, batch_id)]),
         )
+
+
+def _shown(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
 def _unseen(path: Path) -> LocalError:
