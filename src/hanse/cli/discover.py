@@ -1,4 +1,4 @@
-"""`hanse discover`: finds the brokers of a network."""
+"""`hanse discover`: finds the brokers of a network, and the topics of each broker."""
 
 import asyncio
 import json
@@ -9,9 +9,15 @@ import typer
 
 from hanse.errors import LocalError
 from hanse.gateway.addresses import parse_brokers
+from hanse.gateway.brokers.dialling import Dialler
 from hanse.gateway.discovery import brokers as finding
+from hanse.gateway.discovery import listening
+from hanse.gateway.discovery.listening import RUN_BYTES_MAX, Credentials, Run
 from hanse.gateway.discovery.ranges import TARGETS_MAX, parse_ports, parse_targets
+from hanse.gateway.discovery.topics import TOPICS_MAX, Topics
 from hanse.gateway.placement import Broker
+from hanse.mqtt.tls import TlsSettings
+from hanse.protocol.topics import check_filter
 from hanse.settings import parse_duration_s
 
 _ASK_S = 10.0
@@ -33,19 +39,30 @@ _Ports = Annotated[str, typer.Option("--port", help="Ports of --scan; `8883/tls`
 _TargetsMax = Annotated[int, typer.Option("--targets-max", min=1, max=1 << 20, help="Addresses times ports of --scan.")]
 _Concurrency = Annotated[int, typer.Option("--concurrency", min=1, max=4096, help="Connections of --scan at once.")]
 _Timeout = Annotated[str, typer.Option("--timeout", help="For one address of --scan.")]
+_Filters = Annotated[list[str], typer.Option("--filter", help="What to subscribe to; repeat it for others.")]
+_For = Annotated[str, typer.Option("--for", help="How long to listen.")]
+_TopicsMax = Annotated[int, typer.Option("--topics-max", min=1, max=10_000_000, help="Topics that are kept.")]
+_BytesMax = Annotated[int, typer.Option("--bytes-max", min=1_000, help="Bytes received from one broker.")]
+_Username = Annotated[str | None, typer.Option("--username", help="User name at the brokers.")]
+_Password = Annotated[
+    str | None,
+    typer.Option("--password", envvar="HANSE_DISCOVER_PASSWORD", help="Its password; better in the variable."),
+]
+_CaFile = Annotated[Path | None, typer.Option("--ca-file", help="Whom to trust at mqtts:// brokers.")]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add `hanse discover` to the application."""
-    group = typer.Typer(name="discover", help="Find the brokers of a network.", no_args_is_help=True)
+    group = typer.Typer(name="discover", help="Find the brokers of a network, and their topics.", no_args_is_help=True)
     app.add_typer(group)
 
     @group.callback()
     def root() -> None:
-        """Find the brokers of a network."""
+        """Find the brokers of a network, and their topics."""
 
     group.command()(brokers)
+    group.command()(topics)
 
 
 def brokers(
@@ -93,6 +110,69 @@ def brokers(
         if findings:
             typer.echo(f"{len(findings)} addresses and ports tried, {len(scanned)} brokers found", err=True)
     raise typer.Exit(0 if rows else 1)
+
+
+def topics(
+    *,
+    listed: _Listed = [],  # noqa: B006
+    filters: _Filters = ["#"],  # noqa: B006
+    listen: _For = "5s",
+    topics_max: _TopicsMax = TOPICS_MAX,
+    bytes_max: _BytesMax = RUN_BYTES_MAX,
+    username: _Username = None,
+    password: _Password = None,
+    ca_file: _CaFile = None,
+    is_json: _Json = False,
+) -> None:
+    """Listen at each broker for a time, and print the topics of what is published or retained there.
+
+    Do not use it at a broker with a federator: a subscription to # draws the whole federation's traffic to that broker.
+    Exit code 0 if every broker was listened to, 1 if not.
+    """
+    known = parse_brokers(tuple(listed))
+    if not known:
+        raise LocalError("No broker is given; write --broker URL for each.")
+    for one in filters:
+        check_filter(one)
+    table = Topics(topics_max)
+    for_s = _duration("--for", listen)
+    dialler_tls = TlsSettings(ca_file)
+
+    async def run() -> list[Run]:
+        dialler = Dialler(dialler_tls, timeout_s=for_s)
+
+        async def one(broker: Broker) -> Run:
+            def on_topic(topic: str, is_retained: bool) -> None:
+                table.saw(broker.id, topic, 0.0, is_retained=is_retained)
+
+            return await listening.listen(
+                dialler,
+                broker,
+                on_topic,
+                filters=filters,
+                for_s=for_s,
+                bytes_max=bytes_max,
+                credentials=Credentials(username, password),
+            )
+
+        return await asyncio.gather(*(one(broker) for broker in known))
+
+    runs = asyncio.run(run())
+    if is_json:
+        found = {
+            broker.id: {"url": broker.url, "run": done.as_json(), "topics": table.topics_of(broker.id)}
+            for broker, done in zip(known, runs, strict=True)
+        }
+        typer.echo(json.dumps({"brokers": found, "dropped": table.dropped}, indent=2))
+    else:
+        for broker, done in zip(known, runs, strict=True):
+            for topic in table.topics_of(broker.id):
+                typer.echo(f"{broker.id}\t{topic}")
+            detail = f" ({done.detail})" if done.detail else ""
+            typer.echo(f"{broker.id}: {done.ended}{detail}, {done.publications} publications", err=True)
+        if table.dropped:
+            typer.echo(f"{table.dropped} publications of further topics were left out; raise --topics-max", err=True)
+    raise typer.Exit(0 if all(done.is_good for done in runs) else 1)
 
 
 def _row(broker: Broker, source: str) -> dict[str, Any]:

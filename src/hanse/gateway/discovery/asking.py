@@ -5,7 +5,6 @@ CONNACK or DISCONNECT is never followed: discovery learns about brokers from nob
 """
 
 import asyncio
-from collections.abc import Callable
 from typing import Protocol, cast
 
 from hanse.gateway.discovery.packets import DISCONNECT, Packet, Reader
@@ -92,9 +91,8 @@ class Greeter:
         answered: set when it came, or something else did.
     """
 
-    def __init__(self, hello: bytes, on_packet: Callable[[Packet], None] | None = None) -> None:
+    def __init__(self, hello: bytes) -> None:
         self._hello = hello
-        self._on_packet = on_packet
         self.connack: bytes | None = None
         self.is_stranger = False
         self.answered = asyncio.Event()
