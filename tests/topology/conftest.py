@@ -21,7 +21,7 @@ _databases = itertools.count()
 
 @pytest.fixture(scope="session")
 def mongo_url() -> Iterator[str]:
-    """A server that speaks MongoDB's protocol."""
+    """Return the URL of a server that speaks MongoDB's protocol."""
     if os.environ.get("MONGO_URL"):
         yield os.environ["MONGO_URL"].rstrip("/")
         return
@@ -34,7 +34,7 @@ def mongo_url() -> Iterator[str]:
 
 @pytest.fixture(params=["sqlite", pytest.param("mongo", marks=pytest.mark.processes)])
 def on_store(request: pytest.FixtureRequest, tmp_path: Path) -> OnStore:
-    """Runs a test's body with a way to open the same store any number of times, and closes all of them."""
+    """Run a test's body with a way to open the same store any number of times, and close all of them."""
     if request.param == "mongo":
         database = f"{request.getfixturevalue('mongo_url')}/hanse_test_{os.getpid()}_{next(_databases)}"
 

@@ -1,7 +1,7 @@
-"""A server that speaks MongoDB's protocol, for the stores' suite: FerretDB with its SQLite backend.
+"""Server that speaks MongoDB's protocol, for the tests of the stores: FerretDB with its SQLite backend.
 
-`MONGO_URL` names another one. Otherwise the binary is taken from the cache; `make test-all` builds it there from
-the Go module proxy when it is missing (two minutes, once).
+`MONGO_URL` names another one. Otherwise the binary is taken from the cache. `make test-all` builds it there from the Go
+module proxy if it is missing (two minutes, once).
 """
 
 import os
@@ -55,9 +55,9 @@ def find() -> str | None:
 
 
 def build() -> str:
-    """Builds the binary into the cache.
+    """Build the binary into the cache.
 
-    A program of our own embeds it: `go install` wants the list of versions, which not every proxy gives, and the
+    A program of our own embeds it: `go install` needs the list of versions, which not every proxy gives, and the
     command refuses to start without files that only its own build makes.
     """
     go = shutil.which("go")
@@ -87,7 +87,7 @@ def build() -> str:
 
 @contextmanager
 def running(binary: str) -> Iterator[str]:
-    """A server on a free port; yields its URL without a database."""
+    """Run a server on a free port; yield its URL without a database."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

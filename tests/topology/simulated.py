@@ -1,4 +1,4 @@
-"""Brokers that answer probes as told, in memory: the manager's logic without a network."""
+"""Simulated brokers that answer probes as the test says, in memory: the manager's logic without a network."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -18,14 +18,14 @@ from hanse.topology.store_sqlite import SqliteStore
 
 
 class SimulatedBrokers:
-    """All brokers of a federation; `down` holds the addresses of those that are."""
+    """All brokers of a federation; `down` holds the addresses of those that are down."""
 
     def __init__(self) -> None:
         self.down: set[str] = set()
         self.silent: set[str] = set()
         self.probed: list[int] = []
         self.published: list[tuple[int, str, bytes]] = []
-        # What federators say of their clocks; None as older ones, which say nothing.
+        # Answer of federators about their clocks; None as from older federators, which give none.
         self.answer: Answer | None = None
 
     async def probe(self, targets: Sequence[Target], timeout_s: float) -> list[Observation]:
@@ -56,7 +56,7 @@ class SimulatedBrokers:
 
 
 class Running:
-    """A manager with its simulated brokers, and a client of its HTTP interface that opens no socket."""
+    """Manager with its simulated brokers, and a client of its HTTP interface that opens no socket."""
 
     def __init__(self, manager: Manager, brokers: SimulatedBrokers, client: httpx.AsyncClient) -> None:
         self.manager = manager
@@ -77,7 +77,7 @@ class Running:
 
 @asynccontextmanager
 async def running(store: Path | Store, *, requires_token: bool = False, **settings: Any) -> AsyncIterator[Running]:
-    """A manager that leads; its health rounds come when the test asks for them."""
+    """Run a manager that leads. Its health rounds run when the test asks for them."""
     settings = {"health_interval_s": 3600.0, "lease_s": 60.0, **settings}
     opened: Store = await SqliteStore.open(store / "topology.db") if isinstance(store, Path) else store
     brokers = SimulatedBrokers()

@@ -16,7 +16,7 @@ from hanse.topology.addresses import ADDRESS_LENGTH_MAX, ADDRESS_PATTERN, Addres
         ("tcp://my_host-1:1", Address("my_host-1", 1, False)),
     ],
 )
-def test_the_spellings_of_the_papers_and_ours_are_read(text: str, address: Address) -> None:
+def test_the_spellings_of_the_papers_and_ours_are_accepted(text: str, address: Address) -> None:
     assert parse_address(text) == address
 
 
@@ -49,7 +49,7 @@ def test_two_spellings_of_one_address_have_one_url() -> None:
         "tcp://" + "a" * 400,
     ],
 )
-def test_anything_else_is_refused_with_what_is_expected(text: str) -> None:
+def test_any_other_address_is_refused_with_the_expected_form(text: str) -> None:
     with pytest.raises(RemoteError, match="expected tcp://host:port"):
         parse_address(text)
 
@@ -61,14 +61,14 @@ def test_an_address_with_a_login_is_refused_and_not_repeated() -> None:
 
 
 @given(st.from_regex(ADDRESS_PATTERN))
-def test_what_the_document_calls_an_address_is_one(text: str) -> None:
+def test_addresses_that_match_the_documented_pattern_are_accepted(text: str) -> None:
     text = text.removesuffix("\n")
     if len(text) <= ADDRESS_LENGTH_MAX:
         parse_address(text)
 
 
 @given(st.text(max_size=60) | st.from_regex(r"(tcp|mqtt|ssl|mqtts)://[^@]{0,30}", fullmatch=True))
-def test_any_text_is_an_address_that_reads_back_or_is_refused(text: str) -> None:
+def test_any_text_is_refused_or_an_address_that_parses_again(text: str) -> None:
     try:
         address = parse_address(text)
     except RemoteError:

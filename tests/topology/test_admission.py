@@ -17,7 +17,7 @@ def test_loopback_needs_neither_tls_nor_token(host: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "192.168.1.1", "plant.example", "::ffff:10.0.0.1"])
-def test_beyond_loopback_it_is_refused_without_tls(host: str) -> None:
+def test_listening_beyond_loopback_is_refused_without_tls(host: str) -> None:
     assert not is_loopback(host)
     with pytest.raises(LocalError, match="--tls-certificate"):
         check_listen(host, None, None, require_token=True, insecure=False)
@@ -27,7 +27,7 @@ def test_beyond_loopback_with_tls_a_token_is_always_required() -> None:
     assert check_listen("0.0.0.0", CERTIFICATE, KEY, require_token=False, insecure=False) is True
 
 
-def test_insecure_is_the_operators_word() -> None:
+def test_insecure_allows_plain_listening_beyond_loopback() -> None:
     assert check_listen("0.0.0.0", None, None, require_token=False, insecure=True) is False
 
 
@@ -50,6 +50,6 @@ def test_anything_else_is_refused(text: str) -> None:
         split_listen(text)
 
 
-def test_what_federators_get_has_the_names_of_their_own_settings() -> None:
+def test_settings_for_federators_have_the_names_of_their_own_settings() -> None:
     assert ManagerSettings(announcement_interval_s=0.5).handed_out()["announcement_interval"] == "500ms"
     assert ManagerSettings(health_interval_s=4.0).probe_timeout_s == 1.0

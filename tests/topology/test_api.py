@@ -53,7 +53,7 @@ def test_listing_1_answers_id_neighbours_and_settings(tmp_path: Path) -> None:
     with_manager(tmp_path, body, announcement_interval_s=2.0, redundancy=3)
 
 
-def test_listing_2_is_what_a_federator_shows_field_for_field(tmp_path: Path) -> None:
+def test_a_federator_is_shown_as_listing_2_field_for_field(tmp_path: Path) -> None:
     async def body(here: Running) -> None:
         await here.join(0)
         await here.join(1)
@@ -123,7 +123,7 @@ def test_neighbours_are_told_on_their_brokers_and_can_prove_it(tmp_path: Path) -
     with_manager(tmp_path, body)
 
 
-def test_attack_a_forged_announcement_is_known(tmp_path: Path) -> None:
+def test_attack_a_forged_announcement_is_recognised(tmp_path: Path) -> None:
     async def body(here: Running) -> None:
         first, second = await here.join(0), await here.join(1)
         await asyncio.sleep(0)
@@ -282,7 +282,7 @@ async def add(here: Running, **how: Any) -> str:
     return text
 
 
-def test_where_tokens_are_required_nobody_comes_in_without(tmp_path: Path) -> None:
+def test_required_tokens_admit_nobody_without_one(tmp_path: Path) -> None:
     async def body(here: Running) -> None:
         for method, path, content in [
             ("POST", "/api/v1/join", {"ip": "tcp://b:1883"}),
@@ -304,7 +304,7 @@ def test_where_tokens_are_required_nobody_comes_in_without(tmp_path: Path) -> No
     with_manager(tmp_path, body, requires_token=True)
 
 
-def test_a_token_admits_and_the_credential_speaks_afterwards(tmp_path: Path) -> None:
+def test_a_token_admits_a_federator_and_the_credential_identifies_it_afterwards(tmp_path: Path) -> None:
     async def body(here: Running) -> None:
         text = await add(here)
         joined = await here.client.post("/api/v1/join", json={"ip": "tcp://b0:1883"}, headers=bearer(text))
@@ -321,7 +321,7 @@ def test_a_token_admits_and_the_credential_speaks_afterwards(tmp_path: Path) -> 
     with_manager(tmp_path, body, requires_token=True)
 
 
-def test_attack_one_federators_credential_does_not_speak_for_another(tmp_path: Path) -> None:
+def test_attack_a_credential_does_not_identify_another_federator(tmp_path: Path) -> None:
     async def body(here: Running) -> None:
         many = await add(here, uses=None)
         joined = [
@@ -334,13 +334,13 @@ def test_attack_one_federators_credential_does_not_speak_for_another(tmp_path: P
         assert (await here.client.post("/api/v1/federators/0/report", json=told, headers=other)).status_code == 403
         assert (await here.client.get("/api/v1/federators/0/neighbors", headers=other)).status_code == 403
         assert (await here.client.post("/api/v1/join", json={"ip": "tcp://b0:1883"}, headers=other)).status_code == 403
-        # Nor does a join token speak for anybody.
+        # A join token does not identify anybody either.
         assert (await here.client.post("/api/v1/leave", json={"id": 0}, headers=bearer(many))).status_code == 403
 
     with_manager(tmp_path, body, requires_token=True)
 
 
-def test_a_token_that_is_wrong_expired_or_used_is_refused_and_nothing_stored(tmp_path: Path) -> None:
+def test_a_wrong_expired_or_used_token_is_refused_and_nothing_stored(tmp_path: Path) -> None:
     async def body(here: Running) -> None:
         used, expired, reading = await add(here), await add(here, ttl_s=-1.0), await add(here, role="read")
         first = await here.client.post("/api/v1/join", json={"ip": "tcp://b0:1883", "token": used})
@@ -376,7 +376,7 @@ def test_a_refused_join_does_not_use_its_token_up(tmp_path: Path) -> None:
     with_manager(tmp_path, body, requires_token=True)
 
 
-def test_a_revoked_token_takes_its_federators_out_and_their_neighbours_are_told(tmp_path: Path) -> None:
+def test_a_revoked_token_expels_its_federators_and_their_neighbours_are_told(tmp_path: Path) -> None:
     async def body(here: Running) -> None:
         good, bad = await add(here, uses=None), await add(here)
         for number in range(3):
@@ -473,7 +473,7 @@ def test_a_manager_that_lost_its_store_rebuilds_it_from_reports(tmp_path: Path) 
     asyncio.run(main())
 
 
-def test_after_a_lost_store_a_credential_brings_its_id_back_by_joining_too(tmp_path: Path) -> None:
+def test_a_federator_that_joins_with_its_credential_after_a_lost_store_keeps_its_id(tmp_path: Path) -> None:
     async def body(here: Running) -> None:
         credential = here.manager.credentials.issue(7, "mqtt://b7:1883", "0a0a0a0a")
         answer = await here.client.post("/api/v1/join", json={"ip": "tcp://b7:1883"}, headers=bearer(credential))
@@ -482,7 +482,7 @@ def test_after_a_lost_store_a_credential_brings_its_id_back_by_joining_too(tmp_p
     with_manager(tmp_path, body, requires_token=True)
 
 
-def test_two_federators_with_one_id_one_is_refused_with_an_alarm(tmp_path: Path) -> None:
+def test_the_second_of_two_federators_with_one_id_is_refused_with_an_alarm(tmp_path: Path) -> None:
     async def body(here: Running) -> None:
         await here.join(0)
         told = {"ip": "tcp://other:1883", "epoch": here.manager.topology.epoch}
@@ -497,7 +497,7 @@ def test_two_federators_with_one_id_one_is_refused_with_an_alarm(tmp_path: Path)
     with_manager(tmp_path, body)
 
 
-def test_a_standby_says_who_leads_and_shows_what_it_knows(tmp_path: Path) -> None:
+def test_a_standby_names_the_leader_and_shows_its_topology(tmp_path: Path) -> None:
     async def main() -> None:
         store, other = await SqliteStore.open(tmp_path / "t.db"), await SqliteStore.open(tmp_path / "t.db")
         try:
@@ -538,7 +538,7 @@ def test_a_store_that_fails_is_503_and_changes_nothing(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_an_error_of_the_managers_own_is_a_problem_document_too(tmp_path: Path) -> None:
+def test_an_error_of_the_manager_itself_is_a_problem_document(tmp_path: Path) -> None:
     async def body(here: Running) -> None:
         transport = httpx.ASGITransport(create_app(here.manager), raise_app_exceptions=False)
         here.manager.groups = None  # type: ignore[assignment]
@@ -551,7 +551,7 @@ def test_an_error_of_the_managers_own_is_a_problem_document_too(tmp_path: Path) 
     with_manager(tmp_path, body)
 
 
-def test_one_of_many_that_used_a_token_is_expelled_and_the_others_stay(tmp_path: Path) -> None:
+def test_expelling_one_of_many_that_used_a_token_leaves_the_others(tmp_path: Path) -> None:
     async def body(here: Running) -> None:
         text, admin = await add(here, uses=None), bearer(await add(here, role="admin"))
         credentials = []
@@ -577,7 +577,7 @@ def test_one_of_many_that_used_a_token_is_expelled_and_the_others_stay(tmp_path:
         assert (await here.client.post("/api/v1/federators/9/revoke", json={}, headers=admin)).status_code == 404
         back = await here.client.post("/api/v1/join", json={**again, "token": await add(here)})
         assert back.json()["id"] == 3
-        # Its first credential stays refused: somebody may have copied it.
+        # Its first credential stays refused, because somebody may have copied it.
         assert (await here.client.get("/api/v1/federators/3/neighbors", headers=credentials[3])).status_code == 403
 
     with_manager(tmp_path, body, requires_token=True)
@@ -597,7 +597,7 @@ def test_an_expulsion_may_leave_the_token_open_and_still_covers_the_address(tmp_
     with_manager(tmp_path, body, requires_token=True)
 
 
-def test_an_expulsion_outlasts_the_memory_of_the_federator(tmp_path: Path) -> None:
+def test_an_expulsion_outlasts_the_remembered_federator(tmp_path: Path) -> None:
     async def body(here: Running) -> None:
         admin = bearer(await add(here, role="admin"))
         await here.join(0)
@@ -612,7 +612,7 @@ def test_an_expulsion_outlasts_the_memory_of_the_federator(tmp_path: Path) -> No
     with_manager(tmp_path, body)
 
 
-def test_only_an_admin_token_expels_even_where_no_token_is_required(tmp_path: Path) -> None:
+def test_only_an_admin_token_expels_even_if_no_token_is_required(tmp_path: Path) -> None:
     async def body(here: Running) -> None:
         await here.join(0)
         path = "/api/v1/federators/0/revoke"
@@ -630,7 +630,7 @@ def test_only_an_admin_token_expels_even_where_no_token_is_required(tmp_path: Pa
     with_manager(tmp_path, body)
 
 
-def test_an_expulsion_in_the_store_is_carried_out_with_the_next_health_round(tmp_path: Path) -> None:
+def test_an_expulsion_in_the_store_takes_effect_with_the_next_health_round(tmp_path: Path) -> None:
     async def body(here: Running) -> None:
         text = await add(here, uses=None)
         for number in range(3):
@@ -645,7 +645,7 @@ def test_an_expulsion_in_the_store_is_carried_out_with_the_next_health_round(tmp
     with_manager(tmp_path, body)
 
 
-def test_a_revoked_federator_does_not_come_back_without_a_token_even_where_none_is_required(tmp_path: Path) -> None:
+def test_a_revoked_federator_needs_a_token_to_return_even_if_none_is_required(tmp_path: Path) -> None:
     async def body(here: Running) -> None:
         text = await add(here)
         await here.join(0)

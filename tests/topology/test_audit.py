@@ -33,8 +33,8 @@ async def read(here: Running, admin: str, **query: int) -> Any:
     return answer.json()
 
 
-def test_every_change_has_an_entry_that_says_who_what_and_when(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A broker that fails its check is looked at again after this time, before it counts as gone.
+def test_every_change_has_an_entry_with_author_action_and_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A broker that fails its check is checked again after this time, before it counts as gone.
     monkeypatch.setattr(ManagerSettings, "probe_timeout_s", 0.05)
 
     async def body(here: Running) -> None:
@@ -133,10 +133,10 @@ def test_joins_and_expulsions_are_security_events_in_the_log(tmp_path: Path, cap
     with_manager(tmp_path, body)
 
 
-def test_a_change_stays_although_its_entry_cannot_be_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_remains_even_if_its_entry_cannot_be_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def body(here: Running) -> None:
         async def fail(entries: object) -> None:
-            raise Unavailable(f"no room for {entries}")
+            raise Unavailable(f"no capacity for {entries}")
 
         monkeypatch.setattr(here.manager._store, "add_audit", fail)
         assert (await here.join(0))["id"] == 0

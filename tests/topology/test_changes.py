@@ -43,7 +43,7 @@ def federation(count: int, rules: Rules = RULES) -> Topology:
 def check(topology: Topology, degree_max: int) -> None:
     living = topology.living()
     graph = graph_of(living, topology.links)
-    assert len(graph.edges) == len(topology.links), "a link stands only between two that are up"
+    assert len(graph.edges) == len(topology.links), "a link exists only between two that are up"
     assert is_connected(graph)
     assert is_two_connected(graph)
     assert max((degree for _, degree in graph.degree), default=0) <= degree_max
@@ -71,7 +71,7 @@ def test_joining_again_with_the_same_address_gives_the_same_id_and_changes_nothi
     assert change.topology.epoch == before.epoch
 
 
-def test_neighbours_hear_of_a_new_link_address() -> None:
+def test_neighbours_are_told_of_a_new_link_address() -> None:
     before = federation(4)
     change, node = join(before, peer(1, link="mqtt://l:1"), RULES, NOW)
     around = before.neighbors(node)
@@ -80,7 +80,7 @@ def test_neighbours_hear_of_a_new_link_address() -> None:
     assert set(around) <= set(change.changed)
 
 
-def test_a_join_says_who_is_to_take_up_whom() -> None:
+def test_a_join_announces_each_new_neighbour_to_the_other() -> None:
     change, node = join(federation(2), peer(2), RULES, NOW)
     assert set(change.announcements) == {
         Announcement(0, "add", 2),
@@ -106,12 +106,12 @@ def test_an_id_is_not_given_to_another_address_while_it_is_remembered() -> None:
     assert join(forgotten.topology, peer(9), RULES, NOW)[1] == 1
 
 
-def test_a_claimed_id_is_given_where_it_is_free() -> None:
+def test_a_claimed_id_is_given_if_it_is_free() -> None:
     assert join(Topology(), peer(0, id=7), RULES, NOW)[1] == 7
     assert join(federation(2), peer(5, id=1), RULES, NOW)[1] == 2
 
 
-def test_whoever_returns_gets_its_links_back_and_links_of_repair_go() -> None:
+def test_a_returning_federator_gets_its_links_back_and_links_of_repair_are_removed() -> None:
     before = federation(9)
     lost = lose(before, [0], State.GONE, RULES, NOW)
     assert LinkKind.REPAIR in lost.topology.links.values()
@@ -120,26 +120,26 @@ def test_whoever_returns_gets_its_links_back_and_links_of_repair_go() -> None:
     assert back.topology.epoch == before.epoch + 2
 
 
-def test_the_neighbours_of_a_lost_one_are_told_but_not_the_lost_one() -> None:
+def test_the_neighbours_of_a_lost_federator_are_told_but_it_is_not() -> None:
     change = lose(federation(4), [3], State.GONE, RULES, NOW, causes={3: "broker"})
     assert all(one.to != 3 for one in change.announcements)
     assert {one.to for one in change.announcements if one.neighbor == 3} == set(federation(4).neighbors(3))
     assert change.happenings[0].data == {"id": 3, "cause": "broker"}
 
 
-def test_losing_someone_twice_changes_nothing() -> None:
+def test_losing_a_federator_twice_changes_nothing() -> None:
     topology = lose(federation(4), [3], State.GONE, RULES, NOW).topology
     assert lose(topology, [3], State.GONE, RULES, NOW).is_empty
 
 
-def test_one_who_was_gone_and_then_leaves_keeps_no_link() -> None:
+def test_a_federator_that_was_gone_and_then_leaves_keeps_no_link() -> None:
     topology = lose(federation(4), [3], State.GONE, RULES, NOW).topology
     change = lose(topology, [3], State.LEFT, RULES, NOW)
     assert change.topology.federators[3].state is State.LEFT
     assert change.topology.federators[3].former
 
 
-def test_a_federation_that_is_full_refuses_more() -> None:
+def test_a_full_federation_refuses_more_federators() -> None:
     with pytest.raises(Unavailable, match="has 2 federators"):
         join(federation(2), peer(2), Rules(federators_max=2), NOW)
 
@@ -161,7 +161,7 @@ def reports(topology: Topology) -> list[tuple[Peer, int, list[Peer]]]:
     ]
 
 
-def test_a_lost_store_is_rebuilt_from_what_federators_report() -> None:
+def test_a_lost_store_is_rebuilt_from_reports() -> None:
     truth = federation(20)
     rebuilt = Topology()
     for who, epoch, neighbors in reports(truth):
@@ -180,7 +180,7 @@ def test_one_report_reserves_the_ids_of_its_neighbours() -> None:
     assert join(change.topology, peer(9), RULES, NOW)[1] == 2
 
 
-def test_a_link_that_federators_made_themselves_is_taken_over() -> None:
+def test_a_link_that_federators_made_themselves_is_adopted() -> None:
     before = federation(9)
     missing = next(n for n in range(1, 9) if n not in before.neighbors(0))
     told = [peer(n, id=n) for n in [*before.neighbors(0), missing]]
@@ -198,14 +198,14 @@ def test_a_late_report_does_not_bring_a_removed_link_back() -> None:
     assert change.is_empty
 
 
-def test_two_federators_with_one_id_are_not_both_taken() -> None:
+def test_two_federators_with_one_id_are_not_both_accepted() -> None:
     with pytest.raises(Conflict, match="Id 1 belongs to the broker"):
         adopt(federation(3), peer(9, id=1), 5, [], RULES, NOW)
     with pytest.raises(Conflict, match="is federator 1"):
         adopt(federation(3), peer(1, id=8), 5, [], RULES, NOW)
 
 
-def test_one_who_left_or_was_revoked_must_join_again() -> None:
+def test_a_federator_that_left_or_was_revoked_must_join_again() -> None:
     for state in (State.LEFT, State.REVOKED):
         topology = lose(federation(3), [1], state, RULES, NOW).topology
         with pytest.raises(Conflict, match="join again"):
@@ -217,7 +217,7 @@ def test_attack_a_huge_epoch_in_a_report_is_refused() -> None:
         adopt(Topology(), peer(1, id=1), 2**52, [], RULES, NOW)
 
 
-def test_a_report_from_a_later_epoch_lifts_ours_beyond_it() -> None:
+def test_a_report_with_a_later_epoch_raises_the_managers_epoch_beyond_it() -> None:
     change = adopt(federation(2), peer(0, id=0), 500, [peer(1, id=1)], RULES, NOW)
     assert change.topology.epoch == 501
     assert not change.is_empty
@@ -225,7 +225,7 @@ def test_a_report_from_a_later_epoch_lifts_ours_beyond_it() -> None:
 
 @settings(max_examples=examples(60), deadline=None)
 @given(st.integers(2, 6), st.lists(st.tuples(st.sampled_from("jjjlbg"), st.integers(0, 30)), max_size=40))
-def test_through_any_sequence_the_overlay_of_the_living_keeps_its_promise(
+def test_any_sequence_of_changes_keeps_the_promise_of_the_overlay(
     degree_max: int, steps: list[tuple[str, int]]
 ) -> None:
     rules = Rules(degree_max=degree_max)

@@ -28,14 +28,14 @@ def well(node: int, **more: object) -> Observation:
     return Observation(node, Outcome.WELL, 0.02, exchange=exchange)
 
 
-def test_an_answered_probe_is_a_check_with_four_moments_by_two_clocks() -> None:
+def test_an_answered_probe_is_a_check_with_four_times_by_two_clocks() -> None:
     reporter = CheckReporter("m1", "h0")
     reporter.note([well(1)], KEYS)
     assert told(reporter) == [HealthCheck("1", "h0", "h1", 10, 5_015, 5_017, 30, True, None)]
     assert told(reporter) == []
 
 
-def test_a_failed_check_names_the_host_that_answered_last_and_else_the_address() -> None:
+def test_a_failed_check_names_the_host_that_answered_last_or_the_address() -> None:
     reporter = CheckReporter("m1", "h0")
     failed = Exchange(40)
     reporter.note([well(1)], KEYS)
@@ -61,19 +61,19 @@ def test_a_failed_check_names_the_host_that_answered_last_and_else_the_address()
         Observation(1, Outcome.WELL, 1.0),
         Observation(1, Outcome.SILENT),
     ],
-    ids=["no clock was told", "the broker alone", "our clock was set back", "told by itself", "silent by itself"],
+    ids=["no clock was reported", "the broker alone", "our clock was set back", "told by itself", "silent by itself"],
 )
-def test_what_is_no_two_way_check_is_not_told(seen: Observation) -> None:
+def test_an_incomplete_two_way_check_is_not_reported(seen: Observation) -> None:
     reporter = CheckReporter("m1", "h0")
     reporter.note([seen], KEYS)
     assert told(reporter) == []
 
 
-def test_a_managers_name_that_no_topic_takes_is_made_one() -> None:
+def test_a_managers_name_is_turned_into_a_valid_topic_level() -> None:
     assert CheckReporter("Nord/1 #é").reporter == "manager-Nord_1___"
 
 
-def test_what_a_federator_answers_is_read_as_it_was_meant() -> None:
+def test_the_answer_of_a_federator_is_parsed() -> None:
     assert read_answer(probe_answer("h1", 1_794_742_297_000_000)) == Answer(
         "h1", 1_794_742_297_000_000, 1_794_742_297_000_000
     )
@@ -100,12 +100,12 @@ def test_what_a_federator_answers_is_read_as_it_was_meant() -> None:
         b'{"host": "h", "received_us": 1, "answered_us": 2}' + b" " * ANSWER_BYTES_MAX,
     ],
 )
-def test_what_any_client_may_write_in_an_answers_place_tells_nothing(payload: bytes) -> None:
+def test_a_malformed_answer_is_ignored(payload: bytes) -> None:
     assert read_answer(payload) is None
 
 
 def rows_of(run: Running) -> dict[tuple[int, str], set[tuple[str, bool]]]:
-    """Where checks were told, and on which topic: the targets, and whether they were well."""
+    """Return the targets of reported checks by broker and topic, and whether they were healthy."""
     found: dict[tuple[int, str], set[tuple[str, bool]]] = {}
     for node, topic, payload in run.brokers.published:
         if topic.startswith("$hanse/telemetry/"):
@@ -116,11 +116,11 @@ def rows_of(run: Running) -> dict[tuple[int, str], set[tuple[str, bool]]]:
 
 async def until(is_so: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
-        while not is_so():  # noqa: ASYNC110 - the manager's rounds tell nobody here
+        while not is_so():  # noqa: ASYNC110 - the manager's rounds set no event here
             await asyncio.sleep(0.01)
 
 
-def test_a_round_is_told_at_a_broker_that_was_well(tmp_path: Path) -> None:
+def test_a_round_is_reported_at_a_healthy_broker(tmp_path: Path) -> None:
     async def drive() -> None:
         async with running(tmp_path, health_interval_s=0.2) as run:
             run.brokers.down.add("mqtt://b0:1883")
@@ -136,7 +136,7 @@ def test_a_round_is_told_at_a_broker_that_was_well(tmp_path: Path) -> None:
     asyncio.run(drive())
 
 
-def test_while_no_broker_is_well_the_checks_wait_for_one(tmp_path: Path) -> None:
+def test_checks_wait_until_a_broker_is_healthy(tmp_path: Path) -> None:
     async def drive() -> None:
         async with running(tmp_path, health_interval_s=0.2) as run:
             run.brokers.down.add("mqtt://b0:1883")

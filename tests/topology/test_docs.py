@@ -18,7 +18,7 @@ def examples() -> list[dict[str, Any]]:
     return [json.loads(text) for text in found]
 
 
-def test_the_examples_of_the_contract_are_what_a_manager_takes_and_gives(tmp_path: Path) -> None:
+def test_a_manager_accepts_and_returns_the_examples_of_the_contract(tmp_path: Path) -> None:
     join, word, announcement, report = examples()
 
     async def main() -> None:

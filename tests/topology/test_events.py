@@ -12,7 +12,7 @@ async def take(stream: AsyncIterator[str], count: int) -> list[str]:
     return [await asyncio.wait_for(anext(stream), 5) for _ in range(count)]
 
 
-def test_an_event_is_told_in_the_form_of_server_sent_events() -> None:
+def test_an_event_has_the_form_of_server_sent_events() -> None:
     async def main() -> None:
         log = EventLog()
         stream = log.watch(None)
@@ -28,7 +28,7 @@ def test_an_event_is_told_in_the_form_of_server_sent_events() -> None:
     asyncio.run(main())
 
 
-def test_who_comes_back_gets_what_it_missed() -> None:
+def test_a_returning_watcher_gets_the_events_that_it_missed() -> None:
     async def main() -> None:
         log = EventLog()
         for number in range(5):
@@ -41,7 +41,7 @@ def test_who_comes_back_gets_what_it_missed() -> None:
     asyncio.run(main())
 
 
-def test_a_slow_watcher_loses_the_oldest_and_is_told_how_many() -> None:
+def test_a_slow_watcher_loses_the_oldest_events_and_is_told_how_many() -> None:
     async def main() -> None:
         log = EventLog()
         stream = log.watch(None)

@@ -18,7 +18,7 @@ def test_the_last_report_of_a_federator_counts() -> None:
     assert book.groups(offset=0, limit=10) == (0, [])
 
 
-def test_what_does_not_fit_is_dropped_and_counted() -> None:
+def test_entries_beyond_the_limit_are_dropped_and_counted() -> None:
     book = GroupBook()
     many = [GroupReport(f"g{i}", 0) for i in range(GROUPS_A_REPORT_MAX)]
     for node in range(ENTRIES_MAX // GROUPS_A_REPORT_MAX + 1):

@@ -31,7 +31,7 @@ def test_two_failures_in_a_row_mean_gone() -> None:
     assert (second.gone, second.causes) == ((3,), {3: "broker"})
 
 
-def test_a_success_between_two_failures_makes_well_again() -> None:
+def test_a_success_between_two_failures_makes_a_federator_healthy_again() -> None:
     health = ward(5)
     for _ in range(4):
         assert health.judge(all_but(5, {3})).gone == ()
@@ -44,7 +44,7 @@ def test_a_silent_federator_is_told_apart_from_a_dead_broker() -> None:
     assert health.judge([Observation(2, Outcome.SILENT)]).causes == {2: "federator"}
 
 
-def test_whoever_is_gone_and_answers_is_back() -> None:
+def test_a_gone_federator_that_answers_is_back() -> None:
     health = ward(4)
     health.take_up({0: None, 1: None}, [2, 3])
     assert health.judge([well(0), well(2)]).back == (2,)
@@ -65,7 +65,7 @@ def test_a_late_manager_counts_no_failure() -> None:
         assert verdict.doubt == "the manager's own loop was late"
 
 
-def test_a_refused_connection_counts_however_late_the_manager_is() -> None:
+def test_a_refused_connection_counts_even_if_the_manager_is_late() -> None:
     health = ward(5)
     refused = Observation(3, Outcome.FAILED, is_definite=True)
     first = health.judge([well(0), failed(1), refused], is_late=True)
@@ -96,7 +96,7 @@ def test_two_of_three_dying_together_are_believed() -> None:
     assert health.judge([failed(0), failed(1)]).gone == (0, 1)
 
 
-def test_those_gone_are_probed_more_and_more_rarely() -> None:
+def test_gone_federators_are_probed_less_and_less_often() -> None:
     health = ward(2)
     health.take_up({0: None}, [1])
     probed = []
@@ -109,12 +109,12 @@ def test_those_gone_are_probed_more_and_more_rarely() -> None:
     assert probed == [0, 2, *range(6, 40, 4)]
 
 
-def test_an_observation_of_someone_unknown_is_ignored() -> None:
+def test_an_observation_of_an_unknown_federator_is_ignored() -> None:
     assert ward(1).judge([failed(7), failed(7)]).gone == ()
 
 
 @pytest.mark.parametrize("rounds", [1, 5])
-def test_whoever_left_the_topology_is_no_patient_any_more(rounds: int) -> None:
+def test_a_federator_that_left_the_topology_is_no_longer_watched(rounds: int) -> None:
     health = ward(3)
     for _ in range(rounds):
         health.take_up({0: None, 1: None}, [])

@@ -4,7 +4,7 @@ from hanse.topology.store import Lease
 LEASE = Lease("one", "http://one", 1, 0)
 
 
-def test_a_lease_that_nobody_has_may_be_taken() -> None:
+def test_a_lease_without_a_holder_may_be_taken() -> None:
     assert Watch(6.0).may_take(0.0, None)
     assert Watch(6.0).may_take(0.0, Lease("", "", 3, 9))
 
@@ -16,14 +16,14 @@ def test_a_lease_that_stood_still_for_its_length_may_be_taken() -> None:
     assert watch.may_take(106.0, LEASE)
 
 
-def test_every_beat_starts_the_wait_anew() -> None:
+def test_every_beat_restarts_the_wait() -> None:
     watch = Watch(6.0)
     for beat in range(20):
         assert not watch.may_take(beat * 5.0, Lease("one", "", 1, beat))
 
 
 def test_the_holder_stops_before_any_watcher_takes_over() -> None:
-    # It began to write beat 7 at 100.0 and never managed another; a watcher saw beat 7 no earlier than that.
+    # The holder began to write beat 7 at 100.0 and never wrote another. A watcher saw beat 7 no earlier than that.
     held = Held(Lease("one", "", 1, 7), renewed_s=100.0)
     watch = Watch(6.0)
     assert not watch.may_take(100.0, held.lease)
@@ -32,7 +32,7 @@ def test_the_holder_stops_before_any_watcher_takes_over() -> None:
             assert held.is_over(now_s, 6.0)
 
 
-def test_it_is_renewed_in_time() -> None:
+def test_a_lease_is_renewed_in_time() -> None:
     held = Held(LEASE, renewed_s=100.0)
     assert not held.is_due(101.9, 6.0)
     assert held.is_due(102.0, 6.0)

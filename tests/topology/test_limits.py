@@ -9,7 +9,7 @@ from hanse.topology.metrics import Counters
 
 
 async def ask(chunks: list[bytes], headers: list[tuple[bytes, bytes]], *, ends: bool = True) -> tuple[int, list[bytes]]:
-    """What the middleware answers, and what the application behind it got."""
+    """Return the middleware's answer, and the bytes that the application behind it received."""
     got: list[bytes] = []
     sent: list[dict[str, Any]] = []
 

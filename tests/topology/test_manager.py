@@ -46,7 +46,7 @@ def holds(here: Running) -> bool:
     return is_two_connected(graph_of(topology.living(), topology.links))
 
 
-def test_a_dead_broker_is_found_its_neighbours_relinked_and_on_return_all_is_as_before(tmp_path: Path) -> None:
+def test_the_neighbours_of_a_dead_broker_are_relinked_and_its_return_restores_the_overlay(tmp_path: Path) -> None:
     async def body(here: Running) -> None:
         for number in range(9):
             await here.join(number)
@@ -86,7 +86,7 @@ def test_one_failed_probe_is_a_hiccup(tmp_path: Path) -> None:
     with_manager(tmp_path, body, health_interval_s=3600.0)
 
 
-def test_a_manager_that_is_cut_off_declares_nobody_dead(tmp_path: Path) -> None:
+def test_a_manager_that_is_cut_off_declares_no_federator_dead(tmp_path: Path) -> None:
     async def body(here: Running) -> None:
         for number in range(6):
             await here.join(number)
@@ -100,24 +100,24 @@ def test_a_manager_that_is_cut_off_declares_nobody_dead(tmp_path: Path) -> None:
     with_manager(tmp_path, body)
 
 
-def test_a_silent_federator_is_gone_where_it_promised_to_answer(tmp_path: Path) -> None:
+def test_a_silent_federator_is_gone_if_it_promised_to_answer(tmp_path: Path) -> None:
     async def body(here: Running) -> None:
         for number in range(4):
             await here.join(number, probe="federator" if number == 3 else "broker")
         here.brokers.silent = {"mqtt://b2:1883", "mqtt://b3:1883"}
         await until(lambda: state(here, 3) is State.GONE)
-        assert state(here, 2) is State.UP, "it never promised to"
+        assert state(here, 2) is State.UP, "it never promised to answer"
         gone = next(event for event in here.manager.events._ring if event.kind == "gone")
         assert gone.data == {"id": 3, "cause": "federator"}
 
     with_manager(tmp_path, body)
 
 
-def test_behind_nat_a_federator_is_well_while_it_reports(tmp_path: Path) -> None:
+def test_a_federator_behind_nat_is_healthy_while_it_reports(tmp_path: Path) -> None:
     async def body(here: Running) -> None:
         for number in range(4):
             await here.join(number, probe="self" if number == 3 else "broker")
-        here.brokers.down = {"mqtt://b3:1883"}  # nobody can reach it from here
+        here.brokers.down = {"mqtt://b3:1883"}  # the manager cannot reach it
 
         async def report(ok: bool) -> None:
             told = {
@@ -139,13 +139,13 @@ def test_behind_nat_a_federator_is_well_while_it_reports(tmp_path: Path) -> None
         await until(lambda: state(here, 3) is State.GONE)
         await report(True)
         await until(lambda: state(here, 3) is State.UP)
-        await until(lambda: state(here, 3) is State.GONE)  # it fell silent
+        await until(lambda: state(here, 3) is State.GONE)  # it no longer reports
 
     # An interval and a half must outlast a busy machine's hiccups.
     with_manager(tmp_path, body, health_interval_s=2.0)
 
 
-def test_a_link_that_both_ends_outlive_is_replaced_by_another(tmp_path: Path) -> None:
+def test_a_broken_link_whose_ends_live_is_replaced_by_another(tmp_path: Path) -> None:
     async def body(here: Running) -> None:
         for number in range(9):
             await here.join(number)
@@ -160,7 +160,7 @@ def test_a_link_that_both_ends_outlive_is_replaced_by_another(tmp_path: Path) ->
     with_manager(tmp_path, body)
 
 
-def test_links_that_federators_made_while_the_manager_was_away_are_taken_over_and_then_trimmed(
+def test_links_made_while_the_manager_was_away_are_adopted_and_then_trimmed(
     tmp_path: Path,
 ) -> None:
     async def body(here: Running) -> None:
@@ -178,7 +178,7 @@ def test_links_that_federators_made_while_the_manager_was_away_are_taken_over_an
     with_manager(tmp_path, body)
 
 
-def test_the_second_manager_takes_over_and_the_firsts_word_is_older(tmp_path: Path) -> None:
+def test_the_second_manager_takes_over_and_the_epoch_of_the_first_is_older(tmp_path: Path) -> None:
     async def main() -> None:
         stores = [await SqliteStore.open(tmp_path / "t.db") for _ in range(2)]
         try:
@@ -189,7 +189,7 @@ def test_the_second_manager_takes_over_and_the_firsts_word_is_older(tmp_path: Pa
             ):
                 word = await first.join(0)
                 assert not second.manager.is_leading
-                # The first hangs: no beat, and no look at the clock either.
+                # The first manager hangs: no beat, and no check of the clock either.
                 for task in first.manager._tasks:
                     task.cancel()
                 await until(lambda: second.manager.is_leading)
@@ -199,7 +199,7 @@ def test_the_second_manager_takes_over_and_the_firsts_word_is_older(tmp_path: Pa
                 assert (await second.join(1))["neighbors"][0]["id"] == 0
                 refused = await first.client.post("/api/v1/join", json={"ip": "tcp://b2:1883"})
                 assert refused.status_code == 503
-                # Even if it still believed to lead, its store would tell it otherwise.
+                # Even if it still believed that it leads, its store would refuse its writes.
                 held = first.manager.leadership._held
                 assert held is not None
                 first.manager.leadership._held = replace(held, renewed_s=time.monotonic())
@@ -215,7 +215,7 @@ def test_the_second_manager_takes_over_and_the_firsts_word_is_older(tmp_path: Pa
     asyncio.run(main())
 
 
-def test_a_lease_given_back_is_taken_up_at_once(tmp_path: Path) -> None:
+def test_a_released_lease_is_taken_at_once(tmp_path: Path) -> None:
     async def main() -> None:
         stores = [await SqliteStore.open(tmp_path / "t.db") for _ in range(2)]
         try:
@@ -250,7 +250,7 @@ def test_a_manager_works_on_either_store(on_store: OnStore) -> None:
     on_store(body)
 
 
-def test_those_away_for_long_are_forgotten(tmp_path: Path) -> None:
+def test_federators_away_for_long_are_forgotten(tmp_path: Path) -> None:
     async def body(here: Running) -> None:
         await here.join(0)
         await here.client.post("/api/v1/leave", json={"id": 0})
@@ -259,7 +259,7 @@ def test_those_away_for_long_are_forgotten(tmp_path: Path) -> None:
     with_manager(tmp_path, body, remember_s=0.0)
 
 
-def test_a_restarted_manager_takes_up_where_it_was(tmp_path: Path) -> None:
+def test_a_restarted_manager_resumes_its_topology(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(tmp_path, health_interval_s=0.2) as first:
             for number in range(5):

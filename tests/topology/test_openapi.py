@@ -14,14 +14,14 @@ from tests.topology.simulated import running
 
 from hanse.topology.api import create_app
 
-# They say where a request ends: a wrong one is refused by the HTTP server, in plain text, before the API sees anything.
+# These headers say where a request ends. The HTTP server refuses a wrong one in plain text, before the API sees it.
 FRAMING = ("connection", "content-length", "expect", "te", "trailer", "transfer-encoding", "upgrade")
 EXAMPLES = 8  # for each operation; the slow form takes ten times as many
 
 
 @pytest.fixture(scope="module")
 def manager_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A manager with simulated brokers behind a real HTTP server, on a thread of its own."""
+    """Run a manager with simulated brokers behind a real HTTP server, on a thread of its own."""
     folder = tmp_path_factory.mktemp("openapi")
     started = threading.Event()
     found: list[str] = []
@@ -54,7 +54,7 @@ def manager_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.mark.parametrize("mode", list(GenerationMode))
 @pytest.mark.parametrize("examples", [EXAMPLES, pytest.param(EXAMPLES * 10, marks=pytest.mark.slow)])
 def test_schemathesis_finds_nothing(manager_url: str, mode: GenerationMode, examples: int) -> None:
-    # The stream of events never ends, and has tests of its own.
+    # The stream of events never ends, and has its own tests.
     found = schemathesis.openapi.from_url(f"{manager_url}/api/v1/openapi.json").exclude(path_regex="/events$")
     operations = [one.ok() for one in found.get_all_operations() if isinstance(one, Ok)]
     assert len(operations) == 12

@@ -11,7 +11,7 @@ def test_the_first_to_join_has_no_neighbour() -> None:
     assert place_as_seeds([], [], 5) == Placement(())
 
 
-def test_the_two_that_join_first_are_linked_to_each_other() -> None:
+def test_the_first_two_federators_are_linked_to_each_other() -> None:
     assert place_as_seeds([Candidate(0, 1.0, 0)], [], 5) == Placement((0,))
 
 
@@ -20,7 +20,7 @@ def test_the_first_neighbour_is_the_fastest_and_the_second_has_the_fewest_neighb
     assert place_as_seeds(candidates, [], 5) == Placement((1, 2))
 
 
-def test_the_fastest_is_passed_over_when_it_is_full() -> None:
+def test_the_fastest_federator_is_skipped_if_it_is_full() -> None:
     candidates = [Candidate(0, 1.0, 5), Candidate(1, 2.0, 4), Candidate(2, 3.0, 4)]
     assert place_as_seeds(candidates, [], 5) == Placement((1, 2))
 
@@ -35,13 +35,13 @@ def test_ties_go_to_the_smaller_id_and_an_unknown_latency_counts_as_the_highest(
     assert place_as_seeds(candidates, [], 5) == Placement((1, 0))
 
 
-def test_where_all_are_full_a_link_becomes_two() -> None:
+def test_a_link_is_split_if_all_are_full() -> None:
     candidates = [Candidate(0, 3.0, 2), Candidate(1, 1.0, 2), Candidate(2, 1.0, 2)]
     links = [(0, 1), (0, 2), (1, 2)]
     assert place_as_seeds(candidates, links, 2) == Placement((1, 2), (1, 2))
 
 
-def test_where_only_one_has_room_a_link_becomes_two_as_well() -> None:
+def test_a_link_is_split_if_only_one_federator_has_capacity() -> None:
     candidates = [Candidate(0, 1.0, 1), Candidate(1, 2.0, 2), Candidate(2, 3.0, 2)]
     assert place_as_seeds(candidates, [(0, 1), (1, 2)], 2) == Placement((0, 1), (0, 1))
 

@@ -37,7 +37,7 @@ def with_prober(body: Callable[[MqttProber, list[int]], Awaitable[None]]) -> Non
 
 
 class Answering(ClientHandler):
-    """What a federator does with a probe, and what it hears of the topology."""
+    """Federator that answers probes, and records announcements of the topology."""
 
     def __init__(self, port: int, node: int) -> None:
         self.heard: asyncio.Queue[Publication] = asyncio.Queue()
@@ -65,7 +65,7 @@ class Answering(ClientHandler):
                 self.heard.put_nowait(publication)
 
 
-def test_a_broker_that_returns_the_publication_is_well_and_its_latency_known() -> None:
+def test_a_broker_that_returns_the_publication_is_healthy_and_its_latency_known() -> None:
     with Mosquitto() as broker:
 
         async def body(prober: MqttProber, lost: list[int]) -> None:
@@ -79,7 +79,7 @@ def test_a_broker_that_returns_the_publication_is_well_and_its_latency_known() -
         with_prober(body)
 
 
-def test_nobody_at_the_address_is_a_failure_and_others_are_not_touched_by_it() -> None:
+def test_an_unreachable_address_is_a_failure_and_does_not_affect_others() -> None:
     with Mosquitto() as broker:
 
         async def body(prober: MqttProber, _: list[int]) -> None:
@@ -90,10 +90,10 @@ def test_nobody_at_the_address_is_a_failure_and_others_are_not_touched_by_it() -
         with_prober(body)
 
 
-def test_a_listener_that_says_nothing_is_a_failure_when_the_time_is_over() -> None:
+def test_a_silent_listener_is_a_failure_after_the_timeout() -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        listener.listen()  # the system accepts, nobody reads
+        listener.listen()  # the system accepts connections, but nobody reads
 
         async def body(prober: MqttProber, _: list[int]) -> None:
             (seen,) = await prober.probe([target(0, listener.getsockname()[1])], 0.3)
@@ -103,7 +103,7 @@ def test_a_listener_that_says_nothing_is_a_failure_when_the_time_is_over() -> No
         with_prober(body)
 
 
-def test_a_broker_that_speaks_3_1_1_alone_is_probed_too() -> None:
+def test_a_broker_that_speaks_only_3_1_1_is_probed() -> None:
     with Nats() as broker:
 
         async def body(prober: MqttProber, lost: list[int]) -> None:
@@ -115,7 +115,7 @@ def test_a_broker_that_speaks_3_1_1_alone_is_probed_too() -> None:
         with_prober(body)
 
 
-def test_two_federators_at_one_broker_do_not_throw_each_other_out() -> None:
+def test_two_federators_at_one_broker_do_not_end_each_others_connections() -> None:
     # An earlier manager had one client id for all of its connections: each connection ended the one before.
     with Mosquitto() as broker:
 
@@ -148,7 +148,7 @@ def test_a_federator_that_answers_is_told_apart_from_one_that_is_silent() -> Non
         with_prober(body)
 
 
-def test_an_answer_that_tells_its_clock_makes_a_two_way_check_and_one_without_is_an_answer_too() -> None:
+def test_an_answer_with_clock_times_makes_a_two_way_check_and_one_without_still_counts() -> None:
     with Mosquitto() as broker:
 
         async def body(prober: MqttProber, _: list[int]) -> None:
@@ -175,7 +175,7 @@ def test_an_answer_that_tells_its_clock_makes_a_two_way_check_and_one_without_is
         with_prober(body)
 
 
-def test_a_killed_broker_is_told_at_once_and_found_again_after_its_return() -> None:
+def test_a_killed_broker_is_reported_at_once_and_found_after_its_return() -> None:
     with Mosquitto() as broker:
 
         async def body(prober: MqttProber, lost: list[int]) -> None:
@@ -183,7 +183,7 @@ def test_a_killed_broker_is_told_at_once_and_found_again_after_its_return() -> N
             assert seen.outcome is Outcome.WELL
             broker.kill()
             async with asyncio.timeout(TIMEOUT_S):
-                while not lost:  # noqa: ASYNC110 - the prober calls back, it sets no event
+                while not lost:  # noqa: ASYNC110 - the prober calls back and sets no event
                     await asyncio.sleep(0.01)
             assert lost == [0]
             (seen,) = await prober.probe([target(0, broker.port)], TIMEOUT_S)
@@ -213,7 +213,7 @@ def test_an_announcement_reaches_the_federator_on_its_broker() -> None:
         with_prober(body)
 
 
-def test_connections_that_are_not_kept_are_let_go() -> None:
+def test_connections_that_are_not_kept_are_closed() -> None:
     with Mosquitto() as broker:
 
         async def body(prober: MqttProber, lost: list[int]) -> None:
@@ -225,7 +225,7 @@ def test_connections_that_are_not_kept_are_let_go() -> None:
         with_prober(body)
 
 
-def test_a_broker_that_wants_a_login_is_a_failure_without_and_well_with_one() -> None:
+def test_a_broker_that_requires_a_login_is_healthy_only_with_one() -> None:
     with Mosquitto(anonymous=False) as broker:
 
         async def body(prober: MqttProber, _: list[int]) -> None:

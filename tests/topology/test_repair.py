@@ -21,14 +21,14 @@ def check(living: list[int], links: set[Link], degree_max: int) -> nx.Graph:
     assert is_connected(graph)
     assert max((degree for _, degree in graph.degree), default=0) <= degree_max
     if len(living) >= 3:
-        # Word for word the promise: any single further loss leaves the rest connected.
+        # The promise word for word: any single further loss leaves the rest connected.
         for lost in living:
             assert is_connected(graph_of([one for one in living if one != lost], links)), f"{lost} still cuts"
     return graph
 
 
 def fewest_links(living: list[int], links: set[Link]) -> int:
-    """The bound of Eswaran and Tarjan for a graph in any number of pieces, worked out from the definition."""
+    """Return the bound of Eswaran and Tarjan for a graph in any number of components, computed from the definition."""
     graph = graph_of(living, links)
     if is_two_connected(graph):
         return 0
@@ -73,7 +73,7 @@ def test_any_overlay_is_connected_and_two_connected_within_the_degree(
 
 @settings(max_examples=examples(300), deadline=None)
 @given(overlays())
-def test_with_room_the_links_added_are_the_fewest_and_none_is_removed(
+def test_with_capacity_the_fewest_links_are_added_and_none_is_removed(
     overlay: tuple[list[int], set[Link], int],
 ) -> None:
     living, links, _ = overlay
@@ -84,7 +84,7 @@ def test_with_room_the_links_added_are_the_fewest_and_none_is_removed(
 
 @settings(max_examples=examples(200), deadline=None)
 @given(overlays())
-def test_without_room_no_more_links_are_added_than_the_fewest_with_room(
+def test_without_capacity_no_more_links_are_added_than_the_minimum_with_capacity(
     overlay: tuple[list[int], set[Link], int],
 ) -> None:
     living, links, degree_max = overlay
@@ -101,7 +101,7 @@ def test_a_repaired_overlay_needs_no_repair(overlay: tuple[list[int], set[Link],
 
 @settings(max_examples=examples(60), deadline=None)
 @given(st.integers(3, 40), st.integers(2, 6), st.data())
-def test_after_every_loss_of_a_placed_overlay_the_promise_holds(
+def test_the_promise_holds_after_every_loss_of_a_placed_overlay(
     count: int, degree_max: int, data: st.DataObject
 ) -> None:
     living: list[int] = []
@@ -122,7 +122,7 @@ def test_after_every_loss_of_a_placed_overlay_the_promise_holds(
 
 @settings(max_examples=examples(100), deadline=None)
 @given(overlays(), st.data())
-def test_links_to_avoid_are_used_only_where_nothing_else_connects(
+def test_links_to_avoid_are_used_only_if_nothing_else_connects(
     overlay: tuple[list[int], set[Link], int], data: st.DataObject
 ) -> None:
     living, links, degree_max = overlay
@@ -130,13 +130,13 @@ def test_links_to_avoid_are_used_only_where_nothing_else_connects(
     avoid = set(data.draw(st.lists(st.sampled_from(every), unique=True, max_size=6))) if every else set()
     after = apply(links, repair(living, links, degree_max, avoid=avoid))
     check(living, after, degree_max)
-    # With so few pairs to avoid among enough federators there is always another way.
+    # With so few pairs to avoid among enough federators, there is always another link.
     if len(living) >= 10 and degree_max >= 4:
         assert not after & avoid
 
 
-def test_the_cut_that_the_seeds_rule_never_heals_is_healed() -> None:
-    # Two rings of three joined by federator 6 alone; it fails, nobody is without a neighbour.
+def test_a_cut_that_the_papers_rule_never_heals_is_healed() -> None:
+    # Two rings of three are joined only by federator 6. It fails, and no federator is without a neighbour.
     rings = {(0, 1), (1, 2), (0, 2), (3, 4), (4, 5), (3, 5)}
     living = [0, 1, 2, 3, 4, 5]
     plan = repair(living, rings, 5)
@@ -144,7 +144,7 @@ def test_the_cut_that_the_seeds_rule_never_heals_is_healed() -> None:
     check(living, apply(rings, plan), 5)
 
 
-def test_the_availability_scenario_of_the_seeds_relinks_federator_8() -> None:
+def test_the_availability_scenario_of_the_papers_relinks_federator_8() -> None:
     links = {(0, 8), (7, 8), (0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 6), (3, 6), (1, 3)}
     living = [1, 2, 3, 4, 5, 6, 8]
     after = apply(links, repair(living, links, 5))
@@ -166,7 +166,7 @@ def test_a_star_becomes_two_connected_with_one_link_fewer_than_it_has_leaves() -
 
 
 def test_a_full_leaf_gives_up_a_link_to_its_cut_vertex() -> None:
-    # A triangle 0-1-2 hangs by 0, which also carries 3; at a maximum of 3 its members have room.
+    # A triangle 0-1-2 hangs by 0, which also carries 3. At a maximum of 3, its members have capacity.
     links = {(0, 1), (0, 2), (1, 2), (0, 3)}
     assert repair(range(4), links, 3) == Repair(((1, 3),), ())
     square = {(0, 1), (1, 2), (2, 3), (0, 3), (0, 2), (1, 3)}  # all full at 3
@@ -202,7 +202,7 @@ def test_a_broken_link_is_replaced_and_one_without_alternative_is_kept() -> None
     assert repair([0, 1], {(0, 1)}, 5, avoid={(0, 1)}) == Repair((), ())
 
 
-def test_links_no_longer_needed_are_trimmed_the_first_first() -> None:
+def test_unnecessary_links_are_trimmed_in_the_given_order() -> None:
     ring = {(0, 1), (1, 2), (2, 3), (0, 3)}
     assert trim(range(4), ring | {(0, 2), (1, 3)}, [(1, 3), (0, 2)]) == ((1, 3), (0, 2))
     assert trim(range(4), ring, [(0, 1)]) == ()
@@ -211,7 +211,7 @@ def test_links_no_longer_needed_are_trimmed_the_first_first() -> None:
 
 @settings(max_examples=examples(100), deadline=None)
 @given(overlays())
-def test_trimming_keeps_what_holds(overlay: tuple[list[int], set[Link], int]) -> None:
+def test_trimming_keeps_the_overlay_connected(overlay: tuple[list[int], set[Link], int]) -> None:
     living, links, degree_max = overlay
     links = apply(links, repair(living, links, degree_max))
     links -= set(trim(living, links, sorted(links)))
@@ -219,16 +219,16 @@ def test_trimming_keeps_what_holds(overlay: tuple[list[int], set[Link], int]) ->
 
 
 @pytest.mark.parametrize("count", [0, 1, 2])
-def test_fewer_than_three_need_no_second_way(count: int) -> None:
+def test_fewer_than_three_federators_need_no_second_link(count: int) -> None:
     assert len(repair(range(count), set(), 2).add) == max(0, count - 1)
 
 
-def test_the_same_overlay_gives_the_same_repair_whatever_the_order() -> None:
+def test_the_same_overlay_gives_the_same_repair_in_any_order() -> None:
     links = [(0, 1), (1, 2), (2, 3), (3, 4), (5, 6)]
     assert repair(range(7), links, 5) == repair(list(reversed(range(7))), links[::-1], 5)
 
 
-def test_a_block_tree_says_what_a_link_would_do() -> None:
+def test_a_block_tree_predicts_the_effect_of_a_link() -> None:
     tree = BlockTree(nx.path_graph(5))
     assert tree.bound() == 1
     first, second = tree.leaves

@@ -56,7 +56,7 @@ def test_an_empty_store_has_nothing(on_store: OnStore) -> None:
     on_store(body)
 
 
-def test_what_was_committed_is_read_again_whole(on_store: OnStore) -> None:
+def test_a_commit_is_read_back_completely(on_store: OnStore) -> None:
     async def body(open_store: Open) -> None:
         store = await open_store()
         lease = await lead(store)
@@ -97,7 +97,7 @@ def test_a_health_round_writes_latency_and_time_and_no_epoch(on_store: OnStore) 
     on_store(body)
 
 
-def test_of_two_that_take_the_lease_at_once_one_has_it(on_store: OnStore) -> None:
+def test_only_one_of_two_managers_that_take_the_lease_at_once_gets_it(on_store: OnStore) -> None:
     async def body(open_store: Open) -> None:
         stores = [await open_store() for _ in range(4)]
         taken = await asyncio.gather(*(store.take_lease(None, f"m{i}", "") for i, store in enumerate(stores)))
@@ -146,7 +146,7 @@ def test_an_older_leader_can_neither_renew_nor_write(on_store: OnStore) -> None:
     on_store(body)
 
 
-def test_what_an_older_leader_inserted_too_late_does_not_stop_the_newer(on_store: OnStore) -> None:
+def test_late_insertions_of_an_older_leader_do_not_stop_the_newer_one(on_store: OnStore) -> None:
     async def body(open_store: Open) -> None:
         store, other = await open_store(), await open_store()
         old = await lead(store)
@@ -164,7 +164,7 @@ def test_what_an_older_leader_inserted_too_late_does_not_stop_the_newer(on_store
     on_store(body)
 
 
-def test_a_lease_given_back_can_be_taken_at_once(on_store: OnStore) -> None:
+def test_a_released_lease_can_be_taken_at_once(on_store: OnStore) -> None:
     async def body(open_store: Open) -> None:
         store, other = await open_store(), await open_store()
         lease = await lead(store)
@@ -191,7 +191,7 @@ def token(uses: int | None, ttl_s: float | None = None) -> Token:
     return make_token("join", label="plant", now_s=1000.0, ttl_s=ttl_s, uses=uses)[0]
 
 
-def test_of_many_who_spend_a_single_use_at_once_one_has_it(on_store: OnStore) -> None:
+def test_only_one_of_many_that_spend_a_single_use_at_once_gets_it(on_store: OnStore) -> None:
     async def body(open_store: Open) -> None:
         stores = [await open_store() for _ in range(3)]
         single = token(1)
@@ -235,7 +235,7 @@ def test_a_closed_token_admits_nobody_and_is_not_revoked(on_store: OnStore) -> N
         assert closed == [True, True, False, False]
         assert not await store.close_token("ffffffff", 1002.0)
         assert not await store.close_token(many.id, 1003.0)
-        # A use that is given back, because a join was not stored, does not open the token again.
+        # Refunding a use, because a join was not stored, does not open the token again.
         await store.refund_token(single.id)
         assert [await store.spend_token(one.id, 1002.0) for one in (many, single)] == [False, False]
         found = await store.find_token(many.id)
@@ -300,13 +300,13 @@ def test_an_expulsion_covers_every_token_that_is_not_younger() -> None:
     assert not expulsion.covers(young)
 
 
-def test_a_store_that_only_a_reader_asks_for_is_not_created(tmp_path: Path) -> None:
+def test_a_command_that_only_reads_creates_no_store(tmp_path: Path) -> None:
     with pytest.raises(LocalError, match=r"There is no store .* --store FILE"):
         asyncio.run(SqliteStore.open(tmp_path / "topology.db", may_create=False))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_link_that_only_one_document_names_is_no_link() -> None:
+def test_a_link_that_only_one_document_names_does_not_count() -> None:
     truth = federation(3)
     documents = documents_of(truth, truth.federators)
     torn = [{**one, "neighbors": [], "kinds": []} if one["id"] == 0 else one for one in documents]
@@ -327,7 +327,7 @@ def test_a_store_of_another_version_is_refused(tmp_path: Path) -> None:
         asyncio.run(SqliteStore.open(path))
 
 
-def test_a_file_that_is_no_store_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_store_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "topology.db"
     path.write_bytes(b"no database" * 200)
     with pytest.raises(LocalError, match="does not work"):
@@ -342,7 +342,7 @@ def test_the_store_file_is_for_its_owner_only(tmp_path: Path) -> None:
     assert (tmp_path / "topology.db").stat().st_mode & 0o077 == 0
 
 
-def test_a_url_that_is_not_mongodbs_is_refused() -> None:
+def test_a_url_that_is_not_a_mongodb_url_is_refused() -> None:
     with pytest.raises(LocalError, match="expected mongodb://"):
         asyncio.run(MongoStore.open("http://localhost"))
 
@@ -352,13 +352,14 @@ def test_a_url_that_is_not_mongodbs_is_refused() -> None:
 def test_a_mongodb_that_does_not_answer_is_unavailable() -> None:
     with pytest.raises(Unavailable, match="does not answer"):
         asyncio.run(MongoStore.open("mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=200"))
-    # pymongo leaves the socket of its last attempt to the collector: here, not in the middle of another test.
+    # pymongo leaves the socket of its last attempt to the garbage collector: collect here, not in the middle of another
+    # test.
     gc.collect()
 
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_ferretdb_can_be_built_where_it_is_missing() -> None:
+def test_ferretdb_can_be_built_if_it_is_missing() -> None:
     if ferretdb.find() is None:
         if shutil.which("go") is None:
             pytest.skip("no `go` on the path to build FerretDB with")

@@ -51,13 +51,13 @@ def test_a_token_is_stored_without_its_secret() -> None:
     assert text.startswith(f"hanse-{token.id}-")
 
 
-def test_a_valid_token_is_taken(tmp_path: Path) -> None:
+def test_a_valid_token_is_accepted(tmp_path: Path) -> None:
     token, text = make()
     assert with_tokens(tmp_path, token)(text, ("join",), 1001.0) == token
 
 
 @pytest.mark.parametrize("change", ["wrong secret", "unknown id", "garbage", "empty", "wrong role", "long"])
-def test_a_token_that_is_not_valid_is_refused_in_the_same_words(tmp_path: Path, change: str) -> None:
+def test_every_invalid_token_is_refused_with_the_same_message(tmp_path: Path, change: str) -> None:
     token, text = make("read" if change == "wrong role" else "join")
     shown = {
         "wrong secret": text[:-3] + ("AAA" if not text.endswith("AAA") else "BBB"),
@@ -80,7 +80,7 @@ def test_an_expired_revoked_or_used_token_is_refused(tmp_path: Path) -> None:
             check(text, ("join",), 1005.0)
 
 
-def test_a_credential_holds_for_one_id_at_one_address() -> None:
+def test_a_credential_is_valid_for_one_id_at_one_address() -> None:
     credentials = Credentials(b"s" * 32)
     text = credentials.issue(7, "mqtt://b:1883", "0a0a0a0a")
     assert is_credential(text)
@@ -98,7 +98,7 @@ def test_attack_the_token_in_a_credential_cannot_be_exchanged() -> None:
 
 
 @given(st.text(max_size=100))
-def test_no_text_but_the_right_one_is_a_credential(text: str) -> None:
+def test_only_the_issued_text_is_a_valid_credential(text: str) -> None:
     credentials = Credentials(b"s" * 32)
     try:
         assert not credentials.is_valid(text, 1, "k")
