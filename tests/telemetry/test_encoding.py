@@ -62,7 +62,7 @@ def sample(**changes: Any) -> ResourceSample:
 
 @given(BATCHES)
 @settings(deadline=None)
-def test_what_is_encoded_decodes_to_the_same_rows(batch: tuple[str, list[Contract]]) -> None:
+def test_encoded_rows_decode_to_the_same_rows(batch: tuple[str, list[Contract]]) -> None:
     kind, rows = batch
     assert decode(topic_for(kind, "7"), encode(kind, rows)) == rows
 
@@ -82,7 +82,7 @@ def test_every_strict_prefix_and_every_trailing_byte_is_refused(
 
 
 @given(st.sampled_from(sorted(KINDS)), st.binary(max_size=300))
-def test_any_bytes_are_rows_or_a_remote_error(kind: str, payload: bytes) -> None:
+def test_any_bytes_decode_to_rows_or_raise_a_remote_error(kind: str, payload: bytes) -> None:
     with pytest.raises(RemoteError):
         decode(topic_for(kind, "7"), payload)
 
@@ -101,7 +101,7 @@ def test_a_flipped_bit_gives_rows_or_a_remote_error(batch: tuple[str, list[Contr
     assert len(decoded) <= ROWS_MAX
 
 
-def test_columns_and_rows_say_the_same() -> None:
+def test_columns_and_rows_agree() -> None:
     rows = [delivery(1), delivery(2, published_at_us=5)]
     said, columns = decode_columns(topic_for("delivery", "9"), encode("delivery", rows))
     assert (said.kind, said.reporter) == ("delivery", "9")
@@ -119,16 +119,16 @@ CONSTANT = struct.pack("<BQ", 0, 5)
         ("sensors/a", b"", "is not \\$hanse/telemetry/v1/<kind>/<id>"),
         ("$hanse/telemetry/v1/resource", b"", "is not \\$hanse/telemetry/v1/<kind>/<id>"),
         ("$hanse/telemetry/v1/resource/a/b", b"", "is not \\$hanse/telemetry/v1/<kind>/<id>"),
-        ("$hanse/telemetry/v2/resource/a", b"", "version 'v2'; this build reads v1"),
+        ("$hanse/telemetry/v2/resource/a", b"", "version 'v2'; this build supports v1"),
         ("$hanse/telemetry/v1/nosuch/a", b"", "unknown kind 'nosuch'"),
         ("$hanse/telemetry/v1/resource/<script>", b"", "1 to 260 letters"),
         ("$hanse/telemetry/v1/resource/", b"", "1 to 260 letters"),
-        (topic_for("resource", "7"), b"", "ends at byte 0, inside a part of 7 bytes"),
-        (topic_for("resource", "7"), b"\x02" + HEADER[1:], "format 2; this build reads 1"),
+        (topic_for("resource", "7"), b"", "ends at byte 0, inside a field of 7 bytes"),
+        (topic_for("resource", "7"), b"\x02" + HEADER[1:], "format 2; this build supports 1"),
         (topic_for("hop", "7"), encode("resource", [sample()]), "fields other than this build's"),
-        (topic_for("resource", "7"), HEADER[:5] + b"\0\0", "batch of 0 rows"),
-        (topic_for("resource", "7"), HEADER[:5] + b"\xff\xff", "batch of 65535 rows; expected 1 to 10000"),
-        (topic_for("resource", "7"), HEADER + b"\x03" + bytes(8), "of 3 bytes; expected a width"),
+        (topic_for("resource", "7"), HEADER[:5] + b"\0\0", "batch has 0 rows"),
+        (topic_for("resource", "7"), HEADER[:5] + b"\xff\xff", "batch has 65535 rows; expected 1 to 10000"),
+        (topic_for("resource", "7"), HEADER + b"\x03" + bytes(8), "have 3 bytes; expected a width"),
         (topic_for("resource", "7"), HEADER + struct.pack("<BQ", 0, MOMENT_US_MAX + 1), "expected at most 2534"),
         (topic_for("resource", "7"), HEADER + CONSTANT * 2 + b"\xff\xff\xff\xff", "4294967295 distinct strings"),
         (topic_for("resource", "7"), HEADER + CONSTANT * 2 + bytes(4), "0 distinct strings; expected 1 to 1"),
@@ -159,12 +159,12 @@ def test_a_few_bytes_cannot_claim_much_memory() -> None:
 @pytest.mark.parametrize(
     ("kind", "rows", "message"),
     [
-        ("nosuch", [sample()], "No telemetry kind 'nosuch'"),
+        ("nosuch", [sample()], "There is no telemetry kind 'nosuch'"),
         ("delivery", [], "1 to 10000 rows; got 0"),
         ("delivery", [delivery()] * (ROWS_MAX + 1), "got 10001: use encode_batches"),
-        ("delivery", [sample()], "holds Delivery; got ResourceSample"),
-        ("resource", [sample(cpu_us=-1)], "from 0 to 9223372036854775807; got -1"),
-        ("resource", [sample(cpu_us=2**63)], "from 0 to 9223372036854775807"),
+        ("delivery", [sample()], "must hold Delivery; got ResourceSample"),
+        ("resource", [sample(cpu_us=-1)], "between 0 and 9223372036854775807; got -1"),
+        ("resource", [sample(cpu_us=2**63)], "between 0 and 9223372036854775807"),
         ("resource", [sample(cpu_us=True)], "column of int got a bool"),
         ("resource", [sample(cpu_us=1.0)], "column of int got a float"),
         ("resource", [sample(cpu_us=None)], "column of int got a NoneType"),
@@ -187,7 +187,7 @@ def test_many_or_large_rows_are_split_into_batches_within_the_limits() -> None:
     assert list(encode_batches("delivery", [])) == []
 
 
-def test_a_bad_row_among_many_is_named_and_not_lost_in_silence() -> None:
+def test_a_bad_row_among_many_is_named_and_not_lost_silently() -> None:
     with pytest.raises(LocalError, match="got -1"):
         list(encode_batches("resource", [sample(), sample(cpu_us=-1)]))
 

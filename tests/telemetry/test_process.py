@@ -29,7 +29,7 @@ def test_the_process_is_measured_under_the_names_that_dashboards_know() -> None:
     busy = time.process_time() + 0.05
     while time.process_time() < busy:
         pass
-    with open(os.devnull):  # noqa: PTH123 - a descriptor more
+    with open(os.devnull):  # noqa: PTH123 - one more descriptor
         after = page()
     assert after["process_cpu_seconds_total"] > before["process_cpu_seconds_total"]
     assert after["process_open_fds"] == before["process_open_fds"] + 1

@@ -13,7 +13,7 @@ SAMPLE = re.compile(rf"[a-z_][a-z0-9_]*(\{{{LABEL}(,{LABEL})*\}})? [-+]?(?:\d.*|
 
 
 def samples(registry: Registry) -> dict[str, str]:
-    """Name with labels to value, of all but the registry's own; every line must be well formed."""
+    """Return values by name with labels, except the registry's own metrics. Every line must be well formed."""
     text = registry.render()
     assert text.endswith("\n")
     found = {}
@@ -23,12 +23,12 @@ def samples(registry: Registry) -> dict[str, str]:
         assert SAMPLE.fullmatch(line), line
         name, _, value = line.rpartition(" ")
         if "_metrics_" not in name:
-            assert name not in found, "a sample stands twice"
+            assert name not in found, "a sample is repeated"
             found[name] = value
     return found
 
 
-def test_the_text_is_what_prometheus_reads() -> None:
+def test_the_text_has_prometheus_format() -> None:
     registry = Registry("federator")
     messages = registry.counters("link_messages_total", "Publications on links.", labels=("link", "direction"))
     messages.labels(7, "out").inc(412)
@@ -61,7 +61,7 @@ def test_the_text_is_what_prometheus_reads() -> None:
     )
 
 
-def test_a_gauge_goes_both_ways_and_a_counter_can_be_taken_over() -> None:
+def test_a_gauge_goes_both_ways_and_a_counter_can_be_set() -> None:
     registry = Registry("x")
     gauge = registry.gauge("depth", "D.")
     gauge.inc(5)
@@ -71,7 +71,7 @@ def test_a_gauge_goes_both_ways_and_a_counter_can_be_taken_over() -> None:
     assert samples(registry) == {"hanse_x_depth": "3", "hanse_x_bytes_total": str(1 << 60)}
 
 
-def test_many_measures_are_noted_at_once() -> None:
+def test_many_measurements_are_recorded_at_once() -> None:
     registry = Registry("x")
     one, many = (registry.histogram(f"{name}_seconds", "T.", buckets=(1, 2)) for name in ("one", "many"))
     values = [0.5, 1.0, 1.5, 2.0, 2.5]
@@ -120,7 +120,7 @@ def test_too_many_combinations_count_as_other() -> None:
     assert found['hanse_x_a_total{p="other",q="other"}'] == "96"
 
 
-def test_a_child_that_is_removed_makes_room() -> None:
+def test_a_removed_child_frees_capacity() -> None:
     registry = Registry("x")
     family = registry.gauges("up", "U.", labels=("link",), values_max=1)
     family.labels(1).set(1)
@@ -131,7 +131,7 @@ def test_a_child_that_is_removed_makes_room() -> None:
     assert samples(registry) == {'hanse_x_up{link="3"}': "1", 'hanse_x_up{link="other"}': "1"}
 
 
-def test_a_value_called_other_is_no_overflow() -> None:
+def test_a_value_called_other_does_not_count_as_overflow() -> None:
     registry = Registry("x")
     family = registry.counters("a_total", "A.", labels=("p",), values_max=1)
     family.labels("other").inc()
@@ -150,14 +150,14 @@ def test_attack_no_label_value_breaks_the_page(values: list[str]) -> None:
     registry.render().encode()
 
 
-def test_a_truth_value_is_a_number() -> None:
+def test_a_bool_is_shown_as_a_number() -> None:
     registry = Registry("x")
     registry.gauge("up", "U.").set(True)
     registry.gauge("away", "A.").set(False)
     assert samples(registry) == {"hanse_x_up": "1", "hanse_x_away": "0"}
 
 
-def test_a_long_label_value_is_cut() -> None:
+def test_a_long_label_value_is_truncated() -> None:
     registry = Registry("x")
     registry.counters("a_total", "A.", labels=("p",)).labels("t" * 65_535).inc()
     assert f'"{"t" * LABEL_CHARACTERS_MAX}"' in registry.render()
@@ -187,14 +187,14 @@ def test_figures_can_be_fetched_at_the_scrape_and_one_that_fails_costs_only_itse
         (lambda r: r.counter("drops", "D."), "must end in _total"),
         (lambda r: r.gauge("drops_total", "D."), "like a counter"),
         (lambda r: r.histogram("latency", "L."), "must end in a unit"),
-        (lambda r: r.histogram("a_seconds", "L.", buckets=()), "finite numbers that rise"),
-        (lambda r: r.histogram("a_seconds", "L.", buckets=(2, 1)), "finite numbers that rise"),
-        (lambda r: r.histogram("a_seconds", "L.", buckets=(1, float("inf"))), "finite numbers that rise"),
-        (lambda r: r.histograms("a_seconds", "L.", labels=("le",)), "the buckets' own"),
-        (lambda r: r.gauge("Groups", "G."), "is no name"),
-        (lambda r: r.gauge("a__b", "G."), "is no name"),
-        (lambda r: r.gauges("a", "G.", labels=("__x",)), "is no name, or"),
-        (lambda r: r.gauges("a", "G.", labels=("x", "x")), "stands there twice"),
+        (lambda r: r.histogram("a_seconds", "L.", buckets=()), "increasing finite numbers"),
+        (lambda r: r.histogram("a_seconds", "L.", buckets=(2, 1)), "increasing finite numbers"),
+        (lambda r: r.histogram("a_seconds", "L.", buckets=(1, float("inf"))), "increasing finite numbers"),
+        (lambda r: r.histograms("a_seconds", "L.", labels=("le",)), "reserved for the buckets"),
+        (lambda r: r.gauge("Groups", "G."), "is not a valid name"),
+        (lambda r: r.gauge("a__b", "G."), "is not a valid name"),
+        (lambda r: r.gauges("a", "G.", labels=("__x",)), "is not a valid name, or"),
+        (lambda r: r.gauges("a", "G.", labels=("x", "x")), "is repeated"),
         (lambda r: (r.gauge("a", "G."), r.gauge("a", "G.")), "exists already"),
         (lambda r: r.gauges("a", "G.", labels=("x",)).labels(), "it has the labels x"),
         (lambda _: Registry("Fed erator"), "small letters"),

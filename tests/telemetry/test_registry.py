@@ -23,11 +23,11 @@ def test_a_field_of_another_type_is_refused() -> None:
     class Bad:
         names: list[str]
 
-    with pytest.raises(LocalError, match=r"Bad\.names is list\[str\]; a telemetry field is int, float, bool or str"):
+    with pytest.raises(LocalError, match=r"Bad\.names is list\[str\]; expected int, float, bool or str"):
         fields_of(Bad)
 
 
-def test_topics_come_back_as_they_were_made() -> None:
+def test_a_parsed_topic_equals_the_original() -> None:
     said = parse_topic(topic_for("hop", "plant-7.example:1883"))
     assert (said.kind, said.reporter) == ("hop", "plant-7.example:1883")
 
@@ -39,11 +39,11 @@ def test_an_id_that_does_not_fit_one_topic_level_is_refused(reporter: str) -> No
 
 
 def test_an_unknown_kind_has_no_topic() -> None:
-    with pytest.raises(LocalError, match="No telemetry kind 'nosuch'"):
+    with pytest.raises(LocalError, match="There is no telemetry kind 'nosuch'"):
         topic_for("nosuch", "7")
 
 
-def test_the_sample_has_the_size_asked_for_and_grows_with_the_rate() -> None:
+def test_the_sample_has_the_requested_size_and_grows_with_the_rate() -> None:
     ids = [("7", 1_700_000_000, seq) for seq in range(20_000)]
     small = {message for message in ids if is_sampled(*message, 0.01)}
     large = {message for message in ids if is_sampled(*message, 0.1)}
@@ -55,5 +55,5 @@ def test_the_sample_has_the_size_asked_for_and_grows_with_the_rate() -> None:
 
 
 def test_a_sampling_rate_is_a_share() -> None:
-    with pytest.raises(LocalError, match="from 0 to 1; got 10"):
+    with pytest.raises(LocalError, match="between 0 and 1; got 10"):
         is_sampled("7", 1, 1, 10)

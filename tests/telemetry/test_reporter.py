@@ -19,7 +19,7 @@ def test_a_flush_hands_out_each_row_once_on_the_topic_of_its_kind() -> None:
     assert reporter.flush() == []
 
 
-def test_what_does_not_fit_is_dropped_and_counted_by_kind() -> None:
+def test_rows_beyond_the_limit_are_dropped_and_counted_by_kind() -> None:
     reporter = Reporter("7", rows_max=2)
     assert [reporter.add(SAMPLE) for _ in range(4)] == [True, True, False, False]
     assert reporter.add(EVENT)
@@ -37,7 +37,7 @@ def test_a_bad_row_fails_one_flush_and_not_the_next() -> None:
     assert len(reporter.flush()) == 1
 
 
-def test_a_reporter_needs_an_id_that_fits_a_topic_and_room_for_a_row() -> None:
+def test_a_reporter_needs_an_id_that_fits_a_topic_and_capacity_for_a_row() -> None:
     with pytest.raises(LocalError, match="cannot report telemetry"):
         Reporter("a/b")
     with pytest.raises(LocalError, match="rows_max is 0"):

@@ -1,6 +1,6 @@
-"""What is measured, as contracts, and how it travels: `$hanse/telemetry/v1/<kind>/<reporter>`.
+"""Contracts of all measured data, and the topics on which it travels: `$hanse/telemetry/v1/<kind>/<reporter>`.
 
-Needs nothing but the standard library, so that every agent can report.
+The package needs only the standard library, so that every agent can report.
 
     >>> from hanse.telemetry import ResourceSample, decode, encode, topic_for
     >>> sample = ResourceSample(

@@ -2,12 +2,12 @@
 
 Rules of this module:
 
-- Everything is little-endian. Nothing is read beyond the end of the input, and nothing is allocated before its size
-  was checked against what is left of the input or against the batch's row count, which the caller has bounded.
-- Integers stand as offsets from the column's smallest value in the fewest bytes that hold them (0, 1, 2, 4 or 8):
-  the moments of one batch lie close together, so do sequence numbers, and most counts are small. A constant column
+- Everything is little-endian. Nothing is read beyond the end of the input. Nothing is allocated before its size is
+  checked against the rest of the input, or against the batch's row count, which the caller has bounded.
+- Integers are stored as offsets from the column's smallest value in the fewest bytes that hold them (0, 1, 2, 4 or 8).
+  The times of one batch lie close together, sequence numbers do as well, and most counts are small. A constant column
   costs 9 bytes.
-- Strings stand once each; the rows hold their number. Topics, groups and ids repeat in almost every row.
+- Each distinct string is stored once, and the rows hold its number. Topics, groups and ids repeat in almost every row.
 
 ```
 integers   width u8 (0, 1, 2, 4, 8) | smallest u64 | rows x width
@@ -24,15 +24,15 @@ from typing import Any, cast
 
 from hanse.errors import LocalError, RemoteError
 
-INTEGER_MAX = 2**63 - 1  # what Arrow, Parquet and Spark hold as a long
-STRING_BYTES_MAX = 65_535  # MQTT's own limit for a topic, and what a u16 length can say
+INTEGER_MAX = 2**63 - 1  # largest long of Arrow, Parquet and Spark
+STRING_BYTES_MAX = 65_535  # MQTT's limit for a topic, and the largest u16 length
 
 _WIDTHS = {0: "", 1: "B", 2: "H", 4: "I", 8: "Q"}
 _INTEGERS = struct.Struct("<BQ")
 
 
 class Reader:
-    """The input and how far it has been read."""
+    """Input, and the position up to which it has been read."""
 
     __slots__ = ("data", "position")
 
@@ -41,25 +41,25 @@ class Reader:
         self.position = 0
 
     def take(self, size: int) -> int:
-        """Moves past `size` bytes and returns where they begin."""
+        """Skip `size` bytes and return their start."""
         start = self.position
         if size > len(self.data) - start:
             raise RemoteError(
-                f"Telemetry ends at byte {len(self.data)}, inside a part of {size} bytes from byte {start}."
+                f"Telemetry ends at byte {len(self.data)}, inside a field of {size} bytes from byte {start}."
             )
         self.position = start + size
         return start
 
     def unpack(self, layout: struct.Struct) -> tuple[Any, ...]:
-        """Reads one fixed layout."""
+        """Read one fixed layout."""
         return layout.unpack_from(self.data, self.take(layout.size))
 
 
 def put_integers(out: bytearray, values: Sequence[int]) -> None:
-    """Appends integers from 0 to `INTEGER_MAX`."""
+    """Append integers from 0 to `INTEGER_MAX`."""
     smallest, largest = (min(values), max(values)) if values else (0, 0)
     if smallest < 0 or largest > INTEGER_MAX:
-        raise LocalError(f"Telemetry integers lie from 0 to {INTEGER_MAX}; got {smallest} to {largest}.")
+        raise LocalError(f"Telemetry integers must lie between 0 and {INTEGER_MAX}; got {smallest} to {largest}.")
     span = largest - smallest
     width = 0 if span == 0 else 1 if span < 1 << 8 else 2 if span < 1 << 16 else 4 if span < 1 << 32 else 8
     out += _INTEGERS.pack(width, smallest)
@@ -68,10 +68,10 @@ def put_integers(out: bytearray, values: Sequence[int]) -> None:
 
 
 def get_integers(reader: Reader, rows: int, largest: int = INTEGER_MAX) -> list[int]:
-    """Reads `rows` integers, none above `largest`."""
+    """Read `rows` integers, none above `largest`."""
     width, smallest = reader.unpack(_INTEGERS)
     if width not in _WIDTHS:
-        raise RemoteError(f"Telemetry integers of {width} bytes; expected a width of 0, 1, 2, 4 or 8.")
+        raise RemoteError(f"Telemetry integers have {width} bytes; expected a width of 0, 1, 2, 4 or 8.")
     if not width:
         values = [smallest] * rows
     else:
@@ -85,7 +85,7 @@ def get_integers(reader: Reader, rows: int, largest: int = INTEGER_MAX) -> list[
 
 def _put_floats(out: bytearray, values: Sequence[float]) -> None:
     if not all(value - value == 0 for value in values):
-        raise LocalError("Telemetry floats are finite; got NaN or an infinity: leave the row out, or send None.")
+        raise LocalError("Telemetry floats must be finite; got NaN or an infinity: leave the row out, or send None.")
     out += struct.pack(f"<{len(values)}d", *values)
 
 
@@ -93,7 +93,7 @@ def _get_floats(reader: Reader, rows: int) -> list[float]:
     layout = struct.Struct(f"<{rows}d")
     values = list(layout.unpack_from(reader.data, reader.take(layout.size)))
     if not all(value - value == 0 for value in values):
-        raise RemoteError("Telemetry float that is NaN or infinite; expected finite numbers.")
+        raise RemoteError("Telemetry float is NaN or infinite; expected finite numbers.")
     return values
 
 
@@ -133,12 +133,12 @@ def _get_strings(reader: Reader, rows: int) -> list[str]:
 
 
 def put(out: bytearray, kind: type, is_nullable: bool, values: Sequence[Any]) -> None:
-    """Appends one column of `kind` (int, float, bool or str)."""
+    """Append one column of `kind` (int, float, bool or str)."""
     if is_nullable:
         put_integers(out, [int(value is None) for value in values])
         values = [value for value in values if value is not None]
     for value in values:
-        # bool is an int, and an int passes for a float: only the exact type reads back as it was.
+        # bool is a subclass of int, and an int passes for a float. Only the exact type decodes to an equal value.
         if type(value) is not kind:
             raise LocalError(f"Telemetry column of {kind.__name__} got a {type(value).__name__}.")
     if kind is str:
@@ -150,7 +150,7 @@ def put(out: bytearray, kind: type, is_nullable: bool, values: Sequence[Any]) ->
 
 
 def get(reader: Reader, kind: type, is_nullable: bool, rows: int, largest: int = INTEGER_MAX) -> list[Any]:
-    """Reads one column of `rows` values; integers are at most `largest`."""
+    """Read one column of `rows` values; integers are at most `largest`."""
     nulls = get_integers(reader, rows, 1) if is_nullable else None
     present = rows - sum(nulls) if nulls is not None else rows
     values: list[Any]

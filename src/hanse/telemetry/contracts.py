@@ -1,20 +1,21 @@
-"""What is measured: one frozen dataclass a kind, the only place where a measured field is named.
+"""Contracts of all measured data: one frozen dataclass per kind, the only place where a measured field is named.
 
 Rules of this module:
 
 - A field is an `int`, `float`, `bool` or `str`, or one of these or `None`. No integer is negative. Lists and nested
   values are rows of their own. The encoding, the Spark schemas and the tables' docs are derived from the fields.
-- `…_at_us` is a moment: microseconds since 1970 UTC by the reporter's own clock, unless the field says otherwise.
-- The *reporter* (the federator or manager that measured) is not a field: it stands in the topic, once, so that a
-  row cannot contradict its topic.
-- Counts are cumulative since `started_at_us`, the last moment at which the count is known to have been zero: a
-  count that begins long after its process names its own beginning. Whoever restarts begins anew, with a later
-  `started_at_us`; a count never falls otherwise. Counts say how much; samples (`HopTrace`, `Delivery`) say how fast
-  and which way, never how much.
-- Where groups overlap, a publication belongs to several. Counts name it in each: published in every group that it
-  matches, delivered in every group of these that the destination is a member of, so that the two can be compared.
+- `…_at_us` is a point in time: microseconds since 1970 UTC by the reporter's own clock, unless the field says
+  otherwise.
+- The *reporter* (the federator or manager that measured) is not a field. The topic names it once, so a row cannot
+  contradict its topic.
+- Counts are cumulative since `started_at_us`, the last time at which the count is known to have been zero. A count that
+  begins long after its process has its own start. A restarted process begins again at zero, with a later
+  `started_at_us`. Otherwise a count never falls. Counts measure volume. Samples (`HopTrace`, `Delivery`) measure speed
+  and route, never volume.
+- If groups overlap, a publication belongs to several. Counts include it in each: published in every group that it
+  matches, delivered in every one of these groups of which the destination is a member, so that the two are comparable.
   Samples name it once, with the first of its groups by name.
-- A message is named by `(origin, epoch, seq)`; brokers and federators by the federator's id.
+- A message is named by `(origin, epoch, seq)`, brokers and federators by the federator's id.
 - Any change of a field is a new version of the topic and of the payload (`topic.VERSION`): nothing is guessed.
 """
 
@@ -23,10 +24,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class HopTrace:
-    """A sampled publication as it passed the reporter: one row for each copy that came in.
+    """Sampled publication as it passed the reporter: one row per arrival, duplicates included.
 
-    Which publications are sampled follows from their id alone (`sampling.is_sampled`), so every federator on the
-    way samples the same ones, and the path is put together from the rows without a field in the frame.
+    The id of a publication alone decides whether it is sampled (`sampling.is_sampled`). Every federator on the route
+    thus samples the same ones, and the path is assembled from the rows without a field in the frame.
     """
 
     origin: str
@@ -35,16 +36,16 @@ class HopTrace:
     topic: str
     group: str
     hop: int  # 0 at the origin
-    previous: str | None  # the neighbour it came from; None at the origin, where the host broker published it
+    previous: str | None  # neighbour that sent it; None at the origin, where the host broker published it
     received_at_us: int
-    sent_at_us: int | None  # when it was handed to the next hops; None where the way ends
+    sent_at_us: int | None  # time of sending to the next hops; None at the end of the route
     next_hops: int
-    is_duplicate: bool  # a copy that came after the first, and was dropped
+    is_duplicate: bool  # a duplicate, which was dropped
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A sampled publication that the reporter's host broker has acknowledged."""
+    """Sampled publication that the reporter's host broker has acknowledged."""
 
     origin: str
     epoch: int
@@ -52,27 +53,27 @@ class Delivery:
     topic: str
     group: str
     qos: int
-    hops: int  # links crossed; 0 never happens, for local traffic stays with the broker
-    published_at_us: int | None  # by the origin's clock, where the frame tells; else the origin's HopTrace does
+    hops: int  # links crossed; never 0, because local traffic stays with the broker
+    published_at_us: int | None  # by the origin's clock, if the frame tells; otherwise see the origin's HopTrace
     delivered_at_us: int
 
 
 @dataclass(frozen=True, slots=True)
 class FlowCount:
-    """A cumulative count of publications by origin, destination and group.
+    """Cumulative count of publications by origin, destination and group.
 
-    `measure` is one of `FLOW_MEASURES`. Published is counted by the origin, delivered (acknowledged by the host
-    broker) by the destination, forwarded by each hop for each copy, duplicate by who dropped a second copy, dropped
-    by who gave a publication up, with a reason.
+    `measure` is one of `FLOW_MEASURES`. The origin counts published. The destination counts delivered (acknowledged by
+    the host broker). Each hop counts forwarded once per next hop. A federator that drops a duplicate counts
+    duplicate. A federator that gives a publication up counts dropped, with a reason.
     """
 
     at_us: int
     started_at_us: int
     origin: str
-    destination: str | None  # None where none is meant: published, forwarded
+    destination: str | None  # None for published and forwarded
     group: str
     measure: str
-    reason: str | None  # for dropped only
+    reason: str | None  # only for dropped
     publications: int
     payload_bytes: int
 
@@ -99,26 +100,26 @@ class LinkCount:
 
 @dataclass(frozen=True, slots=True)
 class HealthCheck:
-    """A two-way check: question and answer with the four moments that give round trip and clock offset.
+    """Two-way check: question and answer with the four times that give round trip and clock offset.
 
-    `sent` and `returned` are by the reporter's clock, `received` and `answered` by the target's. A check that
-    failed has only `sent`.
+    `sent` and `returned` are by the reporter's clock, `received` and `answered` by the target's. A failed check has
+    only `sent`.
     """
 
     target: str
-    host: str  # the machine, and so the clock, of the reporter
+    host: str  # machine of the reporter, which determines its clock
     target_host: str
     sent_at_us: int
     received_at_us: int | None
     answered_at_us: int | None
     returned_at_us: int | None
     is_ok: bool
-    reason: str | None  # why it failed
+    reason: str | None  # reason of the failure
 
 
 @dataclass(frozen=True, slots=True)
 class TopologyEvent:
-    """A change of the overlay. `event` is one of `TOPOLOGY_EVENTS`; `neighbour` is set for links."""
+    """Change of the overlay. `event` is one of `TOPOLOGY_EVENTS`; `neighbour` is set for links."""
 
     at_us: int
     event: str
@@ -129,12 +130,12 @@ class TopologyEvent:
 
 @dataclass(frozen=True, slots=True)
 class MeshEvent:
-    """A change of one group's mesh. `event` is one of `MESH_EVENTS`; a member has local interest."""
+    """Change of one group's mesh. `event` is one of `MESH_EVENTS`; a member has local interest."""
 
     at_us: int
     event: str
     group: str
-    federator: str  # whom it is about: the core, the child, the member
+    federator: str  # the federator concerned: core, child or member
     epoch: int
     core: str | None
     parent: str | None
@@ -143,7 +144,7 @@ class MeshEvent:
 
 @dataclass(frozen=True, slots=True)
 class ResourceSample:
-    """What a process has used: CPU time since its start (cumulative) and resident memory (a level)."""
+    """Resources that a process has used: CPU time since its start (cumulative) and resident memory (a level)."""
 
     at_us: int
     started_at_us: int

@@ -3,19 +3,18 @@
     metrics = Registry("federator")
     messages = metrics.counters("link_messages_total", "Publications on links.", labels=("link", "direction"))
     out = messages.labels("7", "out")      # once, when the link comes up
-    out.inc(len(batch))                    # once a batch
+    out.inc(len(batch))                    # once per batch
     text = metrics.render()                # hanse_federator_link_messages_total{link="7",direction="out"} 412
 
 Rules:
 
-1. One naming scheme for all services: `hanse_<service>_<what>`, where a counter ends in `_total` and a histogram
-   in its unit. Base units: seconds and bytes. Metrics that all services share have no service in their names
-   (`is_shared`; `telemetry.process` has them).
-2. Labels are bounded: a label takes so many distinct values and a metric so many combinations; what goes beyond
-   counts under `other`, and `hanse_<service>_metrics_overflow_total` says how often. Whoever floods us with names
-   costs us one entry.
-3. Updating is an addition; nothing is looked up, formatted or locked until somebody scrapes. One thread.
-4. What is counted elsewhere anyway is fetched at the scrape: `at_scrape`. A callback that fails costs its own
+1. One naming scheme for all services: `hanse_<service>_<name>`. A counter ends in `_total` and a histogram in its unit.
+   Base units are seconds and bytes. Metrics that all services share have no service in their names (`is_shared`;
+   `telemetry.process` has them).
+2. Labels are bounded: a label has a limit of distinct values, and a metric a limit of combinations. Updates beyond them
+   count under `other`, and `hanse_<service>_metrics_overflow_total` counts how often. A flood of names costs one entry.
+3. An update is one addition. Nothing is looked up, formatted or locked until a scrape. One thread.
+4. Values that are counted elsewhere anyway are fetched at the scrape: `at_scrape`. A callback that fails costs its own
    figures, not the page.
 """
 
@@ -35,13 +34,13 @@ OTHER = "other"
 
 # Distinct values of one label: the neighbours of a federator are at most 256, its reasons for drops some dozens.
 LABEL_VALUES_MAX = 256
-# Combinations of one metric: 256 links, two directions, three QoS. Each costs about 300 bytes, and a line a scrape.
+# Combinations of one metric: 256 links, two directions, three QoS. Each costs about 300 bytes, and a line per scrape.
 COMBINATIONS_MAX = 2_048
 LABEL_CHARACTERS_MAX = 200
 
-# From a tenth of a millisecond, one hop on one machine, to what a client takes for lost.
+# From a tenth of a millisecond, one hop on one machine, to the delay after which a client assumes a loss.
 LATENCY_BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
-# From a bare reading to the largest message.
+# From a single reading to the largest message.
 SIZE_BUCKETS_BYTES = (64, 256, 1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24)
 BUCKETS_MAX = 50
 
@@ -52,7 +51,7 @@ _log = logging.getLogger(__name__)
 
 
 class Counter:
-    """Something that only grows."""
+    """Metric that only grows."""
 
     __slots__ = ("value",)
 
@@ -60,16 +59,16 @@ class Counter:
         self.value: float = 0
 
     def inc(self, amount: float = 1) -> None:
-        """Add to it; once a batch is enough."""
+        """Add to the counter. Once per batch is enough."""
         self.value += amount
 
     def set(self, total: float) -> None:
-        """Take over a total that is counted elsewhere. Where that begins anew, Prometheus sees a restart."""
+        """Set a total that is counted elsewhere. If that restarts at zero, Prometheus sees a restart."""
         self.value = total
 
 
 class Gauge:
-    """Something that goes up and down."""
+    """Metric that goes up and down."""
 
     __slots__ = ("value",)
 
@@ -77,16 +76,16 @@ class Gauge:
         self.value: float = 0
 
     def set(self, value: float) -> None:
-        """What it is now."""
+        """Set the current value."""
         self.value = value
 
     def inc(self, amount: float = 1) -> None:
-        """Add to it, or take from it."""
+        """Add to the value, or subtract from it."""
         self.value += amount
 
 
 class Histogram:
-    """How often a measure fell into which bucket."""
+    """Counts of measurements by bucket."""
 
     __slots__ = ("_bounds", "counts", "sum")
 
@@ -96,13 +95,13 @@ class Histogram:
         self.sum = 0.0
 
     def observe(self, value: float, count: int = 1) -> None:
-        """Note a measure, or as many equal ones."""
-        # A bucket holds what is at most its bound.
+        """Record a measurement, or several equal ones."""
+        # A bucket holds values up to and including its bound.
         self.counts[bisect_left(self._bounds, value)] += count
         self.sum += value * count
 
     def observe_many(self, values: Iterable[float]) -> None:
-        """Note the measures of a batch."""
+        """Record the measurements of a batch."""
         bounds, counts = self._bounds, self.counts
         total = 0.0
         for value in values:
@@ -115,7 +114,7 @@ Child = TypeVar("Child", Counter, Gauge, Histogram)
 
 
 class Family(Generic[Child]):
-    """One metric with labels: a child for each combination of their values."""
+    """Metric with labels: one child for each combination of their values."""
 
     def __init__(
         self,
@@ -138,17 +137,17 @@ class Family(Generic[Child]):
         self._values: tuple[Multiset[str], ...] = tuple(Multiset() for _ in labels)
 
     def labels(self, *values: str | int) -> Child:
-        """The child for these values, in the order of the label names. Keep it where updates are frequent."""
+        """Return the child for these values, in the order of the label names. Keep it if updates are frequent."""
         if len(values) != len(self.label_names):
             raise LocalError(
-                f"{self.name} was given {len(values)} label values; it has the labels {', '.join(self.label_names)}."
+                f"{self.name} got {len(values)} label values; it has the labels {', '.join(self.label_names)}."
             )
         key = tuple(map(_label_value, values))
         child = self._children.get(key)
         return child if child is not None else self._add(key)
 
     def remove(self, *values: str | int) -> None:
-        """Forget a child, as when a neighbour is gone for good. Harmless when there is none."""
+        """Remove a child, as when a neighbour is gone for good. Do nothing if there is none."""
         key = tuple(map(_label_value, values))
         if self._children.pop(key, None) is not None:
             for seen, value in zip(self._values, key, strict=True):
@@ -157,7 +156,7 @@ class Family(Generic[Child]):
                     del seen[value]
 
     def children(self) -> list[tuple[tuple[str, ...], Child]]:
-        """All children with their label values, sorted."""
+        """Return all children with their label values, sorted."""
         return sorted(self._children.items(), key=lambda item: item[0])
 
     def _add(self, key: tuple[str, ...]) -> Child:
@@ -181,12 +180,12 @@ class Registry:
     """All metrics of one service.
 
     Args:
-        service: The second word of every name, such as `federator`.
+        service: Second part of every name, such as `federator`.
     """
 
     def __init__(self, service: str) -> None:
         if _NAME.fullmatch(service) is None:
-            raise LocalError(f"The service {service!r} cannot stand in a metric's name; write small letters.")
+            raise LocalError(f"The service {service!r} cannot be part of a metric's name; use small letters.")
         self._prefix = f"hanse_{service}_"
         self._counters: dict[str, Family[Counter]] = {}
         self._gauges: dict[str, Family[Gauge]] = {}
@@ -198,15 +197,15 @@ class Registry:
         self._failures = self.counter("metrics_failures_total", "Figures that could not be fetched for a scrape.")
 
     def counter(self, what: str, words: str) -> Counter:
-        """A counter without labels; `what` ends in `_total`."""
+        """Return a counter without labels; `what` ends in `_total`."""
         return self.counters(what, words).labels()
 
     def gauge(self, what: str, words: str) -> Gauge:
-        """A gauge without labels."""
+        """Return a gauge without labels."""
         return self.gauges(what, words).labels()
 
     def histogram(self, what: str, words: str, buckets: Sequence[float] = LATENCY_BUCKETS_S) -> Histogram:
-        """A histogram without labels; `what` ends in its unit."""
+        """Return a histogram without labels; `what` ends in its unit."""
         return self.histograms(what, words, buckets=buckets).labels()
 
     def counters(
@@ -219,7 +218,7 @@ class Registry:
         combinations_max: int = COMBINATIONS_MAX,
         is_shared: bool = False,
     ) -> Family[Counter]:
-        """A counter with labels; `what` ends in `_total`, and is the whole name of a shared one."""
+        """Return a counter with labels; `what` ends in `_total`, and is the whole name of a shared one."""
         name = self._new_name(what, labels, is_shared=is_shared)
         if not what.endswith("_total"):
             raise LocalError(f"The counter {name} must end in _total.")
@@ -237,10 +236,10 @@ class Registry:
         combinations_max: int = COMBINATIONS_MAX,
         is_shared: bool = False,
     ) -> Family[Gauge]:
-        """A gauge with labels; `what` is the whole name of a shared one."""
+        """Return a gauge with labels; `what` is the whole name of a shared one."""
         name = self._new_name(what, labels, is_shared=is_shared)
         if what.endswith(_RESERVED):
-            raise LocalError(f"The gauge {name} ends like a counter or a histogram; name what it is now.")
+            raise LocalError(f"The gauge {name} ends like a counter or a histogram; choose a name without that ending.")
         family = Family(name, words, tuple(labels), Gauge, self._overflowed, values_max, combinations_max)
         self._gauges[name] = family
         return family
@@ -255,16 +254,16 @@ class Registry:
         values_max: int = LABEL_VALUES_MAX,
         combinations_max: int = COMBINATIONS_MAX,
     ) -> Family[Histogram]:
-        """A histogram with labels; `what` ends in its unit, `buckets` are upper bounds that rise."""
+        """Return a histogram with labels; `what` ends in its unit, `buckets` are increasing upper bounds."""
         name = self._new_name(what, labels)
         bounds = tuple(map(float, buckets))
         if not what.endswith(_UNITS):
             raise LocalError(f"The histogram {name} must end in a unit: {', '.join(_UNITS)}.")
         if "le" in labels:
-            raise LocalError(f"The histogram {name} has a label le, which is the buckets' own.")
+            raise LocalError(f"The histogram {name} has a label le, which is reserved for the buckets.")
         rising = all(low < high for low, high in pairwise(bounds))
         if not rising or not 0 < len(bounds) <= BUCKETS_MAX or not all(map(math.isfinite, bounds)):
-            raise LocalError(f"The buckets of {name} must be 1 to {BUCKETS_MAX} finite numbers that rise.")
+            raise LocalError(f"The buckets of {name} must be 1 to {BUCKETS_MAX} increasing finite numbers.")
         family = Family(
             name, words, tuple(labels), lambda: Histogram(bounds), self._overflowed, values_max, combinations_max
         )
@@ -272,15 +271,15 @@ class Registry:
         return family
 
     def at_scrape(self, callback: Callable[[], None]) -> None:
-        """Call this before each rendering; it sets what is cheaper to fetch than to keep up."""
+        """Call a function before each rendering; it sets figures that are cheaper to fetch than to keep up to date."""
         self._callbacks.append(callback)
 
     def render(self) -> str:
-        """All metrics as Prometheus reads them, sorted by name."""
+        """Return all metrics in Prometheus' text format, sorted by name."""
         for callback in self._callbacks:
             try:
                 callback()
-            except Exception:  # noqa: BLE001 - whatever it is, the other figures are wanted all the more
+            except Exception:  # noqa: BLE001 - whatever the error, the other figures are still needed
                 self._failures.inc()
                 _log.exception("figures could not be fetched for a scrape")
         pages: dict[str, list[str]] = {}
@@ -293,18 +292,20 @@ class Registry:
         return "".join(f"{line}\n" for name in sorted(pages) for line in pages[name])
 
     def _overflowed(self, name: str) -> None:
-        if name != self._overflow.name:  # there are fewer metrics than it takes values
+        if name != self._overflow.name:  # there are fewer metrics than label values allowed
             self._overflow.labels(name).inc()
 
     def _new_name(self, what: str, labels: Sequence[str], *, is_shared: bool = False) -> str:
         name = what if is_shared else self._prefix + what
         if _NAME.fullmatch(what) is None:
-            raise LocalError(f"The metric {name!r} is no name; write small letters, digits and single underscores.")
+            raise LocalError(
+                f"The metric {name!r} is not a valid name; use small letters, digits and single underscores."
+            )
         if name in self._counters or name in self._gauges or name in self._histograms:
             raise LocalError(f"The metric {name} exists already; share it, or name the new one differently.")
         for label in labels:
             if _NAME.fullmatch(label) is None or list(labels).count(label) > 1:
-                raise LocalError(f"The label {label!r} of {name} is no name, or stands there twice.")
+                raise LocalError(f"The label {label!r} of {name} is not a valid name, or is repeated.")
         return name
 
 
@@ -341,7 +342,7 @@ def _labels(names: tuple[str, ...], values: tuple[str, ...]) -> str:
 
 def _label_value(value: str | int) -> str:
     text = str(value)[:LABEL_CHARACTERS_MAX]
-    # A lone surrogate has no UTF-8, and the page is UTF-8.
+    # A lone surrogate has no encoding in UTF-8, and the page is UTF-8.
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
@@ -351,7 +352,7 @@ def _escape(text: str) -> str:
 
 def _number(value: float) -> str:
     if isinstance(value, int):
-        return str(int(value))  # a truth value is an int too, and Prometheus refuses a page with "True" on it
+        return str(int(value))  # a bool is an int, and Prometheus refuses a page with "True" on it
     if math.isfinite(value):
         return repr(value)
     return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"

@@ -1,4 +1,4 @@
-"""Kind to contract, and what a contract's fields are: the table that encoding and schemas are derived from."""
+"""Table from kind to contract, and the fields of a contract: encoding and schemas are derived from them."""
 
 import dataclasses
 import types
@@ -35,7 +35,7 @@ FIELD_TYPES = (int, float, bool, str)
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of a contract, as far as encoding and schemas need to know it."""
+    """Field of a contract, with the properties that encoding and schemas need."""
 
     name: str
     type: type
@@ -43,28 +43,28 @@ class Field:
 
     @property
     def is_moment(self) -> bool:
-        """Whether it is a point in time, in microseconds since 1970 UTC."""
+        """Whether the field is a point in time, in microseconds since 1970 UTC."""
         return self.name.endswith("_at_us") or self.name == "at_us"
 
 
 def contract_of(kind: str) -> type[Contract]:
-    """The contract of `kind`.
+    """Return the contract of `kind`.
 
     Raises:
         LocalError: There is no such kind.
     """
     if kind not in KINDS:
-        raise LocalError(f"No telemetry kind {kind!r}; there are {', '.join(KINDS)}.")
+        raise LocalError(f"There is no telemetry kind {kind!r}; expected one of {', '.join(KINDS)}.")
     return KINDS[kind]
 
 
 def kind_of(contract: type[Contract]) -> str:
-    """The kind under which rows of `contract` travel."""
+    """Return the kind of the rows of `contract`."""
     return next(kind for kind, known in KINDS.items() if known is contract)
 
 
 def fields_of(contract: type) -> tuple[Field, ...]:
-    """The fields of `contract` in order; refuses a type that the encoding does not know."""
+    """Return the fields of `contract`. Refuse a type that the encoding does not support."""
     hints = typing.get_type_hints(contract)
     return tuple(_field(contract, field.name, hints[field.name]) for field in dataclasses.fields(contract))
 
@@ -74,13 +74,13 @@ def _field(contract: type, name: str, hint: object) -> Field:
     kept = [member for member in members if member is not types.NoneType]
     if len(kept) != 1 or kept[0] not in FIELD_TYPES:
         raise LocalError(
-            f"{contract.__name__}.{name} is {hint}; a telemetry field is int, float, bool or str, or None too."
+            f"{contract.__name__}.{name} is {hint}; expected int, float, bool or str, optionally with None."
         )
     return Field(name, kept[0], len(kept) != len(members))
 
 
 def fingerprint(contract: type) -> int:
-    """A number that changes with any name, type or nullability, so that two builds cannot misread each other."""
+    """Return a number that changes with any name, type or nullability, so that two builds cannot misread each other."""
     lines = [f"{field.name}:{field.type.__name__}:{field.is_nullable}" for field in fields_of(contract)]
     return zlib.crc32("\n".join([contract.__name__, *lines]).encode())
 

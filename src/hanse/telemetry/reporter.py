@@ -1,7 +1,7 @@
-"""What has been measured and not yet been sent: rows by kind, bounded, handed out as publications.
+"""Measured rows that have not been sent yet, by kind, bounded, and handed out as publications.
 
-Pure: no clock and no socket. Whoever owns the connection calls `flush` at its report interval and publishes what it
-gets; what does not fit is dropped and counted, for telemetry must never cost the data path its memory.
+Pure: no clock and no socket. The owner of the connection calls `flush` at its report interval and publishes the result.
+Rows beyond the limit are dropped and counted, because telemetry must never cost the data path its memory.
 """
 
 from hanse.errors import LocalError
@@ -14,25 +14,25 @@ _KIND_OF = {contract: kind_of(contract) for contract in KINDS.values()}
 
 
 class Reporter:
-    """Collects one federator's (or manager's) rows between two reports.
+    """Collector of one federator's (or manager's) rows between two reports.
 
     Args:
-        reporter: The id that stands in the topic.
-        rows_max: Rows kept of each kind until the next flush. Larger outlasts a longer pause of the connection;
-            a row of Python objects takes some 300 bytes.
+        reporter: Id in the topic.
+        rows_max: Rows kept per kind until the next flush. A larger value outlasts a longer pause of the connection; a
+            row of Python objects takes some 300 bytes.
     """
 
     def __init__(self, reporter: str, rows_max: int = ROWS_MAX) -> None:
         if rows_max < 1:
-            raise LocalError(f"rows_max is {rows_max}; a reporter keeps at least one row of each kind.")
+            raise LocalError(f"rows_max is {rows_max}; it must be at least 1.")
         self._topics = {kind: topic_for(kind, reporter) for kind in KINDS}
         self._rows: dict[str, list[Contract]] = {kind: [] for kind in KINDS}
         self.rows_max = rows_max
         self.dropped: dict[str, int] = dict.fromkeys(KINDS, 0)
-        """Rows that did not fit, by kind, since the start."""
+        """Rows dropped for lack of capacity, by kind, since the start."""
 
     def add(self, row: Contract) -> bool:
-        """Keeps `row` for the next flush; False if there is no room, and the row is counted as dropped."""
+        """Keep `row` for the next flush. Return False if there is no capacity; the row is then counted as dropped."""
         kind = _KIND_OF[type(row)]
         rows = self._rows[kind]
         if len(rows) >= self.rows_max:
@@ -42,11 +42,12 @@ class Reporter:
         return True
 
     def flush(self) -> list[tuple[str, bytes]]:
-        """Topics and payloads of all that was added since the last flush, in the order of the kinds.
+        """Return topics and payloads of all rows added since the last flush, in the order of the kinds.
 
         Raises:
-            LocalError: A row holds what cannot be encoded. All rows of this flush are gone then: the same row would
-                fail the next one too.
+            LocalError: A row cannot be encoded. All rows of this flush are then lost, because the same row would fail
+            the
+                next flush as well.
         """
         taken, self._rows = self._rows, {kind: [] for kind in KINDS}
         return [(self._topics[kind], payload) for kind, rows in taken.items() for payload in encode_batches(kind, rows)]

@@ -162,7 +162,7 @@ def test_poison_is_kept_as_text_or_quarantined_with_a_reason(federation: tuple[W
     assert kept == {"a/<script>alert(1)</script>": "<script>alert(2)</script>", "a/b": r"\xff\xfe"}
     refused = {row["dataset"]: (row["reasons"], row["sample"]) for row in store.read("silver_quarantine").collect()}
     assert set(refused) == {"telemetry", "silver_messages"}
-    assert refused["telemetry"] == ("Telemetry payload of format 60; this build reads 1.", r"<script>\xff")
+    assert refused["telemetry"] == ("Telemetry payload has format 60; this build supports 1.", r"<script>\xff")
     assert refused["silver_messages"][0] == "properties_are_within_limit"
 
 

@@ -81,14 +81,14 @@ def test_telemetry_that_cannot_be_decoded_is_refused_with_the_reason(bronze: Any
         (
             "telemetry",
             topic,
-            "Telemetry payload of format 60; this build reads 1.",
+            "Telemetry payload has format 60; this build supports 1.",
             r"<script>\xff\x00",
             10,
         ),
         (
             "telemetry",
             "$hanse/telemetry/v9/delivery/7",
-            "Telemetry of version 'v9'; this build reads v1: upgrade the older side.",
+            "Telemetry has version 'v9'; this build supports v1: upgrade the older side.",
             "",
             0,
         ),
