@@ -85,6 +85,8 @@ class Supervisor:
         self._probes: dict[str, Probe] = {}
         self._judging: asyncio.Task[None] | None = None
         self._is_doubting = False
+        # Drained brokers, each with its rate if one was given.
+        self._drains: dict[str, float | None] = {}
         # What workers counted that have ended, and open connections by worker and address.
         self._gone: dict[str, Any] = {}
         self._opened: dict[int, dict[str, int]] = {}
@@ -93,9 +95,9 @@ class Supervisor:
 
     async def start(self) -> None:
         """Look at the brokers, and wait a moment for their first answers."""
-        drained = read_drains(self.settings.state_dir)
-        self.directory.update(0, self.settings.brokers(), drained=drained)
-        for broker_id in drained:
+        self._drains = read_drains(self.settings.state_dir)
+        self.directory.update(0, self.settings.brokers(), drained=self._drains)
+        for broker_id in self._drains:
             _log.warning("a broker is drained since before this start", extra={"broker": broker_id})
         self._watch()
         self._judging = self._loop.create_task(self._judge(), name="judge brokers")
@@ -205,6 +207,7 @@ class Supervisor:
         return {
             "snapshot": self.directory.snapshot(),
             "incarnations": {broker_id: probe.health.incarnation for broker_id, probe in self._probes.items()},
+            "rates": {broker_id: rate for broker_id, rate in self._drains.items() if rate is not None},
             "limits": {broker_id: list(dataclasses.astuple(limits)) for broker_id, limits in self.limits.items()},
         }
 
@@ -281,16 +284,14 @@ class Supervisor:
         if view is None:
             known = ", ".join(one.broker.id for one in self.directory.views)
             raise LocalError(f"There is no broker {broker_id!r}; known: {known}.")
-        drained = {one.broker.id for one in self.directory.views if one.is_drained}
-        drained = drained | {broker_id} if is_drained else drained - {broker_id}
-        write_file(self.settings.state_dir / DRAINS_FILE, {"drained": sorted(drained)})
+        drains = {one: known for one, known in self._drains.items() if one != broker_id}
+        if is_drained:
+            drains[broker_id] = rate if rate is not None else self._drains.get(broker_id)
+        write_file(self.settings.state_dir / DRAINS_FILE, {"drained": drains})
+        self._drains = drains
         is_changed = self.directory.set_drained(broker_id, is_drained=is_drained)
-        if rate is not None:
-            for worker in self.workers:
-                worker.send("rate", rate=rate / len(self.workers))
-        if is_changed:
-            _log.info("drain", extra={"broker": broker_id, "drained": is_drained})
-            self._tell()
+        _log.info("drain", extra={"broker": broker_id, "drained": is_drained, "rate": drains.get(broker_id)})
+        self._tell()
         return {
             "broker": broker_id,
             "drained": is_drained,
@@ -358,8 +359,8 @@ def write_file(path: Path, document: object) -> None:
         raise LocalError(f"{path} cannot be written ({error.strerror}); give another state_dir.") from error
 
 
-def read_drains(directory: Path) -> list[str]:
-    """Return the ids of the brokers that were drained when the gateway ended.
+def read_drains(directory: Path) -> dict[str, float | None]:
+    """Return the brokers that were drained when the gateway ended, each with its rate if one was given.
 
     Raises:
         LocalError: the file is there and cannot be read. To start without it would send clients to a drained broker.
@@ -367,13 +368,11 @@ def read_drains(directory: Path) -> list[str]:
     path = directory / DRAINS_FILE
     try:
         found = json.loads(path.read_text(encoding="utf-8"))["drained"]
+        return {str(broker_id): None if rate is None else float(rate) for broker_id, rate in found.items()}
     except FileNotFoundError:
-        return []
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise LocalError(f"{path} cannot be read ({error}); repair or remove it.") from error
-    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
-        raise LocalError(f"{path} has no list of broker ids; repair or remove it.")
-    return list(found)
 
 
 def listen(address: ListenAddress, count: int) -> list[socket.socket]:

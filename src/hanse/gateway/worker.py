@@ -11,6 +11,9 @@ Rules:
    broker that is up, and has not restarted, has ended this client. The client is then closed.
 3. A client is moved at most `FAILOVERS_MAX` times per minute. Dials are bounded, which is what paces a failover.
 4. Deadlines are looked at ten times per second, without a timer per client.
+5. A client that is not where it belongs, because its broker is drained or because the broker of its hash has returned,
+   is moved at the rate of that broker's drain. A broker that is drained loses every client; a broker that has returned
+   gets only those that the hash places there.
 """
 
 import asyncio
@@ -77,6 +80,8 @@ _ROUNDS: Final = 10
 REFUSING_MAX: Final = 1_000
 _LOOK_AGAIN_S: Final = 0.2
 _ASK_AGAIN_S: Final = 0.02
+# Clients per tick that are looked at to find those that must move: about 3 us each and broker.
+_REVIEWED: Final = 500
 # How long clients may take to read that the gateway ends.
 STOP_S: Final = 2.0
 
@@ -126,6 +131,11 @@ class Worker:
         self._closing: deque[tuple[float, Client | BrokerConnection]] = deque()
         self._throttled: list[tuple[float, Client]] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        # Clients that may have to move, and per broker how many may be moved now and per second (rule 5).
+        self._review: deque[Client] = deque()
+        self._drain_rates: dict[str, float] = {}
+        self._allowances: dict[str, float] = {}
+        self._share = share
         self._turn = random.randrange(1 << 16)  # noqa: S311 - spreads the first clients of several workers
         self._round: list[Client] = []
         self._tick_number = 0
@@ -212,6 +222,8 @@ class Worker:
         self._limits = {broker_id: BrokerLimits(*row) for broker_id, row in message["limits"].items()}
         members = [view.broker.id for view in self.directory.members]
         self._contract = minimum_of([self._limits[one] for one in members if one in self._limits])
+        self._drain_rates = {broker_id: rate / self._share for broker_id, rate in message["rates"].items()}
+        self._review = deque(self._clients)
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
         down = {view.broker.id for view in self.directory.views if view.verdict != "up"}
@@ -557,7 +569,46 @@ class Worker:
             self._throttled = [one for one in self._throttled if one[0] > now]
             for client in ready:
                 client.unthrottle()
+        if self._review:
+            self._move_some(now)
         self._tick_sessions(now)
+
+    def _move_some(self, now: float) -> None:
+        """Look at some clients, and move those that are not where they belong (rule 5)."""
+        rates = self._drain_rates
+        default = self.settings.drain_rate / self._share
+        allowances = self._allowances
+        for broker_id in self._places:
+            rate = rates.get(broker_id, default)
+            # One tick's worth, or one client where that is less.
+            allowances[broker_id] = min(allowances.get(broker_id, 0.0) + rate * TICK_S, max(rate * TICK_S, 1.0))
+        for _ in range(min(len(self._review), _REVIEWED)):
+            client = self._review.popleft()
+            session = client.session
+            if session is None or session.is_over or not client.is_open:
+                continue
+            place = client.place
+            if place is None or not session.is_accepted or session.is_moving or client.is_placing:
+                self._review.append(client)
+            elif self._is_misplaced(client, place.broker_id):
+                if allowances[place.broker_id] >= 1:
+                    allowances[place.broker_id] -= 1
+                    self.traffic.move("moved")
+                    session.begin_move(now)
+                    client.settle()
+                else:
+                    self._review.append(client)
+
+    def _is_misplaced(self, client: Client, broker_id: str) -> bool:
+        """Return whether a client belongs to another broker that takes it."""
+        session = client.session
+        assert session is not None
+        view = self.directory.view(broker_id)
+        is_drained = view is None or view.is_drained or view not in self.directory.members
+        if not is_drained and self.settings.policy != HASH and session.connect.is_transient:
+            return False
+        chosen = self.choose(client)
+        return chosen is not None and chosen.id != broker_id
 
     def _expire(self, client: Client, now: float) -> None:
         session = client.session
