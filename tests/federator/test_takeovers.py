@@ -33,8 +33,8 @@ class Scene:
         self.renewed += 1
         return self._renews
 
-    def connect(self) -> None:
-        self.of.connected(self.now_s, session_present=True)
+    def connect(self, address: str | None = None) -> None:
+        self.of.connected(self.now_s, session_present=True, address=address)
 
     def tick(self, *uptimes_s: int) -> None:
         for one in uptimes_s:
@@ -64,7 +64,7 @@ def settle(scene: Scene) -> None:
 
 
 def test_connections_of_its_own_are_no_takeover(scene: Scene) -> None:
-    scene.of.disconnected(scene.now_s, is_taken_over=False)
+    scene.of.disconnected(scene.now_s, is_taken_over=False, address=None)
     scene.connect()
     scene.of.admitted(scene.now_s, "10.0.0.1:5")
     settle(scene)
@@ -73,7 +73,7 @@ def test_connections_of_its_own_are_no_takeover(scene: Scene) -> None:
 
 def test_one_connection_more_in_the_log_is_a_takeover(scene: Scene) -> None:
     scene.of.admitted(scene.now_s, "10.0.0.9:5")
-    scene.of.disconnected(scene.now_s, is_taken_over=False)
+    scene.of.disconnected(scene.now_s, is_taken_over=False, address=None)
     scene.now_s += 1
     scene.connect()
     scene.of.admitted(scene.now_s, "10.0.0.1:5")
@@ -89,12 +89,42 @@ def test_one_connection_more_in_the_log_is_a_takeover(scene: Scene) -> None:
     assert scene.counters["session_taken_over"] == 1
 
 
-def test_an_attempt_without_an_answer_counts_as_its_own(scene: Scene) -> None:
-    scene.of.disconnected(scene.now_s, is_taken_over=False)
-    scene.of.disconnected(scene.now_s, is_taken_over=False)  # the broker let it in, and its answer was lost
+def test_a_connection_from_an_own_address_does_not_hide_another(scene: Scene) -> None:
+    scene.connect("10.0.0.1:5")
     scene.of.admitted(scene.now_s, "10.0.0.1:5")
     settle(scene)
     assert scene.counters["session_taken_over"] == 0
+    # The broker's log does not show the federator's own connection yet when the other client takes the session.
+    scene.connect("10.0.0.1:6")
+    scene.of.admitted(scene.now_s, "10.0.0.9:5")
+    settle(scene)
+    assert scene.counters["session_taken_over"] == 1
+
+
+def test_an_own_connection_that_the_log_shows_first_is_no_takeover(scene: Scene) -> None:
+    for port in range(5):
+        scene.of.admitted(scene.now_s, f"10.0.0.1:{port}")
+        scene.connect(f"10.0.0.1:{port}")
+    settle(scene)
+    assert scene.counters["session_taken_over"] == 0
+
+
+def test_an_attempt_without_an_answer_counts_as_its_own(scene: Scene) -> None:
+    scene.of.disconnected(scene.now_s, is_taken_over=False, address="10.0.0.1:4")
+    scene.of.disconnected(
+        scene.now_s, is_taken_over=False, address="10.0.0.1:5"
+    )  # the broker let it in, and its answer was lost
+    scene.of.admitted(scene.now_s, "10.0.0.1:5")
+    settle(scene)
+    assert scene.counters["session_taken_over"] == 0
+
+
+def test_an_attempt_without_a_connection_hides_nothing(scene: Scene) -> None:
+    scene.of.disconnected(scene.now_s, is_taken_over=False, address="10.0.0.1:4")
+    scene.of.disconnected(scene.now_s, is_taken_over=False, address=None)
+    scene.of.admitted(scene.now_s, "10.0.0.9:5")
+    settle(scene)
+    assert scene.counters["session_taken_over"] == 1
 
 
 def test_two_that_fight_for_the_session_are_noticed_before_the_log_is_quiet(scene: Scene) -> None:
@@ -105,7 +135,7 @@ def test_two_that_fight_for_the_session_are_noticed_before_the_log_is_quiet(scen
 
 def test_the_reason_code_counts_once_though_the_log_shows_it_too(scene: Scene) -> None:
     scene.of.admitted(scene.now_s, "10.0.0.9:5")
-    scene.of.disconnected(scene.now_s, is_taken_over=True)
+    scene.of.disconnected(scene.now_s, is_taken_over=True, address=None)
     assert scene.counters["session_taken_over"] == 1
     settle(scene)
     assert scene.counters["session_taken_over"] == 1

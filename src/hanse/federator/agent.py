@@ -574,10 +574,16 @@ class Agent:
 
     def _on_host_state(self, is_connected: bool, error: HanseError | None) -> None:
         if is_connected:
-            self.takeovers.connected(self._loop.time(), session_present=self.host.session_present)
+            self.takeovers.connected(
+                self._loop.time(),
+                session_present=self.host.session_present,
+                address=self.host.client.local_address,
+            )
         else:
             self.takeovers.disconnected(
-                self._loop.time(), is_taken_over=isinstance(error, SentAway) and error.is_taken_over
+                self._loop.time(),
+                is_taken_over=isinstance(error, SentAway) and error.is_taken_over,
+                address=self.host.client.local_address,
             )
         if is_connected:
             self._renewal.connected()

@@ -6,14 +6,16 @@ messages go to that client instead of the federator. Nothing can bring them back
 Rules:
 
 1. A takeover is recognised in any of three ways. The broker ends the connection with "session taken over" (MQTT 5,
-   0x8E). The broker's log shows more connections with the client id than the federator made. Or the federator was
+   0x8E). The broker's log shows a connection with the client id that the federator did not make. Or the federator was
    down, and the session lacks ticks of the broker's uptime that must have waited in it.
 2. Mosquitto 2.0 only closes the socket, and other brokers have no such log. Where neither is available, a takeover
    cannot be told from a broken network.
 3. Each takeover is logged as an error, counted (`session_taken_over`) and put among the gaps of `/accounts`. The gap
    begins when the federator lost the session and ends when the broker lets it in again, with a new client id
    (`session_renewal`).
-4. Ticks prove nothing if they may have expired, or if the session's queue may have been full: the broker drops from a
+4. Connections in the log are told apart by address and port. Where something translates addresses between the
+   federator and its broker, only their number is compared.
+5. Ticks prove nothing if they may have expired, or if the session's queue may have been full: the broker drops from a
    full queue without a word.
 """
 
@@ -32,13 +34,14 @@ from hanse.federator.gaps import GapBook, OpenGap
 SETTLE_S = 3.0
 # So many connections beyond the federator's own need no comparison: two clients fight for the session.
 FIGHT = 3
-# Rule 4: Mosquitto queues 1,000 messages by default. A full queue would have delivered more than this before the tick.
+# Rule 5: Mosquitto queues 1,000 messages by default. A full queue would have delivered more than this before the tick.
 QUEUED_MAX = 500
-# Rule 4: Mosquitto lets what it publishes below `$SYS` expire after this.
+# Rule 5: Mosquitto lets what it publishes below `$SYS` expire after this.
 TICK_EXPIRY_S = 60
 # Intervals between two ticks beyond which some are missing. The broker rounds to seconds.
 _MISSING = 2.5
-_ADDRESSES_MAX = 4
+# More within `SETTLE_S` are not told apart.
+_ADDRESSES_MAX = 16
 _log = logging.getLogger(__name__)
 
 
@@ -85,10 +88,12 @@ class Takeovers:
         self._is_connected = False
         self._left_us: int | None = None
         self._open: list[OpenGap] = []
-        # Connections that the federator made or tried to make, and those that the broker's log shows.
-        self._own = 0
-        self._shown = 0
-        self._addresses: deque[str] = deque(maxlen=_ADDRESSES_MAX)
+        # Addresses of connections that the federator made, and of those that the broker's log shows, both without those
+        # that were found in the other list. None: a connection of which the address is not known.
+        self._own: deque[str | None] = deque(maxlen=_ADDRESSES_MAX)
+        self._shown: deque[str] = deque(maxlen=_ADDRESSES_MAX)
+        # Whether the log shows the addresses that the federator sees, because nothing translates them on the way.
+        self._is_exact = False
         self._changed_s = 0.0
         # The last tick of the session, and the shortest time between two; a former process left them.
         self._last_tick, self._interval_s = self._read_ticks()
@@ -101,10 +106,10 @@ class Takeovers:
 
     # --- the session itself -------------------------------------------------------------------------------------------
 
-    def connected(self, now_s: float, *, session_present: bool) -> None:
-        """Note that the broker let the federator in."""
+    def connected(self, now_s: float, *, session_present: bool, address: str | None = None) -> None:
+        """Note that the broker let the federator in, which connected from this address."""
         self._is_connected = True
-        self._own += 1
+        self._note_own(address)
         self._changed_s = now_s
         now_us = self._clock_us()
         for gap in self._open:
@@ -114,18 +119,28 @@ class Takeovers:
         self._is_first_connection = False
         self._received = 0
 
-    def disconnected(self, now_s: float, *, is_taken_over: bool) -> None:
-        """Note that a connection ended or an attempt failed; `is_taken_over` if the broker gave that as the reason."""
+    def disconnected(self, now_s: float, *, is_taken_over: bool, address: str | None) -> None:
+        """Note that a connection ended or an attempt failed; `is_taken_over` if the broker gave that as the reason.
+
+        `address` is that of the connection; None if there was none.
+        """
         if self._is_connected:
             self._left_us = self._clock_us()
-        else:
+        elif address is not None:
             # The broker may have let this attempt in, and its answer was lost.
-            self._own += 1
+            self._note_own(address)
         self._is_connected = False
         self._changed_s = now_s
         if is_taken_over:
-            self._own += 1  # the log shows that client's connection as well
+            self._own.append(None)  # the log shows that client's connection as well
             self._found("the broker said so", self._left_us)
+
+    def _note_own(self, address: str | None) -> None:
+        if address is not None and address in self._shown:
+            self._shown.remove(address)
+            self._is_exact = True
+        else:
+            self._own.append(address)
 
     def received(self, count: int) -> None:
         """Note publications that came to the session."""
@@ -169,15 +184,18 @@ class Takeovers:
 
     def watching(self) -> None:
         """Note that the second session begins to listen: connections before are unknown."""
-        self._own = self._shown = 0
-        self._addresses.clear()
+        self._own.clear()
+        self._shown.clear()
 
     def admitted(self, now_s: float, address: str) -> None:
         """Note a line of the broker's log: it let a client in under the client id of the session."""
-        self._shown += 1
-        self._addresses.append(address)
         self._changed_s = now_s
-        if self._shown - self._own >= FIGHT:
+        if address in self._own:
+            self._own.remove(address)
+            self._is_exact = True
+            return
+        self._shown.append(address)
+        if len(self._shown) - len(self._own) >= FIGHT:
             self.check(now_s + SETTLE_S)
 
     def watched_tick(self, payload: bytes) -> None:
@@ -189,15 +207,16 @@ class Takeovers:
         """Compare the connections that the log shows with the federator's own; call this every second or so."""
         if not (self._own or self._shown) or now_s - self._changed_s < SETTLE_S:
             return
-        shown, own = self._shown, self._own
-        self._own = self._shown = 0
-        if shown > own:
+        addresses = sorted(set(self._shown))
+        own = self._own.count(None) if self._is_exact else len(self._own)
+        excess = len(self._shown) - own
+        self.watching()
+        if excess > 0:
             self._found(
-                f"the broker let in {shown} connections with its client id, {own} were its own; "
-                f"they came from {', '.join(sorted(set(self._addresses)))}",
+                f"the broker's log shows {excess} more connections with its client id than the federator made; "
+                f"from {', '.join(addresses)}",
                 self._left_us,
             )
-        self._addresses.clear()
 
     # --- a takeover ---------------------------------------------------------------------------------------------------
 

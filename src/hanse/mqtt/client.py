@@ -256,6 +256,8 @@ class Client:
         self._is_clean = settings.clean_start
         # The client id that the next CONNECT bears.
         self._client_id = settings.client_id
+        # This side of the last attempt's connection: address and port, another text without TCP, None without any.
+        self.local_address: str | None = None
         # Whether the session at the broker is the one that the unacknowledged publications here belong to.
         self._is_same_session = True
         # Set by `retarget` and `rename`: the next attempt does not wait.
@@ -623,6 +625,7 @@ class Client:
         return asked.found
 
     async def _try(self, attempt: "_Attempt") -> None:
+        self.local_address = None
         try:
             with self._told_plainly():
                 async with asyncio.timeout(self.settings.connect_timeout_s):
@@ -776,6 +779,9 @@ class _Attempt:
 
     def on_open(self, connection: Connection) -> None:
         """The transport is there: CONNECT."""
+        transport = connection._transport  # noqa: SLF001 - the same
+        name = None if transport is None else transport.get_extra_info("sockname")
+        self._client.local_address = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "no address"
         connection.write(self._client._connect_packet(self.version))  # noqa: SLF001 - two halves of one thing
         connection.flush()
 
