@@ -19,7 +19,7 @@ def test_everything_once_and_in_order_is_clean() -> None:
     assert (ledger.received, ledger.duplicates, ledger.reordered, ledger.missing(10)) == (10, 0, 0, 0)
 
 
-def test_loss_duplicates_and_order_are_told_apart() -> None:
+def test_losses_duplicates_and_reordering_are_told_apart() -> None:
     ledger = Ledger(10)
     assert ledger.take((0, 1, 4, 3, 3)) == 4
     ledger.take((0, 1))
@@ -29,7 +29,7 @@ def test_loss_duplicates_and_order_are_told_apart() -> None:
 
 
 @given(st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=8), max_size=12))
-def test_the_fast_way_counts_as_the_slow_way_does(rows: list[list[int]]) -> None:
+def test_the_fast_path_counts_like_the_slow_path(rows: list[list[int]]) -> None:
     fast, slow = Ledger(25), Ledger(25)
     for row in rows:
         fast.take(tuple(row))
@@ -76,7 +76,7 @@ def test_histograms_travel_and_merge() -> None:
         ({"publish_urls": ("mqtt://h:x",)}, "malformed"),
     ],
 )
-def test_a_wrong_plan_gets_a_sentence(wrong: dict[str, object], sentence: str) -> None:
+def test_a_wrong_plan_is_refused_with_a_sentence(wrong: dict[str, object], sentence: str) -> None:
     with pytest.raises(LocalError, match=sentence):
         Load(**{"publish_urls": URL, "subscribe_urls": URL, **wrong})  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""The fast reader against the plain codec, and blocks against what they should say."""
+"""The fast reader against the plain codec, and blocks against their expected contents."""
 
 import contextlib
 import random
@@ -32,7 +32,7 @@ def records(arrivals: Arrivals) -> list[tuple[int, int, int, int]]:
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("size", [STAMP_BYTES, 64, 200, 20_000])
-def test_a_block_is_what_the_codec_would_write(qos: int, size: int) -> None:
+def test_a_block_equals_the_codecs_output(qos: int, size: int) -> None:
     block = Block(7, 3, ["a/b", "c"], size, qos)
     assert block.messages % 2 == 0
     first = block.take(10, [100, 101, 102]) if block.room() >= 3 else block.take(10, [100])
@@ -45,7 +45,7 @@ def test_a_block_is_what_the_codec_would_write(qos: int, size: int) -> None:
         assert packet.packet_id == (10 + k + 1 if qos else None)
 
 
-def test_blocks_go_round_and_large_payloads_make_small_blocks() -> None:
+def test_blocks_restart_and_large_payloads_make_small_blocks() -> None:
     block = Block(7, 0, ["t"], 100_000, 0)
     assert block.messages == BLOCK_BYTES_MAX // 100_010
     for number in range(5):
@@ -55,7 +55,7 @@ def test_blocks_go_round_and_large_payloads_make_small_blocks() -> None:
         assert 1 <= block.room() <= block.messages
 
 
-def test_packet_ids_go_round_without_zero() -> None:
+def test_packet_ids_wrap_around_without_zero() -> None:
     block = Block(7, 0, ["t"], 64, 1)
     ids = [
         packet.packet_id
@@ -94,7 +94,7 @@ def streams(draw: st.DrawFn) -> list[mqtt5.PublishPacket]:
 
 @settings(deadline=None)
 @given(streams(), st.integers(0, 2**32))
-def test_any_stream_in_any_chunks_is_read_as_the_codec_reads_it(packets: list[mqtt5.PublishPacket], seed: int) -> None:
+def test_any_stream_in_any_chunks_is_read_like_the_codec_does(packets: list[mqtt5.PublishPacket], seed: int) -> None:
     content = b"".join(packet.write() for packet in packets)
     chance = random.Random(seed)
     reader, got, answers, corrupted = Reader(64), [], b"", 0
@@ -112,7 +112,7 @@ def test_any_stream_in_any_chunks_is_read_as_the_codec_reads_it(packets: list[mq
     assert corrupted == sum(len(packet.payload) != 64 for packet in packets)
 
 
-def test_an_altered_payload_is_found_when_asked_for() -> None:
+def test_an_altered_payload_is_found_on_request() -> None:
     sent = bytearray(Block(7, 1, ["t"], 64, 0).take(0, [5] * 20))
     sent[-1] ^= 1
     assert Reader(64, verify=True).feed(bytes(sent)).rows[0].corrupted == 1
@@ -120,7 +120,7 @@ def test_an_altered_payload_is_found_when_asked_for() -> None:
     assert Reader(64).feed(short).rows[0].corrupted == 1
 
 
-def test_acknowledgements_are_counted_and_answered_whatever_their_form() -> None:
+def test_acknowledgements_are_counted_and_answered_in_every_form() -> None:
     reader = Reader(64)
     acks = b"".join(mqtt5.PubAckPacket(number).write() for number in range(1, 51))
     none = mqtt5.PubAckPacket(51, reason_code=mqtt5.PubAckReasonCode.NO_MATCHING_SUBSCRIBERS).write()
@@ -141,13 +141,13 @@ def test_acknowledgements_are_counted_and_answered_whatever_their_form() -> None
     assert reader.feed(b"".join(mqtt5.PubCompPacket(number).write() for number in range(1, 9))).acknowledged == 8
 
 
-def test_what_is_not_mqtt_is_refused() -> None:
+def test_bytes_that_are_not_mqtt_are_refused() -> None:
     for wrong in (b"\x30\xff\xff\xff\xff\x01", b"\x10\x00", b"\x30\x03\x00\x09a"):
         with pytest.raises(RemoteError, match="broker sent"):
             Reader(64).feed(wrong)
 
 
 @given(st.binary(max_size=300))
-def test_whatever_arrives_is_read_or_refused(content: bytes) -> None:
+def test_any_bytes_are_read_or_refused(content: bytes) -> None:
     with contextlib.suppress(RemoteError):
         Reader(64).feed(content)

@@ -1,4 +1,4 @@
-"""Small runs against a real broker: nothing is asserted about speed."""
+"""Small runs against a real broker, without assertions about speed."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ async def broker(tmp_path: Path, *extra: str) -> AsyncIterator[str]:
 
 
 @pytest.mark.parametrize(("qos", "count"), [(0, 20_000), (1, 5_000), (2, 1_000)])
-def test_all_out_everything_arrives_once_and_in_order(tmp_path: Path, qos: int, count: int) -> None:
+def test_at_full_speed_everything_arrives_once_and_in_order(tmp_path: Path, qos: int, count: int) -> None:
     async def go() -> None:
         async with broker(tmp_path) as url:
             result = await throughput(url, url, count=count, qos=qos, settle_s=0, warm_up=100)
@@ -55,7 +55,7 @@ def test_on_a_schedule_the_rate_is_kept(tmp_path: Path) -> None:
             result = await latency(url, url, count=300, rate_per_s=1_000, qos=1, settle_s=0)
             assert result.is_clean
             assert result.latency.count == 270
-            assert result.publish_s >= 0.298  # never faster than asked for
+            assert result.publish_s >= 0.298  # never faster than requested
             assert result.send_lag_ms_p99 >= 0
 
     asyncio.run(go())
@@ -102,10 +102,10 @@ def test_payloads_of_any_size_down_to_the_stamp(tmp_path: Path) -> None:
     asyncio.run(go())
 
 
-def test_what_does_not_arrive_is_lost_and_nothing_else_is(tmp_path: Path) -> None:
+def test_only_messages_that_do_not_arrive_are_lost(tmp_path: Path) -> None:
     async def go() -> None:
         async with broker(tmp_path) as url:
-            # The second publisher's messages match nobody's subscription.
+            # No subscription matches the second publisher's messages.
             plan = Load((url,), (url,), publishers=2, count=500, qos=1, settle_s=0, idle_s=0.3, filter="load/0")
             result = await run(plan)
             assert (result.published, result.acknowledged) == (1_000, 1_000)
@@ -136,7 +136,7 @@ def test_messages_of_another_run_are_foreign(tmp_path: Path) -> None:
                         await asyncio.sleep(0.01)
 
             other = asyncio.create_task(disturb())
-            # The disturbance never ends; the run does, when nothing new of its own has come for a while.
+            # The disturbance never ends. The run ends when no new message of its own has arrived for a while.
             result = await latency(url, url, count=500, rate_per_s=500, warm_up=0, settle_s=0)
             other.cancel()
             await asyncio.gather(other, return_exceptions=True)

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 
-# 64 buckets to each doubling: neighbours differ by 1/64.
+# 64 buckets per doubling: neighbouring bounds differ by 1/64.
 _BITS = 6
 _LINEAR = 1 << _BITS + 1
 
@@ -18,7 +18,7 @@ class Histogram:
         self.max_ns = 0
 
     def add(self, value_ns: int, times: int = 1) -> None:
-        """Count one value. A clock never runs back, but a message of an earlier run may seem to."""
+        """Count one value. A clock never runs backwards, but a message of an earlier run may seem to."""
         value_ns = max(0, value_ns)
         if value_ns < _LINEAR:
             bucket = value_ns
@@ -36,14 +36,14 @@ class Histogram:
             self.add(now_ns - stamp_ns, times)
 
     def merge(self, other: "Histogram") -> None:
-        """Take in another one's counts."""
+        """Add another histogram's counts."""
         self.buckets.update(other.buckets)
         self.count += other.count
         self.total_ns += other.total_ns
         self.max_ns = max(self.max_ns, other.max_ns)
 
     def percentile_ns(self, percent: float) -> int:
-        """The smallest value that at least so many percent do not exceed; 0 when nothing was counted."""
+        """Return the smallest value that at least so many percent do not exceed; 0 without any values."""
         wanted = self.count * percent / 100
         seen = 0
         for bucket in sorted(self.buckets):
@@ -53,7 +53,7 @@ class Histogram:
         return self.max_ns
 
     def to_json(self) -> dict[str, object]:
-        """For another process."""
+        """Return a document for another process."""
         return {
             "buckets": sorted(self.buckets.items()),
             "count": self.count,
@@ -63,7 +63,7 @@ class Histogram:
 
     @classmethod
     def from_json(cls, document: dict[str, object]) -> "Histogram":
-        """What `to_json` gave."""
+        """Return the histogram of a document from `to_json`."""
         histogram = cls()
         rows = document["buckets"]
         assert isinstance(rows, list)

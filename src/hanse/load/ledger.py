@@ -1,14 +1,14 @@
-"""Which messages of a publisher a subscriber has seen: every one exactly once, in order, or not.
+"""Record of a publisher's messages at one subscriber: each arrived exactly once and in order, or not.
 
-One byte a message. A row of fresh numbers in order is marked in two C calls; anything else number by number.
+One byte per message. A row of new numbers in order is marked in two C calls, any other numbers one by one.
 """
 
 
 class Ledger:
-    """One subscriber's account of one publisher."""
+    """One subscriber's record of one publisher."""
 
     def __init__(self, count: int) -> None:
-        """`count`: how many messages the publisher will send."""
+        """Make room for `count` messages of the publisher."""
         self._seen = bytearray(count)
         self._next = 0
         self.received = 0
@@ -17,7 +17,7 @@ class Ledger:
         self.out_of_range = 0
 
     def take(self, numbers: tuple[int, ...]) -> int:
-        """Messages that arrived, in the order of their arrival; says how many of them were new."""
+        """Record messages in the order of their arrival, and return how many of them were new."""
         first, count = numbers[0], len(numbers)
         stop = first + count
         if (
@@ -37,11 +37,11 @@ class Ledger:
 
     @property
     def unique(self) -> int:
-        """How many different messages arrived."""
+        """Return how many different messages arrived."""
         return self.received - self.duplicates
 
     def missing(self, sent: int) -> int:
-        """How many of the first `sent` messages did not arrive."""
+        """Return how many of the first `sent` messages did not arrive."""
         return self._seen.count(0, 0, sent)
 
     def _one(self, number: int) -> None:

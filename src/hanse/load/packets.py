@@ -1,9 +1,10 @@
-"""Packets of the load generator, encoded once and stamped many times, and read without being decoded.
+"""Packets of the load generator, encoded once and stamped many times, and read without decoding.
 
 Pure. A payload begins with a stamp: run, publisher, number, send time in ns. Rules that make it fast:
-1. A block holds many PUBLISH packets; only numbers, times and packet ids are written anew (about 0.2 us a message).
-2. Packets of one shape (same length, same topic length, same properties length) that follow each other are found by
-   comparing columns of the buffer and unpacked in one go: no Python code runs per packet but the unpacking.
+
+1. A block holds many PUBLISH packets. Only numbers, times and packet ids are written for each message (about 0.2 us).
+2. Consecutive packets of one shape (same length, same topic length, same properties length) are found by comparing
+   columns of the buffer, and unpacked in one call. No Python code runs per packet except the unpacking.
 3. Acknowledgements for such a row are written by columns as well.
 """
 
@@ -18,22 +19,22 @@ _NUMBER_AND_TIME = struct.Struct(">QQ")
 _PACKET_ID = struct.Struct(">H")
 STAMP_BYTES = _STAMP.size
 PACKET_IDS = 65_535
-# A block of this many messages costs one system call; beyond so many bytes the call copies for too long.
+# A block of this many messages costs one system call. Beyond this many bytes, the call copies for too long.
 BLOCK_MESSAGES_MAX = 256
 BLOCK_BYTES_MAX = 256 * 1024
-# Below it a row is not worth comparing.
+# A shorter row is not worth a comparison.
 _ROW_MIN = 4
 
 PUBACK, PUBREC, PUBREL, PUBCOMP = 0x40, 0x50, 0x62, 0x70
 
 
 def filler(size_bytes: int) -> bytes:
-    """What a payload holds after its stamp: a pattern in which a shifted or cut payload shows."""
+    """Return the bytes behind the stamp of a payload: a pattern that reveals a shifted or cut payload."""
     return (bytes(range(1, 252)) * (size_bytes // 251 + 1))[: size_bytes - STAMP_BYTES]
 
 
 def variable_length(value: int) -> bytes:
-    """MQTT's variable byte integer (section 1.5.5)."""
+    """Return MQTT's variable byte integer (section 1.5.5)."""
     encoded = bytearray()
     while True:
         value, byte = divmod(value, 128)
@@ -43,10 +44,10 @@ def variable_length(value: int) -> bytes:
 
 
 class Block:
-    """PUBLISH packets in a row, ready to be stamped and sent."""
+    """Row of PUBLISH packets, ready to be stamped and sent."""
 
     def __init__(self, run: int, publisher: int, topics: list[str], size_bytes: int, qos: int) -> None:
-        """The topics are gone round; the row is a multiple of their number, or one round where that is larger."""
+        """Use the topics in turn. The row is a multiple of their number, or one turn if there are more topics."""
         self._qos = qos
         parts: list[bytes] = []
         self._stamps: list[int] = []
@@ -74,9 +75,9 @@ class Block:
         self._at = 0
 
     def take(self, first: int, send_times_ns: list[int]) -> memoryview:
-        """Stamp the messages `first`, `first` + 1, ... with these send times, and give their bytes.
+        """Stamp the messages `first`, `first` + 1, ... with these send times, and return their bytes.
 
-        At most `room()` at a time. The bytes are valid until the next call.
+        The number of messages is at most `room()`. The bytes are valid until the next call.
         """
         count = len(send_times_ns)
         at, buffer, stamps = self._at, self.bytes, self._stamps
@@ -94,13 +95,13 @@ class Block:
         return memoryview(buffer)[start:end]
 
     def room(self) -> int:
-        """How many messages can be taken before the row begins anew."""
+        """Return how many messages fit before the row starts again."""
         return self.messages - self._at
 
 
 @dataclass(slots=True)
 class Row:
-    """PUBLISH packets of one shape that stood in a row."""
+    """Consecutive PUBLISH packets of one shape."""
 
     records: list[tuple[int, int, int, int]]
     payload_bytes: int
@@ -109,7 +110,7 @@ class Row:
 
 @dataclass(slots=True)
 class Arrivals:
-    """What one read held."""
+    """Contents of one read."""
 
     rows: list[Row] = field(default_factory=list)
     answers: bytearray = field(default_factory=bytearray)
@@ -121,20 +122,20 @@ class Arrivals:
 
 
 class Reader:
-    """Bytes of one connection in, arrivals out; keeps an unfinished packet for the next read."""
+    """Parser of one connection's bytes. It keeps an incomplete packet for the next read."""
 
     def __init__(self, size_bytes: int, *, verify: bool = False) -> None:
-        """`size_bytes` is what each payload should have; `verify` compares all of it."""
+        """Expect payloads of `size_bytes`. With `verify`, compare all their bytes."""
         self._rest = b""
         self._size_bytes = size_bytes
         self._filler = filler(size_bytes) if verify else None
         self._structs: dict[tuple[int, int], struct.Struct] = {}
 
     def feed(self, chunk: bytes) -> Arrivals:
-        """The next bytes.
+        """Parse the next bytes.
 
         Raises:
-            RemoteError: they are not MQTT.
+            RemoteError: the bytes are not MQTT.
         """
         buffer = self._rest + chunk if self._rest else chunk
         arrivals = Arrivals()
@@ -203,7 +204,7 @@ class Reader:
 
 
 def _fixed_header(buffer: bytes, at: int, end: int) -> tuple[int, int]:
-    """Bytes of the fixed header, 0 while it is incomplete, and the remaining length (section 2.1.4)."""
+    """Return the bytes of the fixed header, 0 while it is incomplete, and the remaining length (section 2.1.4)."""
     byte = buffer[at + 1]
     if byte < 0x80:
         return 2, byte
@@ -219,9 +220,10 @@ def _fixed_header(buffer: bytes, at: int, end: int) -> tuple[int, int]:
 
 
 def _same(buffer: bytes, at: int, size: int, available: int, columns: tuple[int, ...]) -> int:
-    """How many packets from `at` on surely have the same bytes in these columns (at least one).
+    """Return how many packets from `at` on surely have the same bytes in these columns (at least one).
 
-    With equal headers the second packet has the first one's length, so the third begins where it should, and so on.
+    With equal headers, the second packet has the length of the first, so the third begins at the expected offset, and
+    so on.
     """
     count = available
     for column in columns:

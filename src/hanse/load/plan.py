@@ -1,4 +1,4 @@
-"""What a run of the load generator is to do, checked before anything starts."""
+"""Plan of a run of the load generator, checked before anything starts."""
 
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
@@ -9,13 +9,13 @@ from hanse.load.packets import STAMP_BYTES
 COUNT_MAX = 50_000_000
 PAYLOAD_BYTES_MAX = 16 * 1024 * 1024
 CLIENTS_MAX = 10_000
-# Packet ids are 16 bits and go round: half of them under way leaves no doubt which is which.
+# Packet ids have 16 bits and are reused in turn. With at most half of them under way, none is ambiguous.
 WINDOW_MAX = 32_767
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A broker's, taken apart."""
+    """Address of a broker, in its parts."""
 
     host: str
     port: int
@@ -24,10 +24,10 @@ class Address:
 
 
 def parse_url(url: str) -> Address:
-    """`mqtt://[user:password@]host[:port]`, or `tcp://`.
+    """Return the address in `mqtt://[user:password@]host[:port]`, or `tcp://`.
 
     Raises:
-        LocalError: it is not one.
+        LocalError: the text is not such a URL.
     """
     try:
         parts = urlsplit(url)
@@ -37,7 +37,7 @@ def parse_url(url: str) -> Address:
     if parts.scheme not in {"mqtt", "tcp"} or not parts.hostname:
         raise LocalError(
             f"The URL of a broker begins with {parts.scheme!r}; "
-            "the load generator speaks mqtt://host:port, without TLS."
+            "the load generator supports mqtt://host:port, without TLS."
         )
     user = None if parts.username is None else unquote(parts.username)
     password = None if parts.password is None else unquote(parts.password)
@@ -46,29 +46,29 @@ def parse_url(url: str) -> Address:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One run.
+    """Plan of one run.
 
     Attributes:
-        publish_urls: publishers are dealt out over these brokers, in turn.
-        subscribe_urls: subscribers likewise. Each subscriber is to receive every message.
-        publishers: connections that publish.
-        subscribers: connections that subscribe.
-        count: messages of each publisher.
-        size_bytes: payload, stamp included.
-        qos: of the publications.
-        subscribe_qos: of the subscriptions; None is the same.
-        rate_per_s: of all publishers together; None is as fast as it goes.
-        window: QoS 1 and 2 messages that a publisher has unacknowledged at most; the broker may ask for fewer. None
-            is what suits Mosquitto: a large one at QoS 1, a small one at QoS 2, where it searches a list for each
-            packet (12,000 messages/s with 100 under way, 6,000 with 10,000).
+        publish_urls: brokers to which the publishers connect, in turn.
+        subscribe_urls: brokers of the subscribers, likewise. Each subscriber should receive every message.
+        publishers: number of publishing connections.
+        subscribers: number of subscribing connections.
+        count: messages per publisher.
+        size_bytes: size of a payload, stamp included.
+        qos: QoS of the publications.
+        subscribe_qos: QoS of the subscriptions; None is the same as `qos`.
+        rate_per_s: rate of all publishers together; None is as fast as possible.
+        window: largest number of unacknowledged QoS 1 and 2 messages per publisher. The broker may ask for fewer. None
+            is a value that suits Mosquitto: a large one at QoS 1, a small one at QoS 2, where Mosquitto searches a list
+            for each packet (12,000 messages/s with 100 under way, 6,000 with 10,000).
         topic: `{publisher}` becomes the publisher's number, `{topic}` one of `topics` numbers, in turn.
-        topics: distinct topics of each publisher.
-        filter: what to subscribe to; None derives it from `topic`.
-        warm_up: messages of each publisher at the beginning that count for loss, but for no rate and no latency.
-        settle_s: between the last SUBACK and the first message: interest has to travel.
-        idle_s: a subscriber still waiting for messages gives up after so long without any.
+        topics: number of distinct topics per publisher.
+        filter: filter of the subscriptions; None derives it from `topic`.
+        warm_up: first messages of each publisher, which count for loss, but not for rate and latency.
+        settle_s: wait between the last SUBACK and the first message, because interest has to spread.
+        idle_s: time without arrivals after which a waiting subscriber gives up.
         verify: whether every byte of a payload is compared, or only its stamp and length.
-        processes: how many processes the publishers share, and how many the subscribers.
+        processes: number of processes of the publishers, and of the subscribers.
     """
 
     publish_urls: tuple[str, ...]
@@ -108,32 +108,32 @@ class Load:
         if self.subscribe_qos not in {None, 0, 1, 2}:
             raise LocalError(f"The load's subscribe_qos is {self.subscribe_qos}; expected 0, 1 or 2.")
         if self.rate_per_s is not None and self.rate_per_s <= 0:
-            raise LocalError(f"The load's rate is {self.rate_per_s}/s; expected more than 0, or none at all.")
+            raise LocalError(f"The load's rate is {self.rate_per_s}/s; expected more than 0, or no rate.")
         if self.topics > 1 and "{topic}" not in self.topic:
-            raise LocalError(f"{self.topics} topics were asked for, but {self.topic!r} has no {{topic}} in it.")
+            raise LocalError(f"{self.topics} topics were requested, but {self.topic!r} has no {{topic}} in it.")
         if not self.publish_urls or not self.subscribe_urls:
-            raise LocalError("The load has no broker to publish to or none to subscribe at; name one of each.")
+            raise LocalError("The load has no broker to publish to, or none to subscribe at; name one of each.")
         for url in (*self.publish_urls, *self.subscribe_urls):
             parse_url(url)
 
     @property
     def window_or_default(self) -> int:
-        """The window, chosen where none was given."""
+        """Window, chosen by QoS if none was given."""
         if self.window is not None:
             return self.window
         return 100 if self.qos == 2 else 10_000
 
     def topics_of(self, publisher: int) -> list[str]:
-        """The topics that a publisher goes round."""
+        """Return the topics that a publisher uses in turn."""
         return [
             self.topic.replace("{publisher}", str(publisher)).replace("{topic}", str(number))
             for number in range(self.topics)
         ]
 
     def subscription(self) -> str:
-        """What the subscribers subscribe to."""
+        """Filter of the subscribers."""
         if self.filter is not None:
             return self.filter
-        # A wildcard takes a whole level, whatever else stands in it.
+        # A wildcard stands for a whole level, whatever else is in it.
         levels = self.topic.split("/")
         return "/".join("+" if "{publisher}" in level or "{topic}" in level else level for level in levels)

@@ -1,12 +1,13 @@
-"""Publishers of one process: as fast as the brokers take it, or on a schedule.
+"""Publishers of one process: as fast as the brokers accept, or on a schedule.
 
 Rules:
-1. On a schedule, message n of publisher j of P is due at start + (n P + j) / rate, whatever happened before: a
-   broker that holds us up does not make us ask less of it, and what it held up is stamped with the time that it
-   was due.
-2. The generator's own lateness is not the broker's: where we were idle until the timer woke us, the stamp is the
-   moment of waking, and the lateness is counted apart (`send_lag`).
-3. A QoS 1 or 2 publisher has at most its window unacknowledged; then it waits for the broker.
+
+1. On a schedule, message n of publisher j of P is due at start + (n P + j) / rate, whatever happened before. A broker
+   that delays the publisher does not reduce its own load, and the delayed messages carry the time at which they were
+   due.
+2. The generator's own lateness does not count against the broker. If the generator was idle until its timer woke it,
+   the stamp is the time of waking, and the lateness is counted separately (`send_lag`).
+3. A QoS 1 or 2 publisher has at most its window unacknowledged, and then waits for the broker.
 """
 
 import ctypes
@@ -26,10 +27,10 @@ from hanse.load.wire import Wire, client_id
 
 _PR_SET_TIMERSLACK = 29
 _PROGRESS_NS = 500_000_000
-# Without an acknowledgement for so long, the rest is unknown and the run is over.
+# After this time without an acknowledgement, the fate of the rest is unknown and the run is over.
 _STALLED_NS = 30_000_000_000
 _TURN_BLOCKS = 4
-# While acknowledgements or room are waited for, on a schedule.
+# Interval of checks while the publisher waits for acknowledgements or capacity, on a schedule.
 _LOOK_AGAIN_S = 0.001
 _GATHER_WINDOW_MIN = 1_000
 _FOREVER = 1 << 62
@@ -37,7 +38,7 @@ _FOREVER = 1 << 62
 
 @dataclass(slots=True)
 class Published:
-    """What the publishers of one process did."""
+    """Results of the publishers of one process."""
 
     sent: list[tuple[int, int]] = field(default_factory=list)
     acknowledged: int = 0
@@ -55,7 +56,7 @@ class _Publisher:
         address = parse_url(load.publish_urls[number % len(load.publish_urls)])
         self.wire = Wire(address, client_id(run, "pub", number), Reader(load.size_bytes))
         self.window = min(load.window_or_default, self.wire.receive_max) if load.qos else _FOREVER
-        # A dribble of acknowledgements should not become a dribble of tiny writes.
+        # A trickle of acknowledgements should not become a trickle of tiny writes.
         self.batch_min = max(1, min(self.window // 4, 64)) if load.qos and load.rate_per_s is None else 1
         self.count = load.count
         self.next = 0
@@ -93,7 +94,7 @@ class Publishers:
             self._selector.register(one.wire.socket, selectors.EVENT_READ, one)
 
     def run(self, progress: Callable[[int], None]) -> Published:
-        """Publish everything, and wait for what is to be acknowledged."""
+        """Publish everything, and wait for the acknowledgements."""
         if self._load.rate_per_s is None:
             self._saturate(progress)
         else:
@@ -108,7 +109,7 @@ class Publishers:
     def _saturate(self, progress: Callable[[int], None]) -> None:
         waiting = list(self._publishers)
         told_ns = moved_ns = time.perf_counter_ns()
-        # Acknowledgements come one by one; with a window that outlasts the pause, many are worth waiting for.
+        # Acknowledgements come one by one. With a window that outlasts the pause, it pays to wait for many.
         gathers = bool(self._load.qos) and all(one.window >= _GATHER_WINDOW_MIN for one in waiting)
         while waiting:
             for one in waiting:
@@ -132,12 +133,13 @@ class Publishers:
     def _keep_to_schedule(self, rate_per_s: float, progress: Callable[[int], None]) -> None:
         _wake_precisely()
         every_ns = 1e9 / rate_per_s
-        # The schedule is that of all processes together: this one has its own publishers' places in it.
+        # The schedule is that of all processes together. This process has the slots of its own publishers.
         step_ns = every_ns * self._load.publishers
         start_ns = time.perf_counter_ns() + 1_000_000
         idle_since_ns = told_ns = moved_ns = start_ns
         offsets = [start_ns + one.number * every_ns for one in self._publishers]
-        # Who has nothing due sleeps in the heap; who could not send all that was due is behind, and tries again.
+        # A publisher without due messages sleeps in the heap. One that could not send all its due messages is behind,
+        # and tries again.
         asleep = [(due_ns, index) for index, due_ns in enumerate(offsets)]
         heapq.heapify(asleep)
         behind: list[int] = []
@@ -179,13 +181,13 @@ class Publishers:
 
     def _send_due(self, one: _Publisher, count: int, *, offset_ns: float, step_ns: float, idle_since_ns: int) -> None:
         times_ns = []
-        now_ns = time.perf_counter_ns()  # as near to the sending as can be: our own way here is not the broker's
+        now_ns = time.perf_counter_ns()  # as close to the sending as possible: the time before is not the broker's
         for number in range(one.next, one.next + count):
             due_ns = int(offset_ns + number * step_ns)
             was_idle = due_ns >= idle_since_ns
             times_ns.append(now_ns if was_idle else due_ns)
             self._result.lag.add(now_ns - due_ns)
-        # Rates are of the schedule: a late first message must not make it look faster.
+        # Rates are those of the schedule: a late first message must not make it look faster.
         self._note(one, count, int(offset_ns + one.next * step_ns), now_ns)
         one.send(times_ns)
 
@@ -199,7 +201,7 @@ class Publishers:
             self._sent_for_acknowledgement += count
 
     def _wait(self, waiting: list[_Publisher], moved_ns: int, timeout_s: float) -> int:
-        """Read acknowledgements, and wait for them or for room where nothing else can be done."""
+        """Read acknowledgements, and wait for them or for capacity if nothing else can be done."""
         if not waiting:
             return moved_ns
         if timeout_s:
@@ -226,11 +228,14 @@ class Publishers:
             if arrivals.answers:
                 one.wire.send(arrivals.answers)
         if now_ns - moved_ns > _STALLED_NS and (self._in_flight() or any(one.wire.has_unsent for one in waiting)):
-            raise Unavailable(f"A broker took nothing for 30 s; {self._in_flight()} messages are unacknowledged.")
+            raise Unavailable(f"A broker accepted nothing for 30 s; {self._in_flight()} messages are unacknowledged.")
         return moved_ns
 
 
 def _wake_precisely() -> None:
-    """Linux lets a timer be 50 us late to save power; half of what one broker takes. Ask for 1 ns."""
+    """Ask Linux for timers that are precise to 1 ns.
+
+    By default they may be 50 us late to save power, half of a broker's time.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)

@@ -1,4 +1,4 @@
-"""What a run saw, as data."""
+"""Results of a run, as data."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -8,7 +8,7 @@ from hanse.load.histogram import Histogram
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Times from send to arrival, in ms."""
+    """Times from sending to arrival, in ms."""
 
     count: int
     mean_ms: float
@@ -19,7 +19,7 @@ class Latency:
 
     @classmethod
     def of(cls, histogram: Histogram) -> "Latency":
-        """Of what was counted."""
+        """Return the percentiles of a histogram."""
         return cls(
             count=histogram.count,
             mean_ms=histogram.total_ns / max(1, histogram.count) / 1e6,
@@ -32,25 +32,26 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One run of the load generator.
+    """Result of one run of the load generator.
 
     Attributes:
         published: messages handed to the publishers' brokers.
-        acknowledged: of those, PUBACK or PUBCOMP came (QoS 1 and 2). The rest is unknown, not lost.
-        refused: acknowledged with an error.
-        expected: published, times the subscribers.
+        acknowledged: messages with a PUBACK or PUBCOMP (QoS 1 and 2). The fate of the others is unknown; they are not
+        lost.
+        refused: messages acknowledged with an error.
+        expected: published messages times subscribers.
         received: arrivals, duplicates included.
-        lost: expected and never arrived.
-        duplicates: arrivals of a message that this subscriber had already.
-        reordered: first arrivals after a later message of the same publisher. With several topics a publisher,
-            MQTT promises no order between them.
-        corrupted: arrivals of another length, or (with `verify`) with other bytes.
-        foreign: arrivals that are not of this run.
-        publish_rate_per_s: from the first send to the last one.
-        receive_rate_per_s: what each subscriber got in a second on average, from the first send after the warm-up
-            to its last arrival: waiting in a queue counts as time.
-        latency: of arrivals after the warm-up.
-        send_lag_ms_p99: how late the generator itself sent, against its schedule; large means a busy machine.
+        lost: expected messages that never arrived.
+        duplicates: arrivals of a message that this subscriber already had.
+        reordered: first arrivals after a later message of the same publisher. MQTT promises no order between several
+            topics of a publisher.
+        corrupted: arrivals with another length, or (with `verify`) with other bytes.
+        foreign: arrivals that do not belong to this run.
+        publish_rate_per_s: rate from the first send to the last one.
+        receive_rate_per_s: average rate per subscriber, from the first send after the warm-up to its last arrival. Time
+            in a queue counts.
+        latency: latency of arrivals after the warm-up.
+        send_lag_ms_p99: lateness of the generator itself against its schedule; large means a busy machine.
     """
 
     published: int
@@ -74,9 +75,9 @@ class Result:
 
     @property
     def is_clean(self) -> bool:
-        """Whether every message arrived once, in order, unaltered."""
+        """Whether every message arrived once, in order and unaltered."""
         return not (self.lost or self.duplicates or self.reordered or self.corrupted or self.refused)
 
     def to_json(self) -> dict[str, Any]:
-        """For `--json`."""
+        """Return the document for `--json`."""
         return asdict(self)

@@ -1,4 +1,4 @@
-"""A run of the load generator: workers started, told when to begin, and their counts made into one result."""
+"""Run of the load generator: it starts workers, tells them when to begin, and combines their counts into one result."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ from hanse.load.plan import Load
 from hanse.load.result import Latency, Result
 from hanse.local.processes import die_with_parent
 
-# A worker's report is one line; a histogram of every bucket there is fits in this.
+# A worker's report is one line. A histogram of every bucket fits in this.
 _LINE_BYTES_MAX = 16 * 1024 * 1024
 _READY_S = 60.0
 _ERRORS: dict[str, type[HanseError]] = {
@@ -44,7 +44,7 @@ async def throughput(
     topic: str = "load/{publisher}",
     subscribers: int = 1,
 ) -> Result:
-    """As fast as it goes: one publisher, to the brokers named, each with so many subscribers."""
+    """Measure throughput: one publisher as fast as possible, to the given brokers, each with so many subscribers."""
     urls = (subscribe_url,) if isinstance(subscribe_url, str) else tuple(subscribe_url)
     return await run(
         Load(
@@ -76,7 +76,7 @@ async def latency(
     idle_s: float = 5.0,
     topic: str = "load/{publisher}",
 ) -> Result:
-    """At a steady rate. The first tenth of the messages warms up, unless told otherwise."""
+    """Measure latency at a steady rate. By default, the first tenth of the messages warms up."""
     urls = (subscribe_url,) if isinstance(subscribe_url, str) else tuple(subscribe_url)
     return await run(
         Load(
@@ -96,11 +96,11 @@ async def latency(
 
 
 async def run(load: Load, progress: Progress | None = None) -> Result:
-    """Do the run. `progress` is told how many messages were sent, and how many arrived, now and then.
+    """Run a plan. `progress` is called now and then with the numbers of sent and received messages.
 
     Raises:
-        Unavailable: a broker does not answer, or went away.
-        RemoteError: a broker refused.
+        Unavailable: a broker does not answer, or the connection to it broke.
+        RemoteError: a broker refused something.
     """
     number = secrets.randbits(32)
     counts = {"publish": 0, "subscribe": 0}
@@ -131,7 +131,7 @@ async def run(load: Load, progress: Progress | None = None) -> Result:
             await asyncio.sleep(load.settle_s)
         for worker in publishing:
             worker.say("go")
-        # A subscriber that fails meanwhile should end the run at once, not when the publishers are through.
+        # A subscriber that fails meanwhile should end the run at once, not after the publishers have finished.
         reports = [asyncio.ensure_future(worker.expect("done")) for worker in [*publishing, *subscribing]]
         try:
             await _first_failure_or(reports[: len(publishing)], reports)
@@ -189,20 +189,20 @@ class _Worker:
             self._process.stdin.close()
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
-        # Its pipe has to be read to the end, or asyncio keeps the transport.
+        # Its pipe must be read to the end, or asyncio keeps the transport.
         await self._process.communicate()
 
     def say(self, line: str) -> None:
-        """One line to the worker; if it is gone, what it said last tells why."""
+        """Send one line to the worker. If the worker is gone, its last report tells why."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.write(line.encode() + b"\n")
 
     async def expect(self, event: str, deadline_s: float | None = None) -> dict[str, Any]:
-        """The next report of this kind.
+        """Wait for the next report of this kind.
 
         Raises:
-            HanseError: the worker's own, or that it ended without one.
+            HanseError: the worker's own error, or that it ended without one.
         """
         try:
             async with asyncio.timeout(deadline_s):

@@ -1,4 +1,4 @@
-"""Subscribers of one process: count what arrives, and know when everything has."""
+"""Subscribers of one process: they count arrivals, and know when everything has arrived."""
 
 import selectors
 import time
@@ -13,13 +13,13 @@ from hanse.load.plan import Load, parse_url
 from hanse.load.wire import Wire, client_id
 
 _PROGRESS_NS = 500_000_000
-# After the last expected message: a duplicate would come in this time.
+# Wait after the last expected message: a duplicate would arrive in this time.
 LINGER_NS = 200_000_000
 
 
 @dataclass(slots=True)
 class Subscriber:
-    """One connection and its accounts."""
+    """One connection and its records."""
 
     number: int
     wire: Wire
@@ -31,7 +31,7 @@ class Subscriber:
 
 @dataclass(slots=True)
 class Received:
-    """What the subscribers of one process saw."""
+    """Observations of the subscribers of one process."""
 
     received: int = 0
     lost: int = 0
@@ -39,13 +39,13 @@ class Received:
     reordered: int = 0
     corrupted: int = 0
     foreign: int = 0
-    # Of each subscriber: messages after the warm-up, and the last arrival.
+    # Per subscriber: messages after the warm-up, and the last arrival.
     measured: list[tuple[int, int]] = field(default_factory=list)
     latency: Histogram = field(default_factory=Histogram)
 
 
 class Subscribers:
-    """The subscribers of one process: subscribed on construction."""
+    """Subscribers of one process. The constructor subscribes."""
 
     def __init__(self, load: Load, run: int, numbers: list[int]) -> None:
         self._load = load
@@ -66,12 +66,12 @@ class Subscribers:
     def run(
         self, finished: Callable[[], dict[int, int] | None], control: int, progress: Callable[[int], None]
     ) -> Received:
-        """Receive until all has arrived.
+        """Receive until everything has arrived.
 
         Args:
-            finished: what each publisher sent, once that is known; asked when `control` is readable.
+            finished: returns the message count of each publisher once it is known; called when `control` is readable.
             control: a file descriptor.
-            progress: told the number of arrivals, now and then.
+            progress: called with the number of arrivals, now and then.
         """
         self._selector.register(control, selectors.EVENT_READ, None)
         sent: dict[int, int] | None = None
@@ -113,7 +113,10 @@ class Subscribers:
         return self._take(one, now_ns, arrivals)
 
     def _take(self, one: Subscriber, now_ns: int, arrivals: Arrivals) -> bool:
-        """Whether anything was new: foreign messages and a storm of duplicates must not keep a run from ending."""
+        """Record arrivals, and return whether any was new.
+
+        Foreign messages and duplicates alone must not prolong a run.
+        """
         before = one.unique
         for row in arrivals.rows:
             self._result.corrupted += row.corrupted
@@ -127,7 +130,7 @@ class Subscribers:
     def _take_row(self, one: Subscriber, now_ns: int, row: Row) -> None:
         runs, publishers, numbers, stamps = zip(*row.records, strict=True)
         count = len(numbers)
-        # The usual row is of one run, one publisher, and all of it after the warm-up: C calls only.
+        # The usual row has one run and one publisher, and is entirely after the warm-up: C calls only.
         if (
             runs.count(self._run) == count
             and publishers.count(publishers[0]) == count

@@ -1,4 +1,4 @@
-"""One connection of the load generator: a non-blocking socket, and what waits to be sent on it."""
+"""One connection of the load generator: a non-blocking socket, and the bytes that wait to be sent on it."""
 
 import contextlib
 import os
@@ -17,14 +17,14 @@ RECEIVE_BYTES = 256 * 1024
 
 
 class Wire:
-    """Connected on construction; `flush` and `receive` never block."""
+    """Connection that the constructor opens. `flush` and `receive` never block."""
 
     def __init__(self, address: Address, client_id: str, reader: Reader) -> None:
         """Connect, and wait for the CONNACK.
 
         Raises:
             Unavailable: nobody answers.
-            RemoteError: the broker refuses.
+            RemoteError: the broker refuses the connection.
         """
         self._where = f"{address.host}:{address.port}"
         self._reader = reader
@@ -34,7 +34,7 @@ class Wire:
             username=address.username,
             password=None if address.password is None else address.password.encode(),
             clean_start=True,
-            # 65,535 is MQTT's default, which the codec leaves out; Mosquitto then keeps to its own 20.
+            # 65,535 is MQTT's default, which the codec omits; Mosquitto then uses its own value of 20.
             receive_max=65_534,
         )
         try:
@@ -42,7 +42,7 @@ class Wire:
         except OSError as error:
             raise Unavailable(f"No broker answers at {self._where} ({error.strerror or error}).") from error
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # The receive buffer is left to the kernel to grow; a size asked for is capped by net.core.rmem_max.
+        # The kernel may grow the receive buffer. An explicit size would be capped by net.core.rmem_max.
         arrivals = self._ask(connect.write(), "connected")
         assert arrivals.connected is not None
         answer, _ = mqtt5.read(memoryview(arrivals.connected))
@@ -53,10 +53,10 @@ class Wire:
         self.socket.setblocking(False)
 
     def subscribe(self, wanted: str, qos: int) -> None:
-        """Subscribe, and wait for the SUBACK; before anything is published.
+        """Subscribe, and wait for the SUBACK. Call it before anything is published.
 
         Raises:
-            RemoteError: the broker refuses.
+            RemoteError: the broker refuses the subscription.
         """
         topic = mqtt5.TopicFilter(wanted, max_qos=mqtt5.QoS(qos), retain_handling=mqtt5.RetainHandling.SEND_NEVER)
         self.socket.settimeout(_HANDSHAKE_S)
@@ -71,16 +71,16 @@ class Wire:
 
     @property
     def has_unsent(self) -> bool:
-        """Whether something waits for room in the socket."""
+        """Whether bytes wait for capacity in the socket."""
         return bool(self._queue)
 
     def send(self, content: bytes | bytearray | memoryview) -> None:
-        """Queue bytes, and send what can be sent now. They may not change until they are gone."""
+        """Queue bytes, and send as many as possible now. They must not change until they are sent."""
         self._queue.append(memoryview(content))
         self.flush()
 
     def flush(self) -> None:
-        """Send what can be sent now.
+        """Send as many bytes as possible now.
 
         Raises:
             Unavailable: the connection is gone.
@@ -99,7 +99,7 @@ class Wire:
                 queue.popleft()
 
     def receive(self) -> tuple[int, Arrivals] | None:
-        """What has arrived and when; None when there is nothing.
+        """Return the arrivals and their time; None if there are none.
 
         Raises:
             Unavailable: the connection is gone.
@@ -121,7 +121,7 @@ class Wire:
         return now_ns, arrivals
 
     def close(self) -> None:
-        """Say goodbye and close."""
+        """Send DISCONNECT and close."""
         with contextlib.suppress(OSError):
             self.socket.send(b"\xe0\x00")
         self.socket.close()
@@ -139,9 +139,9 @@ class Wire:
                     return arrivals
         except OSError as error:
             raise Unavailable(f"The broker at {self._where} did not answer ({error.strerror or error}).") from error
-        raise Unavailable(f"The broker at {self._where} closed the connection instead of an answer.")
+        raise Unavailable(f"The broker at {self._where} closed the connection instead of answering.")
 
 
 def client_id(run: int, role: str, number: int) -> str:
-    """Of one client of one run; the process makes a restarted worker another client."""
+    """Return a client id of one run. It contains the process, so a restarted worker is another client."""
     return f"load-{run:08x}-{role}-{number}-{os.getpid()}"

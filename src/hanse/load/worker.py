@@ -1,7 +1,7 @@
-"""A process of the load generator: `python -m hanse.load.worker`, driven by `run` through its pipes.
+"""Process of the load generator: `python -m hanse.load.worker`, driven by `run` through its pipes.
 
 In: one line with the task as JSON; then for publishers `go`, for subscribers `{"sent": [[publisher, count], ...]}`.
-Out: one JSON object a line: `ready`, `progress`, then `done` with what was seen, or `error` with a sentence.
+Out: one JSON object per line: `ready`, `progress`, then `done` with the results, or `error` with a sentence.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from hanse.mqtt.allocator import keep_freed_blocks
 
 
 def main() -> None:
-    """Do the task, and report."""
+    """Run the task, and report its results."""
     keep_freed_blocks()
     task = json.loads(sys.stdin.readline())
     settings: dict[str, Any] = task["load"]
@@ -59,7 +59,7 @@ def _subscribe(load: Load, run: int, numbers: list[int]) -> None:
     def finished() -> dict[int, int] | None:
         chunk = os.read(0, 65_536)
         if not chunk:
-            sys.exit(1)  # the one who wanted to know is gone
+            sys.exit(1)  # the process that started this one is gone
         line.extend(chunk)
         return dict(json.loads(line)["sent"]) if line.endswith(b"\n") else None
 
@@ -71,7 +71,7 @@ def _subscribe(load: Load, run: int, numbers: list[int]) -> None:
 
 
 def _no_pauses() -> None:
-    """Nothing here makes cycles of garbage; a collection in the middle would be measured as latency."""
+    """Disable garbage collection. Nothing here makes cycles, and a collection would be measured as latency."""
     gc.collect()
     gc.freeze()
     gc.disable()
