@@ -29,6 +29,7 @@ connections and rates are the driver's.
 from hanse.gateway.session.contract import BrokerLimits, limits_of_connack, minimum_of
 from hanse.gateway.session.counters import Counters
 from hanse.gateway.session.events import Event, Subscription
+from hanse.gateway.session.keeping import Keeping
 from hanse.gateway.session.passing import PassThrough
 from hanse.gateway.session.session import Session
 from hanse.gateway.session.settings import Settings
@@ -48,4 +49,4 @@ __all__ = [
 
 def new_session(settings: Settings, counters: Counters, now: float) -> Session:
     """Return the session of a client that has just connected."""
-    return PassThrough(settings, counters, now)
+    return (Keeping if settings.failover else PassThrough)(settings, counters, now)

@@ -2,87 +2,128 @@
 
 A client that has moved gets three streams: what the lost broker sent before, what the new broker sends now, and the
 replay of the new broker's federator, which knows every publication of QoS 1 and 2 of the last seconds. The same
-publication may be in two of them.
+publication may be in two of them, or in all three.
 
 Rules:
 
-1. Contents are counted, because a sensor may publish the same value again and again. One publication of the replay
-   stands for at most one that the client has.
-2. A publication of the replay is first compared with those that came at about the same time (`near_s`), then with the
-   rest. The rest may be late by any time, because a client may read slowly, and early by `lag_s`, by which one
-   federator may lag behind another.
-3. Ages are compared, never clocks. All times are the gateway's own.
-4. What the client received of late and the replay does not have is on its way to the new broker: it will come again,
-   and is then removed.
+1. Contents are counted, because a sensor may publish the same value again and again. One publication of a stream stands
+   for at most one of another stream.
+2. The replay and the new broker's publications are joined first: a publication that came live at about the time at
+   which the federator had it is the same one: within `near_s`, or a tenth of it for a content that repeats.
+3. What came of both is compared with what the client has: first with what came at about the same time, then with the
+   rest. The rest may have come later by any time, because a client may read slowly, and earlier by `lag_s`, by which
+   one federator may lag behind another.
+4. What the client received of late and neither of them has is on its way to the new broker: it will come again, and is
+   then removed.
+5. Ages are compared, never clocks. All times are the gateway's own.
 """
 
 from bisect import bisect_left
+from collections import deque
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
+LiveItem = TypeVar("LiveItem")
 
 
-class Comparison(Generic[Item]):
-    """One replay as it comes in, oldest publication first.
+class _Entry(Generic[Item, LiveItem]):
+    """One publication at the new broker: of the replay, of the live ones, or of both."""
+
+    __slots__ = ("content", "item", "live", "time")
+
+    def __init__(self, time: float, content: int, item: Item | None, live: LiveItem | None) -> None:
+        self.time = time
+        self.content = content
+        self.item = item
+        self.live = live
+
+
+class Comparison(Generic[Item, LiveItem]):
+    """One replay as it comes in, oldest publication first, and what comes live meanwhile.
 
     Args:
         had: times of what the client has, by content, oldest first. It is used up.
 
     Attributes:
-        removed: publications of the replay that the client has.
+        removed: publications that the client has and does not get again.
     """
 
     def __init__(self, had: dict[int, list[float]], near_s: float, lag_s: float) -> None:
         self._had = had
-        self._live: dict[int, list[float]] = {}
         self._near_s = near_s
         self._lag_s = lag_s
-        self._open: list[tuple[float, int, Item]] = []
+        self._replayed: list[_Entry[Item, LiveItem]] = []
+        self._live: list[_Entry[Item, LiveItem]] = []
         self.removed = 0
 
-    def __len__(self) -> int:
-        return len(self._open)
+    def came_live(self, content: int, now: float, live: LiveItem) -> None:
+        """Take a publication that the new broker has sent meanwhile."""
+        self._live.append(_Entry(now, content, None, live))
 
-    def came_live(self, content: int, now: float) -> None:
-        """Note a publication that the new broker has sent meanwhile."""
-        self._live.setdefault(content, []).append(now)
+    def add(self, time: float, content: int, item: Item) -> None:
+        """Take the next publication of the replay."""
+        self._replayed.append(_Entry(time, content, item, None))
 
-    def add(self, time: float, content: int, item: Item) -> bool:
-        """Take the next publication of the replay; return whether it may be missing."""
-        for known in (self._had, self._live):
-            times = known.get(content)
-            if times:
-                at = bisect_left(times, time - self._near_s)
-                if at < len(times) and times[at] <= time + self._near_s:
-                    del times[at]
-                    self.removed += 1
-                    return False
-        self._open.append((time, content, item))
-        return True
+    def missing(self) -> tuple[list[tuple[float, int, Item]], list[LiveItem]]:
+        """End the replay: return what the client lacks of it, as time, content and item; and the live ones it has."""
+        entries = self._join()
+        unsure = [one for one in entries if not self._has_near(one)]
+        lacking = {id(one): one for one in unsure if not self._has_any(one)}
+        self.removed += len(entries) - len(lacking)
+        missing = [
+            (one.time, one.content, one.item)
+            for one in self._replayed
+            if one.item is not None and one.live is None and id(one) in lacking
+        ]
+        known = [one.live for one in entries if one.live is not None and id(one) not in lacking]
+        self._replayed = []
+        self._live = []
+        return missing, known
 
-    def missing(self) -> list[tuple[float, int, Item]]:
-        """End the replay: return what the client lacks, as time, content and item."""
-        lacking = []
-        for entry in self._open:
-            if self._is_had(entry[0], entry[1]):
-                self.removed += 1
-            else:
-                lacking.append(entry)
-        self._open = []
-        return lacking
+    def _join(self) -> list[_Entry[Item, LiveItem]]:
+        """Join what came live and what was replayed (rule 2); return both, oldest first."""
+        waiting: dict[int, deque[_Entry[Item, LiveItem]]] = {}
+        often: dict[int, int] = {}
+        for one in self._live:
+            waiting.setdefault(one.content, deque()).append(one)
+        for one in self._replayed:
+            if one.content in waiting:
+                often[one.content] = often.get(one.content, 0) + 1
+        joined = set()
+        for one in self._replayed:
+            candidates = waiting.get(one.content)
+            if not candidates:
+                continue
+            is_single = len(candidates) == often[one.content] == 1
+            within_s = self._near_s if is_single else self._near_s / 10
+            while candidates and candidates[0].time < one.time - within_s:
+                candidates.popleft()
+            if candidates and candidates[0].time <= one.time + within_s:
+                same = candidates.popleft()
+                one.live = same.live
+                joined.add(id(same))
+        return self._replayed + [one for one in self._live if id(one) not in joined]
 
-    def _is_had(self, time: float, content: int) -> bool:
-        for known in (self._had, self._live):
-            times = known.get(content)
-            if times:
-                at = bisect_left(times, time - self._lag_s)
-                if at < len(times):
-                    del times[at]
-                    return True
+    def _has_near(self, one: _Entry[Item, LiveItem]) -> bool:
+        times = self._had.get(one.content)
+        if times:
+            at = bisect_left(times, one.time - self._near_s)
+            if at < len(times) and times[at] <= one.time + self._near_s:
+                del times[at]
+                return True
+        return False
+
+    def _has_any(self, one: _Entry[Item, LiveItem]) -> bool:
+        times = self._had.get(one.content)
+        if times:
+            at = bisect_left(times, one.time - self._lag_s)
+            if at < len(times):
+                del times[at]
+                return True
         return False
 
     def expected(self, since: float) -> dict[int, int]:
-        """Return, after `missing`, how often each content came since then and is not in the replay (rule 4)."""
+        """Return, after `missing`, how often each content came since then and is not at the new broker (rule 4)."""
         found = {}
         for content, times in self._had.items():
             count = len(times) - bisect_left(times, since)

@@ -34,6 +34,14 @@ class BrokerRefused(NamedTuple):
     text: str
 
 
+class Redial(NamedTuple):
+    """Write `to_broker`, close the connection, dial the same broker again, and `attach`."""
+
+
+class BrokerWanted(NamedTuple):
+    """Dial any broker and `attach`: the client is gone, and its will must be published."""
+
+
 class MoveAsked(NamedTuple):
     """The broker sent DISCONNECT 0x8B, 0x9C or 0x9D, which the client does not see: `detach`, then `attach` another."""
 
@@ -104,6 +112,8 @@ class Unsubscribed(NamedTuple):
 Event = (
     Accepted
     | BrokerRefused
+    | Redial
+    | BrokerWanted
     | MoveAsked
     | Close
     | CloseBroker

@@ -21,6 +21,20 @@ FILTERS_PER_PACKET: Final = 64
 # not read. Larger values keep more through a failover, and cost that much memory per client.
 PENDING_BYTES_MAX: Final = 256 * 1024
 
+# Bytes of publications that wait for the end of a replay, or for a client that acknowledges slowly. Beyond it the
+# broker's socket is not read.
+LATE_BYTES_MAX: Final = 1 << 20
+
+# Bytes of a replay that the client may lack. Beyond it the rest of the replay is dropped and counted. A federator
+# retains 64 MiB for all its neighbours together.
+REPLAY_BYTES_MAX: Final = 8 << 20
+
+# For CONNACK and the SUBACKs of a broker that a client moves to. Then another broker is tried.
+RESTORE_TIMEOUT_S: Final = 5.0
+
+# Publications that may be outstanding before MQTT 5, in both directions: Mosquitto's default.
+WINDOW_BEFORE_MQTT_5: Final = 20
+
 # A broker that has answered nothing to a client's will within this time will not answer.
 WILL_TIMEOUT_S: Final = 10.0
 
@@ -51,7 +65,9 @@ class Settings:
             close the client.
         drain_old: whether messages that an old session queued are delivered (`missing`) or dropped (`discard`).
         settle_s: how long an orderly move waits for outstanding acknowledgements.
-        overlap_s: how far the replay and the live publications of a new broker may overlap.
+        overlap_s: by how much the times may differ at which one publication arrives at two brokers.
+        lag_s: the same for publications of which the replay has only one of that content.
+        replay_timeout_s: how long the new broker's publications wait for the replay.
         subscribe_barrier: hold SUBACK until `barrier_passed`.
         make_client_id: makes the id of a client that sent an empty one.
     """
@@ -69,5 +85,7 @@ class Settings:
     drain_old: Literal["missing", "discard"] = "missing"
     settle_s: float = 2.0
     overlap_s: float = 0.5
+    lag_s: float = 2.0
+    replay_timeout_s: float = 5.0
     subscribe_barrier: bool = False
     make_client_id: Callable[[], bytes] = make_client_id

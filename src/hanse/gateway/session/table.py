@@ -18,6 +18,7 @@ class Table:
     Attributes:
         quiet: filters of MQTT 3 that the gateway subscribed to again: their retained messages are repetitions.
         removed: filters that the client has given up since it left the broker where its session is.
+        has_no_local: whether the client does not want its own publications under some filter.
     """
 
     def __init__(self) -> None:
@@ -25,12 +26,8 @@ class Table:
         self.since: dict[bytes, float] = {}
         self.quiet: set[bytes] = set()
         self.removed: set[bytes] = set()
+        self.has_no_local = False
         self._index: FilterIndex | None = None
-
-    @property
-    def has_no_local(self) -> bool:
-        """Return whether the client does not want its own publications under some filter."""
-        return any(one.options & NO_LOCAL for one in self.subscriptions.values())
 
     def add(self, granted: tuple[Subscription, ...], now: float) -> None:
         """Take filters that a broker granted.
@@ -43,6 +40,7 @@ class Table:
             self.since.setdefault(one.filter, now)
             self.quiet.discard(one.filter)
             self.removed.discard(one.filter)
+            self.has_no_local = self.has_no_local or bool(one.options & NO_LOCAL)
         self._index = None
         if len(self.subscriptions) > SUBSCRIPTIONS_MAX:
             raise Refusal(
@@ -59,6 +57,8 @@ class Table:
             self.since.pop(one, None)
             self.quiet.discard(one)
         self._index = None
+        if self.has_no_local:
+            self.has_no_local = any(one.options & NO_LOCAL for one in self.subscriptions.values())
 
     def to_repeat(self, version: int) -> list[tuple[int, list[tuple[bytes, int]]]]:
         """Return what to subscribe to at another broker: identifier, and filters with options, per packet."""
