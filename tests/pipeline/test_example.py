@@ -63,7 +63,14 @@ def test_the_example_carries_mqtt_into_a_delta_table(
 
 @pytest.mark.slow
 def test_the_example_runs_on_its_own(tmp_path: Path) -> None:
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "PYSPARK_PYTHON": sys.executable}
+    environment = {name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"}
+    environment["PYTHONPATH"] = str(ROOT / "src")
+    # Without a choice Spark would take the first python3 in the PATH, which has none of our packages.
+    elsewhere = tmp_path / "bin"
+    elsewhere.mkdir()
+    (elsewhere / "python3").write_text("#!/bin/sh\nexit 1\n")
+    (elsewhere / "python3").chmod(0o755)
+    environment["PATH"] = f"{elsewhere}:{environment['PATH']}"
     with thousand_messages(tmp_path) as words:
         result = subprocess.run(
             [sys.executable, str(EXAMPLE), *words],

@@ -54,7 +54,15 @@ def test_a_batch_read_can_be_narrowed_by_time_topic_and_producer(spark: SparkSes
     ) == list(range(20, 33))
     assert seqs(read(spark, tmp_path, clientId="p", topics="plant/1")) == list(range(1, 50, 4))
     assert read(spark, tmp_path).count() == 60
-    assert read(spark, tmp_path / "nothing").count() == 0
+    assert read(spark, tmp_path).where("producer = 'none'").count() == 0
+
+
+def test_a_batch_read_of_a_spool_or_producer_that_does_not_exist_fails(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="nothing does not exist; give the option spool"):
+        read(spark, tmp_path / "nothing").count()
+    spool_rows(tmp_path, "p", [1])
+    with pytest.raises(Exception, match="has no producer q; it has p"):
+        read(spark, tmp_path, clientId="q").count()
 
 
 @pytest.mark.slow
@@ -261,7 +269,7 @@ def test_rows_are_published_and_return_unchanged(spark: SparkSession, tmp_path: 
         ("topic", {}, "no column payload"),
         ("payload", {}, "no column topic"),
         ("payload, seq as topic", {}, "topic is bigint"),
-        ("topic, payload, seq as extra", {}, "no use for the columns extra"),
+        ("topic, payload, seq as extra", {}, "does not know the columns extra"),
         ("topic, payload, cast(qos as string) qos", {}, "qos is string"),
     ],
 )

@@ -1,6 +1,7 @@
 """Ingest job: one query that writes everything from the spool (or from a broker) into bronze."""
 
 import json
+import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,8 @@ _COUNTED = "bronze_mqtt"
 # How often in a row a query is restarted because its Python process is late. Each attempt takes ten seconds, so this is
 # five minutes. More attempts would hide a machine that is too slow for it at all.
 STARTS_MAX = 30
+# A message is cut between two words, never inside one.
+_ERROR_CHARACTERS_MAX = 500
 _WORKER_LATE = "Python worker failed to connect back"
 
 
@@ -178,7 +181,8 @@ def explain(failure: Exception) -> HanseError:
         return Unavailable(
             "Spark's Python process did not start within the ten seconds that Spark allows it: the machine is busy."
         )
-    return LocalError(f"The query failed: {text.splitlines()[0][:500] if text else type(failure).__name__}")
+    first = text.strip().splitlines()[0] if text.strip() else type(failure).__name__
+    return LocalError(f"The query failed: {textwrap.shorten(first, _ERROR_CHARACTERS_MAX, placeholder=' ...')}")
 
 
 def _rows(offset: Any) -> int:  # noqa: ANN401 - JSON text in classic mode, sometimes already parsed

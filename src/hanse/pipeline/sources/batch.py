@@ -8,6 +8,7 @@ Spark pushes down only prune blocks; Spark applies them again to every row.
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
+from hanse.errors import LocalError
 from hanse.pipeline.sources.options import ReadOptions
 from hanse.pipeline.sources.rows import SLICE_BYTES, SpoolPartition, cut, read_rows
 from hanse.pipeline.spool import Slice, SpoolReader, list_producers
@@ -32,16 +34,37 @@ class MqttBatchReader(DataSourceReader):
 
     def __init__(self, options: ReadOptions) -> None:
         self.options = options
+        # The query's own filters may ask for a producer that does not exist, and then have no rows; an option may not.
+        self._named = options.producer
 
     def partitions(self) -> list[InputPartition]:
         """Plan the tasks over all rows that are visible now."""
         options = self.options
-        producers = [one for one in list_producers(options.spool) if options.producer in {None, one}]
+        producers = self._producers()
         slices = [part for producer in producers for part in self._slices(SpoolReader(options.spool, producer))]
         return [
             SpoolPartition(task, options.topics, options.since_us, options.until_us, options.fail_on_data_loss)
             for task in cut(slices, options.partitions_min)
         ]
+
+    def _producers(self) -> list[str]:
+        """Return the producers to read.
+
+        Raises:
+            LocalError: The spool does not exist, or it has no producer of the given name.
+        """
+        spool = self.options.spool
+        if not Path(spool).is_dir():
+            raise LocalError(
+                f"The spool {spool} does not exist; give the option spool the directory that a collector writes to."
+            )
+        there = list_producers(spool)
+        if self._named is not None and self._named not in there:
+            raise LocalError(
+                f"The spool {spool} has no producer {self._named}; it has {', '.join(there) or 'none'}. Give one "
+                "of them as clientId, or leave clientId out to read all."
+            )
+        return [one for one in there if self.options.producer in {None, one}]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the rows of one task."""

@@ -115,7 +115,12 @@ class CollectorHelper:
 
     def _last_words(self) -> str:
         try:
-            words = self.log_path.read_bytes()[-_LAST_WORDS_BYTES:].decode("utf-8", "replace").strip()
+            log = self.log_path.read_bytes()
+            words = log[-_LAST_WORDS_BYTES:].decode("utf-8", "replace")
+            if len(log) > _LAST_WORDS_BYTES:
+                # Whole lines only: the cut is in the middle of one.
+                words = words.partition("\n")[2]
+            words = words.strip()
         except OSError:
             words = ""
         return words or f"it logged nothing to {self.log_path}"
