@@ -35,7 +35,7 @@ MB = 1e6
 def start(brokers: int, directory: Path) -> tuple[subprocess.Popen[bytes], dict[str, Any]]:
     state = directory / "state.json"
     base = ports.free(1)[0]
-    command = [sys.executable, "-m", "hanse", "up", "--brokers", str(brokers), "--base-port", str(base)]
+    command = [sys.executable, "-m", "hanse", "up", "--no-gateway", "--brokers", str(brokers), "--base-port", str(base)]
     command += ["--dir", str(directory / "run"), "--state", str(state)]
     environment = {**os.environ, "PYTHONPATH": str(Path(hanse.__file__).parent.parent)}
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)

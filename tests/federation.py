@@ -40,9 +40,13 @@ def environment(**more: str) -> dict[str, str]:
 
 
 class RunningFederation:
-    """`hanse up` until the end of the block; leaves nothing behind."""
+    """`hanse up` until the end of the block; leaves nothing behind.
 
-    def __init__(self, directory: Path, brokers: int, *words: str) -> None:
+    Args:
+        gateway: run a gateway, too.
+    """
+
+    def __init__(self, directory: Path, brokers: int, *words: str, gateway: bool = False) -> None:
         self._directory = directory
         self.brokers = brokers
         self.base_port = _free_block(brokers)
@@ -50,6 +54,7 @@ class RunningFederation:
         self._log = (directory / "up.log").open("wb")
         command = [sys.executable, "-m", "hanse", "up", "--brokers", str(brokers), "--base-port", str(self.base_port)]
         command += ["--dir", str(directory / "run"), "--state", str(self.state_path), *words]
+        command += ["--gateway" if gateway else "--no-gateway"]
         self.process = subprocess.Popen(
             command, stdout=self._log, stderr=subprocess.STDOUT, start_new_session=True, env=environment()
         )

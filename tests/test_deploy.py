@@ -10,6 +10,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from hanse.federator.settings import FederatorSettings
+from hanse.gateway.settings import GatewaySettings
 from hanse.settings import settings_of
 from hanse.topology.settings import ManagerSettings
 
@@ -94,7 +95,7 @@ def test_the_units_start_without_a_configuration_file(path: Path) -> None:
     assert variables["HANSE_CONFIG"].startswith("-"), "a missing file must not stop the service"
 
 
-SETTINGS_OF_UNITS = {"federator": FederatorSettings, "manager": ManagerSettings}
+SETTINGS_OF_UNITS = {"federator": FederatorSettings, "gateway": GatewaySettings, "manager": ManagerSettings}
 
 
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,10 +18,11 @@ from hanse.errors import LocalError, RemoteError, Unavailable
 from hanse.local import overlay as shapes
 from hanse.local import state as state_file
 from hanse.local.agents import LINKS, agent_command, is_converged
+from hanse.local.gateway import LocalGateway
 from hanse.local.http import get_json
 from hanse.local.managed import LocalManager
 from hanse.local.ports import LOOPBACK
-from hanse.local.supervise import Federation, FederationSettings, Service
+from hanse.local.supervise import Converged, Federation, FederationSettings, Prepare, Service, Site
 from hanse.settings import parse_duration_s
 
 _REFRESH_S = 1.0
@@ -63,6 +65,10 @@ def up(
     collect: Annotated[
         bool, typer.Option("--collect", help="Collect the federation's telemetry in a spool, for `hanse pipeline`.")
     ] = False,
+    gateway: Annotated[bool, typer.Option(help="Run a gateway: one address for clients of all brokers.")] = True,
+    gateway_port: Annotated[
+        int | None, typer.Option(min=1, max=65_535, help="Port of the gateway; a free one by default.")
+    ] = None,
     restart: Annotated[bool, typer.Option(help="Restart processes that end.")] = True,
     log_format: LogFormat = "plain",
     log_level: LogLevel = "info",
@@ -85,7 +91,8 @@ def up(
     )
     managed = _manager(settings, health_interval) if manager else None
     services = [_collector(settings, base_port)] if collect else []
-    federation = _federation(settings, managed, link, services)
+    front = LocalGateway(settings, gateway_port) if gateway else None
+    federation = _federation(settings, managed, link, services, front)
     console = Console()
     console.print(f"starting {len(federation.sites)} federators and their brokers below {directory} …")
 
@@ -94,6 +101,8 @@ def up(
         console.print(f"converged; the state is in {state}. Try, in two other terminals:")
         console.print(f"  mosquitto_sub -p {last.broker_port} -t 'hello/#'")
         console.print(f"  mosquitto_pub -p {first.broker_port} -t hello/world -m hi")
+        if front is not None:
+            console.print(f"the gateway, for clients of all brokers, is at {front.url}")
         if managed is not None:
             console.print(f"the manager is at {managed.url}/api/v1/topology")
         if collect:
@@ -129,18 +138,27 @@ def _collector(settings: FederationSettings, base_port: int) -> Service:
 
 
 def _federation(
-    settings: FederationSettings, managed: LocalManager | None, link: str, services: list[Service]
+    settings: FederationSettings,
+    managed: LocalManager | None,
+    link: str,
+    services: list[Service],
+    front: LocalGateway | None,
 ) -> Federation:
-    if managed is None:
-        return Federation(settings, lambda site: agent_command(site, link), is_converged, services)
-    federation = Federation(
-        settings,
-        lambda site: agent_command(site, link, managed.url),
-        managed.is_converged,
-        [managed.service(), *services],
-        managed.prepare,
-    )
-    managed.clear(federation.sites)
+    if front is not None:
+        services = [*services, front.service()]
+    prepare: Prepare | None = None
+    url = None
+    converged: Converged = is_converged
+    if managed is not None:
+        services = [managed.service(), *services]
+        prepare, url, converged = managed.prepare, managed.url, managed.is_converged
+
+    async def is_ready(sites: Sequence[Site]) -> bool:
+        return (front is None or front.is_ready()) and await converged(sites)
+
+    federation = Federation(settings, lambda site: agent_command(site, link, url), is_ready, services, prepare)
+    if managed is not None:
+        managed.clear(federation.sites)
     return federation
 
 

@@ -125,9 +125,14 @@ def raise_file_limit(connections_max: int) -> None:
     """Allow as many open files as the clients need, two each; warn if the system does not."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 2 * connections_max + _FILES_BESIDE
-    if hard == resource.RLIM_INFINITY or hard > soft:
-        soft = wanted if hard == resource.RLIM_INFINITY else min(max(wanted, soft), hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    reachable = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if reachable > soft:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (reachable, hard))
+            soft = reachable
+        except (OSError, ValueError):
+            # A sandbox may forbid it.
+            pass
     if soft < wanted:
         _log.warning(
             "the limit on open files is too low for connections_max; raise it (LimitNOFILE in systemd)",

@@ -1,0 +1,40 @@
+"""The gateway of a federation on one machine: its command and its address."""
+
+import sys
+
+from hanse.local import ports
+from hanse.local.ports import LOOPBACK
+from hanse.local.supervise import FederationSettings, Service
+from hanse.mqtt import urls
+
+
+class LocalGateway:
+    """One gateway in front of all brokers. Each broker's id is its number.
+
+    Args:
+        port: where clients connect; None for a free port.
+    """
+
+    def __init__(self, settings: FederationSettings, port: int | None = None) -> None:
+        assert settings.base_port is not None or not settings.brokers, "the ports of the brokers must be known"
+        if port is not None:
+            ports.require_free([port])
+        self._port = port or ports.free(1)[0]
+        self._state_dir = settings.directory / "gateway"
+        started = [f"mqtt://{LOOPBACK}:{(settings.base_port or 0) + k}" for k in range(settings.brokers)]
+        # Without the logins: clients bring their own.
+        given = [str(urls.parse(url)) for url in settings.broker_urls]
+        self._brokers = [f"{k}={url}" for k, url in enumerate([*started, *given])]
+        self.url = f"mqtt://{LOOPBACK}:{self._port}"
+
+    def service(self) -> Service:
+        """Return the service for the supervisor to run."""
+        words = [sys.executable, "-m", "hanse", "gateway", "--listen", self.url, "--state-dir", str(self._state_dir)]
+        words += ["--metrics", f"{LOOPBACK}:0", "--shutdown-grace", "0s"]
+        for broker in self._brokers:
+            words += ["--broker", broker]
+        return Service("gateway", self.url, words)
+
+    def is_ready(self) -> bool:
+        """Return whether clients may connect."""
+        return ports.answers(self._port)
