@@ -235,7 +235,7 @@ class Publishers:
 def _wake_precisely() -> None:
     """Ask Linux for timers that are precise to 1 ns.
 
-    By default they may be 50 us late to save power, half of a broker's time.
+    By default they may be 50 us late to save power, which is half of the time that one broker takes.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)

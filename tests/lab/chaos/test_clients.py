@@ -1,4 +1,4 @@
-"""The workload's own clients at one real broker: what they note is what happened, and they leave nothing behind."""
+"""The workload's own clients at one real broker: their records match the events, and they leave nothing behind."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -24,7 +24,7 @@ Break = Callable[[Publisher, Subscriber], Awaitable[None]]
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(DEADLINE_S):
-        while not condition():  # noqa: ASYNC110 - the client tells nobody
+        while not condition():  # noqa: ASYNC110 - the client sets no event
             await asyncio.sleep(0)
 
 
@@ -56,9 +56,9 @@ def test_a_stream_of_both_qos_is_seen_whole_and_in_order() -> None:
     assert set(subscriber.reader.seen[0].copies) == {1}
 
 
-def test_connections_that_break_are_made_again_and_what_was_tried_again_is_noted() -> None:
+def test_broken_connections_are_reopened_and_repeated_messages_are_recorded() -> None:
     async def cut(publisher: Publisher, subscriber: Subscriber) -> None:
-        # Until something is under way: an idle connection that breaks has nothing to try again.
+        # Until a message is under way: an idle connection that breaks has nothing to repeat.
         for _ in range(3):
             await until(lambda: publisher.client.unacknowledged > 0)
             publisher.client.abort()
@@ -73,10 +73,10 @@ def test_connections_that_break_are_made_again_and_what_was_tried_again_is_noted
     assert found.duplicates[1] <= found.published
 
 
-def test_a_broker_that_comes_back_finds_its_clients_where_they_were() -> None:
+def test_clients_resume_their_sessions_at_a_restarted_broker() -> None:
     with Mosquitto(*LINES) as broker:
 
-        async def restart(publisher: Publisher, subscriber: Subscriber) -> None:  # noqa: ARG001 - the broker suffers
+        async def restart(publisher: Publisher, subscriber: Subscriber) -> None:  # noqa: ARG001 - the broker is the target
             await asyncio.sleep(0.3)
             await asyncio.to_thread(broker.stop)
             await asyncio.sleep(0.3)
@@ -107,7 +107,7 @@ def test_no_session_is_left_at_the_broker() -> None:
         assert asyncio.run(knock(broker, f"chaos-{RUN:08x}-s0")) is False
 
 
-def test_a_payload_that_holds_no_stamp_is_refused() -> None:
+def test_a_payload_too_small_for_a_stamp_is_refused() -> None:
     async def make() -> None:
         Publisher(RUN, 0, 0, "mqtt://127.0.0.1:1", qos=(1,), count=1, size_bytes=10)
 

@@ -1,4 +1,4 @@
-"""The drills: in full where it takes minutes, and what they compute from, without processes."""
+"""The drills: in full where that takes minutes, and their calculations without processes."""
 
 import asyncio
 import math
@@ -18,14 +18,14 @@ from hanse.lab.chaos.topics import TopicsSettings, run_topics
 from hanse.lab.chaos.watch import Samples, Watch, disk_bytes
 
 
-def test_percentiles_are_of_what_was_measured() -> None:
+def test_percentiles_are_measured_values() -> None:
     assert percentile([float(n) for n in range(1, 101)], 99) == 99
     assert percentile([1.0], 99) == 1
     assert math.isnan(percentile([], 50))
 
 
 def trickle(slow_until_s: float) -> tuple[Sent, Seen]:
-    """100 messages a second for 60 s; the storm is from 10 to 20 s, and 1 s of latency lasts until a moment."""
+    """Return 100 messages per second for 60 s: a storm from 10 to 20 s, and a latency of 1 s until a given time."""
     sent, seen = Sent(0, (1,), 6_000), Seen(1, 6_000)
     sent.count = 6_000
     for number in range(6_000):
@@ -35,7 +35,7 @@ def trickle(slow_until_s: float) -> tuple[Sent, Seen]:
     return sent, seen
 
 
-def test_recovery_is_the_moment_from_which_on_all_is_as_before() -> None:
+def test_recovery_is_the_time_from_which_latency_is_as_before() -> None:
     assert recovery_s(*trickle(20.0), 1_000, 1_010, 1_020) == 0
     assert recovery_s(*trickle(25.5), 1_000, 1_010, 1_020) == 6
     assert recovery_s(*trickle(60.0), 1_000, 1_010, 1_020) is None
@@ -44,7 +44,7 @@ def test_recovery_is_the_moment_from_which_on_all_is_as_before() -> None:
     assert latencies_ms(sent, seen, 1_010, 1_010.05)[-1] == pytest.approx(1_000)
 
 
-def test_a_page_of_prometheus_is_read_and_compared() -> None:
+def test_a_prometheus_page_is_parsed_and_compared() -> None:
     text = (
         "# HELP hanse_federator_groups Groups known.\n"
         "hanse_federator_groups 3\n"
@@ -56,7 +56,7 @@ def test_a_page_of_prometheus_is_read_and_compared() -> None:
     before, after = Page(1, {**found, "hanse_federator_groups": 1.0}, 5), Page(1, found, 9)
     assert changes(before, after) == {"hanse_federator_groups": 2.0}
     assert drops([before], [after]) == {"broker 0": 4}
-    # A restart begins anew, and then all of it is new; so does a broker.
+    # A restart resets the counters, so all of their values are new. The same holds for a broker.
     again = Page(2, {**found, 'hanse_federator_dropped_total{reason="control_link_full"}': 3.0}, 2)
     assert drops([before], [again]) == {"federator 0: link_full": 7, "broker 0": 2}
     assert drops([before], [None]) == {}
@@ -71,7 +71,7 @@ def test_memory_and_processor_are_those_of_the_process() -> None:
     assert processor_s(2**22 + 1) is None
 
 
-def test_the_highest_memory_is_of_the_time_asked_for() -> None:
+def test_the_highest_memory_is_that_of_the_requested_time() -> None:
     samples = Samples([1, 2, 3, 4], [10, 50, None, 20], [], [])
     assert samples.highest_mb(2.5, 5) == 20
     assert samples.highest_mb(0, 5) == 50

@@ -1,6 +1,6 @@
 """Faults against real processes: a ring of five Mosquittos and federators, each link through an emulator.
 
-One federation serves all; one that does not recover is replaced, so that a failure stays one test's.
+One federation serves all tests. One that does not recover is replaced, so that a failure affects only one test.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.processes
 INTERVAL_S = 0.5
 RECOVERED_S = 20.0
 MESSAGES = 3_000
-# What the short tests have; the long ones have every fault.
+# Faults of the short tests. The long ones have every fault.
 SHORT = (
     "kill-origin",
     "kill-transit",
@@ -89,7 +89,7 @@ def check(result: Round) -> None:
     assert result.held, "\n".join(report.lines(result))
 
 
-def test_without_a_fault_both_qos_come_once_and_in_order(arena: Arena) -> None:
+def test_without_a_fault_both_qos_arrive_once_and_in_order(arena: Arena) -> None:
     check(arena.round(NONE, Workload(MESSAGES, qos=0), 1))
 
 

@@ -1,4 +1,4 @@
-"""The judge and what it reads, with histories that are made up: whatever is wrong with one has to be found."""
+"""The judge and its input, with invented histories: every error in one must be found."""
 
 import math
 from dataclasses import replace
@@ -16,7 +16,7 @@ ORIGIN, LAST = 0, 4
 # Message n is sent at 100 + n / 10 s, acknowledged 1 ms later and seen 2 ms later; the fault is from 102 to 103 s.
 SPAN = Span(102.0, 102.1, 103.0)
 MESSAGES = 50
-SERVED = "publishers are served: all is published, and acknowledged when the fault is over"
+SERVED = "all messages are published, and acknowledged after the fault"
 
 
 def history(qos: int = 1, messages: int = MESSAGES) -> History:
@@ -37,12 +37,12 @@ def lose(made: History, *numbers: int) -> None:
 
 
 def verdicts(found: Accounting, *, has_fault: bool = True, drops: int = 0, converged_s: float | None = 1.0) -> set[str]:
-    """The promises that were broken."""
+    """Return the promises that were broken."""
     evidence = Evidence(has_fault, {"federator 1: link_down": drops}, converged_s, 10.0)
     return {verdict.promise for verdict in judge(found, evidence) if not verdict.held}
 
 
-def test_a_history_in_which_all_came_once_keeps_every_promise() -> None:
+def test_a_history_in_which_all_arrived_once_keeps_every_promise() -> None:
     found = count(history(), SPAN)
     assert (found.published, found.acked, found.pairs, found.delivered) == (50, 50, 50, 50)
     assert (found.lost, found.unknown, found.not_durable, found.duplicates.total()) == (0, 0, 0, 0)
@@ -89,14 +89,14 @@ def test_a_lost_message_is_found_and_named() -> None:
     assert verdicts(found) == {"nothing acknowledged is lost", "every loss is explained by a counter"}
 
 
-def test_a_loss_that_was_counted_is_a_loss_still_but_explained() -> None:
+def test_a_counted_loss_is_still_a_loss_but_explained() -> None:
     made = history()
     lose(made, 17)
     assert verdicts(count(made, SPAN), drops=1) == {"nothing acknowledged is lost"}
     assert "every loss is explained by a counter" in verdicts(count(made, SPAN), drops=0)
 
 
-def test_one_drop_explains_what_it_cost_several_subscribers() -> None:
+def test_one_drop_explains_the_losses_of_several_subscribers() -> None:
     made = history()
     twice = History(made.publishers, [*made.readers, Reader(2, [Seen(1, MESSAGES)])])
     for number in range(MESSAGES):
@@ -108,7 +108,7 @@ def test_one_drop_explains_what_it_cost_several_subscribers() -> None:
     assert verdicts(found, drops=1) == {"nothing acknowledged is lost"}
 
 
-def test_what_was_not_acknowledged_is_unknown_and_never_lost() -> None:
+def test_an_unacknowledged_publication_is_unknown_and_never_lost() -> None:
     made = history()
     made.publishers[0].acked_s[17] = 0.0
     lose(made, 17)
@@ -126,13 +126,13 @@ def test_a_duplicate_at_qos_2_breaks_the_promise() -> None:
     made.readers[0].seen[0].take(20, 103.0)
     found = count(made, SPAN)
     assert found.duplicates[2] == 1
-    assert verdicts(found) == {"at QoS 2 nothing comes twice"}
+    assert verdicts(found) == {"at QoS 2 there are no duplicates"}
 
 
-def test_duplicates_at_qos_1_are_allowed_up_to_what_was_in_flight() -> None:
+def test_duplicates_at_qos_1_are_allowed_up_to_the_number_in_flight() -> None:
     made = history()
     in_flight = count(made, SPAN).in_flight
-    # Sent before the fault was there and seen not earlier than SETTLE_S before it: of ten a second.
+    # Sent before the fault began, and seen at the earliest SETTLE_S before it: ten per second.
     assert in_flight == 1 + round((SPAN.began_s - SPAN.begin_s + SETTLE_S) * 10)
     for number in range(in_flight):
         made.readers[0].seen[0].take(20 - number, 103.0)
@@ -140,22 +140,24 @@ def test_duplicates_at_qos_1_are_allowed_up_to_what_was_in_flight() -> None:
     assert found.duplicates[1] == in_flight
     assert verdicts(found) == set()
     made.readers[0].seen[0].take(0, 103.0)
-    assert verdicts(count(made, SPAN)) == {"at QoS 1 no more come twice than were in flight"}
+    assert verdicts(count(made, SPAN)) == {"at QoS 1 there are no more duplicates than messages in flight"}
 
 
 def test_a_duplicate_without_a_fault_is_one_too_many() -> None:
     made = history()
     made.readers[0].seen[0].take(0, 103.0)
-    assert verdicts(count(made, None), has_fault=False) == {"at QoS 1 no more come twice than were in flight"}
+    assert verdicts(count(made, None), has_fault=False) == {
+        "at QoS 1 there are no more duplicates than messages in flight"
+    }
 
 
 def test_an_altered_message_is_found() -> None:
     made = history()
     made.readers[0].corrupted = 1
-    assert verdicts(count(made, SPAN)) == {"nothing is altered"}
+    assert verdicts(count(made, SPAN)) == {"no message is altered"}
     made.readers[0].corrupted = 0
     made.readers[0].seen[0].take(MESSAGES, 103.0)
-    assert verdicts(count(made, SPAN)) == {"nothing is altered"}
+    assert verdicts(count(made, SPAN)) == {"no message is altered"}
 
 
 def test_order_is_judged_without_a_fault_and_counted_with_one() -> None:
@@ -168,7 +170,7 @@ def test_order_is_judged_without_a_fault_and_counted_with_one() -> None:
     assert verdicts(count(made, SPAN)) == set()
 
 
-def test_order_is_of_each_topic_by_itself_and_a_second_copy_is_no_disorder() -> None:
+def test_order_is_judged_per_topic_and_a_duplicate_is_not_reordering() -> None:
     seen = Seen(2, 10)
     for number in (0, 3, 2, 4, 4, 0, 5):
         seen.take(number, 1.0)
@@ -195,7 +197,7 @@ def test_the_first_message_after_the_fault_has_to_arrive() -> None:
 
 
 @pytest.mark.parametrize("site", [ORIGIN, LAST])
-def test_what_a_killed_broker_had_not_saved_is_counted_apart(site: int) -> None:
+def test_messages_that_a_killed_broker_had_not_saved_are_counted_separately(site: int) -> None:
     made = history(messages=100)
     killed_s = 106.0
     span = Span(killed_s, killed_s, 107.0, {site: killed_s})
@@ -206,12 +208,12 @@ def test_what_a_killed_broker_had_not_saved_is_counted_apart(site: int) -> None:
     lose(made, saved)
     found = count(made, span)
     assert (found.lost, found.not_durable) == (1, 1)
-    # What the next broker acknowledged is as good as any.
+    # An acknowledgement of the next broker counts like any other.
     lose(made, 75)
     assert count(made, span).lost == 2
 
 
-def test_a_broker_of_nobody_in_the_pair_excuses_nothing() -> None:
+def test_a_broker_outside_the_pair_excuses_nothing() -> None:
     made = history()
     lose(made, 19)
     made.readers[0].seen[0].take(18, 104.0)
@@ -219,8 +221,8 @@ def test_a_broker_of_nobody_in_the_pair_excuses_nothing() -> None:
     assert (found.lost, found.not_durable, found.doubled_by_broker, found.duplicates[1]) == (1, 0, 0, 1)
 
 
-def test_a_publication_that_the_killed_broker_had_received_is_its_to_keep_whoever_completes_it() -> None:
-    """The publisher only releases what it got a PUBREC for; a broker that has forgotten it says PUBCOMP."""
+def test_a_publication_received_by_the_killed_broker_counts_as_its_own_whoever_completes_it() -> None:
+    """The publisher only releases a message after its PUBREC. A broker that has forgotten it sends PUBCOMP."""
     made = history()
     made.publishers[0].received_s[19] = 101.95
     made.publishers[0].acked_s[19] = 103.5
@@ -241,7 +243,7 @@ def test_a_publication_that_was_acknowledged_only_after_the_kill_must_arrive() -
 
 
 @pytest.mark.parametrize("column", ["acked_s", "received_s"])
-def test_an_answer_that_was_read_after_the_kill_is_the_killed_brokers_while_its_connection_stands(column: str) -> None:
+def test_an_acknowledgement_read_after_the_kill_is_the_killed_brokers_while_its_connection_lasts(column: str) -> None:
     made = history()
     sent = made.publishers[0]
     span = Span(102.0, 102.0, 103.0, {ORIGIN: 102.0})
@@ -252,7 +254,7 @@ def test_an_answer_that_was_read_after_the_kill_is_the_killed_brokers_while_its_
     assert (count(made, span).lost, count(made, span).not_durable) == (1, 0)
     sent.connections = [(100.0, 102.5), (102.6, 0.0)]
     assert (count(made, span).lost, count(made, span).not_durable) == (0, 1)
-    # One that the next broker answered is the next broker's.
+    # An acknowledgement of the next broker belongs to the next broker.
     getattr(sent, column)[19] = 102.7
     assert (count(made, span).lost, count(made, span).not_durable) == (1, 0)
 
@@ -268,12 +270,12 @@ def test_connections_are_noted_from_beginning_to_end() -> None:
     assert [sent.answered_until_s(at_s) for at_s in (1.0, 2.5, 4.0, 5.5)] == [1.0, 3.0, 4.0, 6.0]
 
 
-def test_what_a_killed_broker_repeats_is_counted_apart_even_at_qos_2() -> None:
+def test_repeats_of_a_killed_broker_are_counted_separately_even_at_qos_2() -> None:
     made = history(qos=2)
     made.readers[0].seen[0].take(15, 104.0)
     found = count(made, Span(102.0, 102.0, 103.0, {LAST: 102.0}))
     assert (found.doubled_by_broker, found.duplicates[2]) == (1, 0)
-    # One that it had long been done with is nobody's excuse.
+    # A message that the broker completed long before is not excused.
     made = history(qos=2, messages=100)
     made.readers[0].seen[0].take(0, 109.0)
     found = count(made, Span(108.0, 108.0, 109.0, {LAST: 108.0}))
@@ -289,7 +291,7 @@ def test_a_federation_that_does_not_converge_in_time_breaks_the_promise() -> Non
 def test_a_run_that_has_nothing_to_judge_fails() -> None:
     made = history()
     made.publishers[0].acked_s = made.publishers[0].acked_s[:0] + type(made.publishers[0].acked_s)("d", bytes(8 * 50))
-    assert "the run says something: pairs to judge" in verdicts(count(made, SPAN))
+    assert "the run has pairs to judge" in verdicts(count(made, SPAN))
 
 
 def test_a_stream_that_could_not_be_published_to_its_end_breaks_the_promise() -> None:
@@ -299,20 +301,20 @@ def test_a_stream_that_could_not_be_published_to_its_end_breaks_the_promise() ->
         assert found == broken
 
 
-def test_a_process_that_ended_unasked_breaks_the_promise() -> None:
+def test_a_process_that_ends_by_itself_breaks_the_promise() -> None:
     evidence = Evidence(True, {}, 1.0, 10.0, unasked_ends=1)
     broken = [verdict.promise for verdict in judge(count(history(), SPAN), evidence) if not verdict.held]
-    assert broken == ["nothing ends unasked"]
+    assert broken == ["no process ends by itself"]
 
 
-def test_what_a_federator_never_lets_go_of_breaks_the_promise() -> None:
+def test_a_message_that_a_federator_never_releases_breaks_the_promise() -> None:
     evidence = Evidence(True, {}, 1.0, 10.0, under_way={"federator 3: outbox_bytes": 4096.0})
     broken = [verdict for verdict in judge(count(history(), SPAN), evidence) if not verdict.held]
-    assert [verdict.promise for verdict in broken] == ["nothing stays under way in a federator"]
+    assert [verdict.promise for verdict in broken] == ["no message stays in a federator"]
     assert broken[0].seen == "federator 3: outbox_bytes 4096"
 
 
-def test_a_payload_says_whose_it_is_and_shows_every_change() -> None:
+def test_a_payload_names_its_publisher_and_reveals_every_change() -> None:
     whole = stamp.payload(Stamp(7, 1, 4_000_000_000), b"chaos/t", 64)
     assert len(whole) == 64
     assert stamp.read(whole, b"chaos/t") == Stamp(7, 1, 4_000_000_000)

@@ -1,16 +1,16 @@
-"""Faults with real processes, and an account of what they cost: the kit behind `hanse chaos`.
+"""Faults with real processes, and an account of their cost: the code behind `hanse chaos`.
 
-- `stamp`: a payload that says whose it is, and shows when it was altered.
-- `history`: what publishers sent and subscribers saw, message by message.
-- `clients`: the publishers and subscribers that write it.
+- `stamp`: a payload that names its publisher, and reveals any change.
+- `history`: the messages that publishers sent and subscribers saw, one by one.
+- `clients`: the publishers and subscribers that write the history.
 - `judge`: history in, accounting and verdicts out; pure.
-- `ground`: the federation that suffers: one that is started for it, or one that runs already.
-- `faults`: each a small class with a begin and an end.
+- `ground`: the federation under test: started for the test, or already running.
+- `faults`: each a small class with a beginning and an end.
 - `pages`: the federators' own counters, before and after.
 - `rounds`: one fault in the middle of one workload.
 - `report`: a round as text and as JSON.
 - `outage`, `storm`, `topics`: longer drills, with figures.
 
-A publication that was not acknowledged is *unknown*, never lost; what a killed broker had acknowledged and not yet
-saved is counted apart (*not durable*), because nobody but that broker ever had it.
+An unacknowledged publication is *unknown*, never lost. Publications that a killed broker had acknowledged but not yet
+saved are counted separately (*not durable*), because only that broker ever had them.
 """

@@ -1,7 +1,7 @@
-"""A campaign: rounds, one after another, on one ground as long as it recovers.
+"""Campaign: rounds, one after another, on one ground as long as it recovers.
 
-A federation of our own that did not converge again after a round is taken down, its files are kept, and a new one is
-started for the next; one of the user's is left as it is, and the campaign ends there.
+If a federation started here does not converge again after a round, it is stopped, its files are kept, and a new one is
+started for the next round. The user's own federation is left as it is, and the campaign ends there.
 """
 
 import shutil
@@ -23,13 +23,13 @@ _NO_TELL: Callable[[str], None] = lambda _: None  # noqa: E731
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """What `hanse chaos` is told.
+    """Arguments of `hanse chaos`.
 
     Attributes:
-        faults: names, in order; none means all that the ground can suffer, and first a workload without any.
-        state_path: the state file of a federation that runs; None starts one.
-        directory: where a federation of our own keeps its files; None takes a temporary one, kept if a promise broke.
-        seeds: each fault is run with each.
+        faults: names, in order; none means all that the ground supports, after a workload without a fault.
+        state_path: state file of a running federation; None starts one.
+        directory: where a federation started here keeps its files; None uses a temporary one, kept if a promise broke.
+        seeds: seeds; each fault runs with each.
     """
 
     faults: tuple[str, ...] = ()
@@ -45,21 +45,21 @@ class Campaign:
 
 
 class Runner:
-    """Runs a campaign; `results` fills as it goes."""
+    """Runner of a campaign; `results` grows as it runs."""
 
     def __init__(self, campaign: Campaign, tell: Callable[[str], None] = _NO_TELL) -> None:
-        """Raises LocalError for a fault that is not known."""
+        """Prepare a campaign. Raise LocalError for an unknown fault."""
         self.campaign = campaign
         self.results: list[Round] = []
         self.kept: Path | None = None
         self._tell = tell
-        # Where a federation of our own keeps its files, and histories of rounds that broke a promise are kept.
+        # Directory for the files of a federation started here, and for histories of rounds that broke a promise.
         self._base = campaign.directory
         for name in campaign.faults:
             named(name)
 
     async def run(self, on_round: Callable[[Round], None] = lambda _: None) -> bool:
-        """All rounds; whether every promise held in all of them."""
+        """Run all rounds, and return whether every promise held in all of them."""
         if self.campaign.state_path is not None:
             given = GivenGround(self.campaign.state_path)
             await self._rounds(given, self._todo(given), on_round)
@@ -94,7 +94,7 @@ class Runner:
     async def _rounds(
         self, ground: Ground, todo: list[tuple[str, int]], on_round: Callable[[Round], None]
     ) -> list[tuple[str, int]]:
-        """Run until the federation does not recover; what is left to do."""
+        """Run until the federation does not recover, and return the remaining rounds."""
         while todo:
             (name, seed), todo = todo[0], todo[1:]
             self._tell(f"{name}, seed {seed}")
@@ -102,7 +102,7 @@ class Runner:
             self.results.append(result)
             on_round(result)
             if not result.held and self._base is not None:
-                self._tell(f"what became of each message is in {result.keep_history(self._base / HISTORIES)}")
+                self._tell(f"the fate of each message is in {result.keep_history(self._base / HISTORIES)}")
             if not todo:
                 break
             try:
@@ -118,7 +118,7 @@ class Runner:
 @asynccontextmanager
 async def _started(directory: Path, campaign: Campaign, tell: Callable[[str], None]) -> AsyncIterator[OwnGround]:
     if campaign.brokers < 2:
-        raise LocalError(f"{campaign.brokers} brokers were asked for; a message needs two to go from one to another.")
+        raise LocalError(f"{campaign.brokers} brokers were requested; a message needs at least two.")
     tell(f"starting {campaign.brokers} brokers and federators below {directory}")
     async with OwnGround(
         directory,

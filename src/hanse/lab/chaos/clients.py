@@ -2,9 +2,9 @@
 
 Rules:
 
-1. A publisher hands over what is due every `_TICK_S`, at most `window` unacknowledged; its client sends again what was
-   not acknowledged when a connection ended, as any MQTT client does, and the history says so.
-2. A subscriber has a session that outlives its connections, and acknowledges what it has noted.
+1. A publisher sends due messages every `_TICK_S`, with at most `window` unacknowledged. Like any MQTT client, it sends
+   unacknowledged messages again after a reconnect, and the history says so.
+2. A subscriber's session outlives its connections. It acknowledges messages after it has recorded them.
 3. Neither leaves anything at the broker: sessions are removed at the end.
 """
 
@@ -25,23 +25,23 @@ from hanse.mqtt.subscriptions import Subscription
 _TICK_S = 0.005
 _SESSION_S = 3_600
 _CONNECT_S = 10.0
-# Not `hanse-…`: whoever is called so is one of the federation's own, whose subscriptions are no interest.
+# Not `hanse-…`: clients with that prefix belong to the federation, and their subscriptions are not interest.
 _PREFIX = "chaos"
 _BACKOFF = BackoffSettings(first_s=0.05, max_s=0.5)
 
 
 def topic_of(run: int, publisher: int, topic: int) -> str:
-    """A topic of a workload."""
+    """Return a topic of a workload."""
     return f"chaos/{run:08x}/{publisher}/{topic}"
 
 
 def filter_of(run: int) -> str:
-    """What its subscribers want: one group for all."""
+    """Return the filter of a workload's subscribers: one group for all."""
     return f"chaos/{run:08x}/#"
 
 
 def _settings(url: str, client_id: str, *, auto_ack: bool = False) -> ClientSettings:
-    # Mosquitto 2.0.11 saves no session to disk whose CONNECT asked for a clean start.
+    # Mosquitto 2.0.11 does not save a session to disk if its CONNECT asked for a clean start.
     return ClientSettings(
         url,
         client_id,
@@ -54,19 +54,19 @@ def _settings(url: str, client_id: str, *, auto_ack: bool = False) -> ClientSett
 
 
 async def _forget(url: str, client_id: str) -> None:
-    """Have the broker drop a session: a clean start without an expiry, ended at once."""
+    """Make the broker drop a session, by a clean start without an expiry that ends at once."""
     try:
         async with Connection(url, client_id=client_id):
             pass
     except HanseError:
-        pass  # the broker is away, and so is what it would have dropped, or it expires
+        pass  # the broker is away: the session is gone with it, or will expire
 
 
 class Publisher(ClientHandler):
-    """Publishes numbered messages at one broker.
+    """Publisher of numbered messages at one broker.
 
     Args:
-        qos: of each of its topics, which are gone round.
+        qos: QoS of each of its topics, which are used in turn.
         count: messages of its stream.
     """
 
@@ -74,7 +74,7 @@ class Publisher(ClientHandler):
         self, run: int, publisher: int, site: int, url: str, *, qos: Sequence[int], count: int, size_bytes: int = 64
     ) -> None:
         if size_bytes < stamp.PAYLOAD_BYTES_MIN:
-            raise LocalError(f"Payloads of {size_bytes} bytes were asked for; a stamp needs {stamp.PAYLOAD_BYTES_MIN}.")
+            raise LocalError(f"Payloads of {size_bytes} bytes were requested; a stamp needs {stamp.PAYLOAD_BYTES_MIN}.")
         self.sent = Sent(site, qos, count)
         self._run = run
         self._publisher = publisher
@@ -91,12 +91,12 @@ class Publisher(ClientHandler):
         await self.client.start(must_connect=True)
 
     async def stop(self) -> None:
-        """Disconnect, and leave nothing."""
+        """Disconnect, and leave nothing behind."""
         await self.client.stop()
         await _forget(self._url, self._client_id)
 
     def probe(self) -> None:
-        """One message outside the stream."""
+        """Publish one message outside the stream."""
         if self.client.is_connected:
             self.client.publish_run(self._packet(stamp.PROBE, 0, self.sent.qos[0]))
 
@@ -113,13 +113,13 @@ class Publisher(ClientHandler):
             await asyncio.sleep(_TICK_S)
 
     async def wait_acknowledged(self, deadline_s: float) -> None:
-        """Until nothing of it is under way to the broker, or the time is over; what is left is unknown."""
+        """Wait until no message is under way to the broker, or the time is over. The fate of the rest is unknown."""
         until_s = time.monotonic() + deadline_s
         while self.client.unacknowledged and time.monotonic() < until_s:  # noqa: ASYNC110 - the client has no event
             await asyncio.sleep(_TICK_S)
 
     def on_acknowledged(self, numbers: list[int]) -> None:
-        """Note when."""
+        """Record the time of acknowledgements."""
         now_s, first = time.monotonic(), self._first_number
         if first is None:
             return
@@ -128,29 +128,29 @@ class Publisher(ClientHandler):
                 self.sent.acked_s[number - first] = now_s
 
     def on_received(self, pairs: list[tuple[int, int]]) -> None:
-        """Note when the broker first had it."""
+        """Record the time at which the broker first had a message."""
         now_s, first = time.monotonic(), self._first_number
         for number, _ in pairs:
             if first is not None and number >= first and not self.sent.received_s[number - first]:
                 self.sent.received_s[number - first] = now_s
 
     def on_refused(self, refused: list[tuple[int, int]]) -> None:
-        """The broker took them not. What it forgot with its session, though it had it, stays unknown."""
+        """Record refusals. A message that the broker received but forgot with its session stays unknown."""
         for number, reason in refused:
             if reason != ID_NOT_FOUND and self._first_number is not None and number >= self._first_number:
                 self.sent.refused[number - self._first_number] = 1
 
-    def on_connected(self, session_present: bool) -> None:  # noqa: ARG002 - the client's affair
-        """Note when: what is answered from here on, this broker answers."""
+    def on_connected(self, session_present: bool) -> None:  # noqa: ARG002 - handled by the client
+        """Record the time: later acknowledgements are those of this broker."""
         self.sent.connected(time.monotonic())
 
     def on_disconnected(self, error: HanseError | None) -> None:
-        """What is under way will be sent again."""
+        """Record the end. Messages under way will be sent again."""
         self.sent.disconnected(time.monotonic())
         if error is None:
             return
         sent = self.sent
-        # Older ones than the window are acknowledged: from the newest back until so many in a row are.
+        # All messages older than the window are acknowledged: go back from the newest until so many in a row are.
         left = self.client.unacknowledged
         for number in range(sent.count - 1, -1, -1):
             if not left:
@@ -177,7 +177,7 @@ class Publisher(ClientHandler):
 
 
 class Subscriber(ClientHandler):
-    """Notes what arrives at one broker."""
+    """Subscriber that records the arrivals at one broker."""
 
     def __init__(self, run: int, subscriber: int, site: int, url: str, publishers: Sequence[Sent], qos: int) -> None:
         self.reader = Reader(site, [Seen(len(sent.qos), len(sent.sent_s)) for sent in publishers])
@@ -191,7 +191,7 @@ class Subscriber(ClientHandler):
         self.client = Client(_settings(url, self._client_id), self)
 
     async def start(self) -> None:
-        """Connect and subscribe; returns with the SUBACK."""
+        """Connect and subscribe; return after the SUBACK."""
         await self.client.start(must_connect=True)
         self.client.subscribe([Subscription(filter_of(self._run), self._qos, no_local=False)])
         until_s = time.monotonic() + _CONNECT_S
@@ -201,7 +201,7 @@ class Subscriber(ClientHandler):
             await asyncio.sleep(_TICK_S)
 
     async def stop(self) -> None:
-        """Unsubscribe, disconnect, and leave nothing."""
+        """Unsubscribe, disconnect, and leave nothing behind."""
         self.client.unsubscribe([filter_of(self._run)])
         until_s = time.monotonic() + 1.0
         while self.client.is_connected and not self.client.is_subscribed:
@@ -212,11 +212,11 @@ class Subscriber(ClientHandler):
         await _forget(self._url, self._client_id)
 
     def on_subscribed(self, answers: list[tuple[Subscription, int]]) -> None:
-        """The SUBACK."""
+        """Note the SUBACK."""
         self.is_subscribed = all(code < 0x80 for _, code in answers)
 
     def on_publications(self, publications: list[Publication]) -> None:
-        """Note, then acknowledge."""
+        """Record publications, then acknowledge them."""
         now_s = self.received_s = time.monotonic()
         reader, run = self.reader, self._run
         for publication in publications:

@@ -1,10 +1,10 @@
-"""The faults: each a small class that chooses its target from a seed, begins, and ends.
+"""The faults: each is a small class that chooses its target from a seed, begins, and ends.
 
 Rules:
 
-1. A fault undoes itself: after `end` everything runs and every link is open again, whatever the federation makes of it.
-2. Where its target matters (origin, transit, last, core), it is asked of the federation at that moment: `Flow`.
-3. `span_s` is how long it lasts, from its begin to its end. Where the protocol's clock matters it is counted in the
+1. A fault undoes itself: after `end`, every process runs and every link is open again, whatever the federation does.
+2. If the target has a role (origin, transit, last, core), the fault asks the federation for it at that moment: `Flow`.
+3. `span_s` is the time from its beginning to its end. If the protocol's clock matters, it is a multiple of the
    federators' announcement interval A and expiry factor K.
 """
 
@@ -25,11 +25,11 @@ from hanse.local.emulator import Direction, LinkEmulator
 # The federators' defaults: expiry factor, beacon interval.
 K = 3
 B_S = 2.0
-# A process that was killed is away for so long: longer than a supervisor's back-off, shorter than K x A by default.
+# Downtime of a killed process: longer than a supervisor's back-off, by default shorter than K x A.
 _AWAY_S = 1.2
-# Links ping each other and give up after 4.5 s of silence, whatever A is.
+# Links ping each other and give up after 4.5 s of silence, for any A.
 _NOTICED_S = 6.0
-# What a process of Python needs to come up on a machine that is busy, beside the bounds of the protocol.
+# Start-up time of a Python process on a busy machine, in addition to the bounds of the protocol.
 _COMING_UP_S = 10.0
 
 Role = Literal["origin", "transit", "last", "core"]
@@ -37,7 +37,7 @@ Role = Literal["origin", "transit", "last", "core"]
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """Who has which part in the workload, as sites. Without a transit of its own the core stands for it."""
+    """Sites of the workload by role. Without a transit of its own, the core takes that role."""
 
     origin: int
     transit: int
@@ -45,7 +45,7 @@ class Flow:
     core: int
 
     def site(self, role: Role) -> int:
-        """The site that has a part."""
+        """Return the site of a role."""
         return {"origin": self.origin, "transit": self.transit, "last": self.last, "core": self.core}[role]
 
 
@@ -53,11 +53,11 @@ class Fault(ABC):
     """One kind of fault.
 
     Attributes:
-        name: as in `--fault`.
-        words: what it does, in a sentence.
-        needs: what a ground must be able to do.
+        name: name for `--fault`.
+        words: description in one sentence.
+        needs: required abilities of a ground.
         brokers_killed: site to the time at which its broker was killed.
-        target: what was chosen, once it was.
+        target: chosen target, once there is one.
     """
 
     name: ClassVar[str]
@@ -65,37 +65,37 @@ class Fault(ABC):
     needs: ClassVar[frozenset[str]]
 
     def __init__(self, interval_s: float) -> None:
-        """`interval_s` is the federators' announcement interval, A."""
+        """Prepare the fault. `interval_s` is the federators' announcement interval, A."""
         self.interval_s = interval_s
         self.brokers_killed: dict[int, float] = {}
         self.target = "nothing"
 
     @property
     def span_s(self) -> float:
-        """From its begin to its end."""
+        """Time from the beginning of the fault to its end."""
         return _AWAY_S
 
     @property
     def converged_bound_s(self) -> float:
-        """Within which the federation has to agree again after the end: as after the death of a core."""
+        """Time after the end within which the federation must agree again: as after the death of a core."""
         return (K + 1) * self.interval_s + B_S + _COMING_UP_S
 
     @property
     def kills_brokers(self) -> bool:
-        """Whether a broker loses what it has not saved."""
+        """Whether a broker loses unsaved state."""
         return False
 
     @abstractmethod
     async def begin(self, ground: Ground, flow: Flow, chance: random.Random) -> None:
-        """Make it happen."""
+        """Begin the fault."""
 
     @abstractmethod
     async def end(self, ground: Ground) -> None:
-        """Undo it."""
+        """Undo the fault."""
 
 
 class KillFederator(Fault):
-    """SIGKILL of one federator, and a start."""
+    """SIGKILL of one federator, and a restart."""
 
     needs = frozenset({FEDERATORS})
     role: ClassVar[Role]
@@ -105,46 +105,46 @@ class KillFederator(Fault):
         self._site = -1
 
     async def begin(self, ground: Ground, flow: Flow, chance: random.Random) -> None:  # noqa: ARG002 - the flow tells
-        """Kill it."""
+        """Kill the federator."""
         self._site = flow.site(self.role)
         self.target = f"federator {self._site}"
         await ground.crash("federator", self._site)
 
     async def end(self, ground: Ground) -> None:
-        """Start it."""
+        """Start the federator again."""
         await ground.revive("federator", self._site)
 
 
 class KillOrigin(KillFederator):
-    """Where a publisher is."""
+    """SIGKILL of a publisher's federator."""
 
     name, role = "kill-origin", "origin"
     words = "SIGKILL of the federator beside a publisher's broker, started again"
 
 
 class KillTransit(KillFederator):
-    """Between them."""
+    """SIGKILL of a federator between publisher and subscriber."""
 
     name, role = "kill-transit", "transit"
-    words = "SIGKILL of a federator that only passes on, started again"
+    words = "SIGKILL of a federator that only forwards, started again"
 
 
 class KillLast(KillFederator):
-    """Where a subscriber is."""
+    """SIGKILL of a subscriber's federator."""
 
     name, role = "kill-last", "last"
     words = "SIGKILL of the federator beside a subscriber's broker, started again"
 
 
 class KillCore(KillFederator):
-    """Who anchors the group."""
+    """SIGKILL of the group's core."""
 
     name, role = "kill-core", "core"
     words = "SIGKILL of the federator that is the group's core, started again"
 
 
 class KillBroker(Fault):
-    """SIGKILL of a broker that saves its state every other second, and a start."""
+    """SIGKILL of a broker that saves its state every other second, and a restart."""
 
     needs = frozenset({BROKERS})
     role: ClassVar[Role]
@@ -155,44 +155,44 @@ class KillBroker(Fault):
 
     @property
     def kills_brokers(self) -> bool:
-        """It does."""
+        """True: the killed broker loses unsaved state."""
         return True
 
     async def begin(self, ground: Ground, flow: Flow, chance: random.Random) -> None:  # noqa: ARG002 - the flow tells
-        """Kill it."""
+        """Kill the broker."""
         self._site = flow.site(self.role)
         self.target = f"broker {self._site}"
         await ground.crash("broker", self._site)
         self.brokers_killed[self._site] = time.monotonic()
 
     async def end(self, ground: Ground) -> None:
-        """Start it."""
+        """Start the broker again."""
         await ground.revive("broker", self._site)
 
 
 class KillBrokerOrigin(KillBroker):
-    """Where a publisher is."""
+    """SIGKILL of a publisher's broker."""
 
     name, role = "kill-broker-origin", "origin"
     words = "SIGKILL of a publisher's broker, started again"
 
 
 class KillBrokerTransit(KillBroker):
-    """Where nobody is."""
+    """SIGKILL of a broker without clients of the workload."""
 
     name, role = "kill-broker-transit", "transit"
-    words = "SIGKILL of the broker of a federator that only passes on, started again"
+    words = "SIGKILL of the broker of a federator that only forwards, started again"
 
 
 class KillBrokerLast(KillBroker):
-    """Where a subscriber is."""
+    """SIGKILL of a subscriber's broker."""
 
     name, role = "kill-broker-last", "last"
     words = "SIGKILL of a subscriber's broker, started again"
 
 
 class RestartAll(Fault):
-    """Everything at once, as after a power cut."""
+    """SIGKILL of everything at once, as by a power cut."""
 
     name = "restart-all"
     words = "SIGKILL of all brokers and all federators at once, started again at once"
@@ -200,16 +200,16 @@ class RestartAll(Fault):
 
     @property
     def span_s(self) -> float:
-        """At once, as near as a supervisor comes."""
+        """Zero: the restart follows at once, as fast as a supervisor's would."""
         return 1.0
 
     @property
     def kills_brokers(self) -> bool:
-        """All."""
+        """True: all brokers are killed."""
         return True
 
     async def begin(self, ground: Ground, flow: Flow, chance: random.Random) -> None:  # noqa: ARG002 - all of them
-        """Kill all."""
+        """Kill all processes."""
         self.target = "all brokers and federators"
         for place in ground.places:
             await ground.crash("federator", place.site)
@@ -217,7 +217,7 @@ class RestartAll(Fault):
             self.brokers_killed[place.site] = time.monotonic()
 
     async def end(self, ground: Ground) -> None:
-        """Start all, brokers first, as an init system would."""
+        """Start all processes, brokers first, as an init system would."""
         for place in ground.places:
             await ground.revive("broker", place.site)
         for place in ground.places:
@@ -225,15 +225,15 @@ class RestartAll(Fault):
 
 
 class GracefulRestart(Fault):
-    """SIGTERM, as an upgrade does it."""
+    """SIGTERM, as during an upgrade."""
 
     name = "graceful-restart"
-    words = "SIGTERM of a federator (which one, the seed says), started again"
+    words = "SIGTERM of a federator chosen by the seed, started again"
     needs = frozenset({FEDERATORS})
 
     @property
     def span_s(self) -> float:
-        """At once."""
+        """Zero: the restart follows at once."""
         return 0.5
 
     def __init__(self, interval_s: float) -> None:
@@ -241,18 +241,18 @@ class GracefulRestart(Fault):
         self._site = -1
 
     async def begin(self, ground: Ground, flow: Flow, chance: random.Random) -> None:
-        """End it well."""
+        """End the federator in order."""
         self._site = _any(flow, chance)
         self.target = f"federator {self._site}"
         await ground.leave("federator", self._site)
 
     async def end(self, ground: Ground) -> None:
-        """Start it."""
+        """Start the federator again."""
         await ground.revive("federator", self._site)
 
 
 class StopContinue(Fault):
-    """A process that sleeps: a paused virtual machine, a swapping host."""
+    """Process that stands still, like a paused virtual machine or a swapping host."""
 
     name = "stop-continue"
     words = "SIGSTOP of a federator for 2KA, then SIGCONT"
@@ -261,7 +261,7 @@ class StopContinue(Fault):
 
     @property
     def span_s(self) -> float:
-        """2KA, and long enough that a link's own keep-alive has noticed."""
+        """2KA, but at least long enough for a link's keep-alive to notice."""
         return max(2 * K * self.interval_s, _NOTICED_S)
 
     def __init__(self, interval_s: float) -> None:
@@ -269,22 +269,22 @@ class StopContinue(Fault):
         self._site = -1
 
     async def begin(self, ground: Ground, flow: Flow, chance: random.Random) -> None:
-        """Stop it."""
+        """Stop the process."""
         self._site = self.choose(flow, chance)
         self.target = f"{self.kind} {self._site}"
         ground.signal(self.kind, self._site, signal.SIGSTOP)
 
     def choose(self, flow: Flow, chance: random.Random) -> int:
-        """Any that has a part."""
+        """Return any site with a role."""
         return _any(flow, chance)
 
     async def end(self, ground: Ground) -> None:
-        """Let it go on."""
+        """Continue the process."""
         ground.signal(self.kind, self._site, signal.SIGCONT)
 
 
 class StopBroker(StopContinue):
-    """A host that hangs: connections stand, nothing answers."""
+    """Broker that hangs: connections stay open, nothing answers."""
 
     name = "stop-broker"
     words = "SIGSTOP of a subscriber's broker for 2KA, then SIGCONT"
@@ -292,18 +292,18 @@ class StopBroker(StopContinue):
     kind: ClassVar[Kind] = "broker"
 
     def choose(self, flow: Flow, chance: random.Random) -> int:  # noqa: ARG002 - the flow tells
-        """Where a subscriber is."""
+        """Return the site of a subscriber."""
         return flow.last
 
 
 class LinkFault(Fault):
-    """Something about one link: by default one on the way from the origin to the core."""
+    """Disturbance of one link, by default one on the route from the origin to the core."""
 
     needs = frozenset({LINKS})
 
     @property
     def span_s(self) -> float:
-        """2KA, and long enough that a link's own keep-alive has noticed."""
+        """2KA, but at least long enough for a link's keep-alive to notice."""
         return max(2 * K * self.interval_s, _NOTICED_S)
 
     def __init__(self, interval_s: float) -> None:
@@ -311,7 +311,7 @@ class LinkFault(Fault):
         self._links: list[LinkEmulator] = []
 
     async def begin(self, ground: Ground, flow: Flow, chance: random.Random) -> None:
-        """Choose the link, and make it bad."""
+        """Choose the links, and disturb them."""
         links = self.choose(ground, flow, chance)
         self._links = [ground.links[link] for link in links]
         self.target = f"link{'s' if len(links) > 1 else ''} {', '.join(f'{a}-{b}' for a, b in links)}"
@@ -319,55 +319,55 @@ class LinkFault(Fault):
             await self.spoil(link, chance)
 
     def choose(self, ground: Ground, flow: Flow, chance: random.Random) -> list[tuple[int, int]]:
-        """A link of the transit's, or any where there is none."""
+        """Return a link of the transit, or any if there is none."""
         near = [link for link in sorted(ground.links) if flow.transit in link]
         if not ground.links:
-            raise LocalError("There is no link to make bad; a federation of one has none.")
+            raise LocalError("There is no link to disturb; a federation of one federator has none.")
         return [chance.choice(near or sorted(ground.links))]
 
     @abstractmethod
     async def spoil(self, link: LinkEmulator, chance: random.Random) -> None:
-        """Make one link bad."""
+        """Disturb one link."""
 
-    async def end(self, ground: Ground) -> None:  # noqa: ARG002 - it remembers its links
-        """Open it again."""
+    async def end(self, ground: Ground) -> None:  # noqa: ARG002 - the fault remembers its links
+        """Restore the links."""
         for link in self._links:
             link.shape(delay_s=0.0, jitter_s=0.0, bytes_per_s=0)
             link.restore()
 
 
 class CutLink(LinkFault):
-    """A cable pulled."""
+    """Cable that is pulled."""
 
     name = "cut-link"
-    words = "a link lets nothing pass, in silence, for 2KA; then all again"
+    words = "a link silently drops everything for 2KA"
 
     async def spoil(self, link: LinkEmulator, chance: random.Random) -> None:  # noqa: ARG002 - nothing to draw
-        """Cut it."""
+        """Cut the link."""
         link.cut()
 
 
 class ResetLink(LinkFault):
-    """A cable pulled at a switch that says so."""
+    """Cable that is pulled at a switch that resets its connections."""
 
     name = "reset-link"
     words = "a link's connections are reset and new ones refused for 2 s"
 
     @property
     def span_s(self) -> float:
-        """As its words say."""
+        """Duration named in `words`."""
         return 2.0
 
     async def spoil(self, link: LinkEmulator, chance: random.Random) -> None:  # noqa: ARG002 - nothing to draw
-        """Reset it."""
+        """Reset the link."""
         await link.reset()
 
 
 class OneWayCut(LinkFault):
-    """A firewall that forgot one direction."""
+    """Firewall that forgets one direction."""
 
     name = "one-way-cut"
-    words = "a link lets nothing pass in one direction (which, the seed says) for 2KA"
+    words = "a link drops everything in one direction, chosen by the seed, for 2KA"
 
     async def spoil(self, link: LinkEmulator, chance: random.Random) -> None:
         """Cut one direction."""
@@ -377,58 +377,58 @@ class OneWayCut(LinkFault):
 
 
 class SlowLink(LinkFault):
-    """A satellite in the rain."""
+    """Slow link, like a satellite link in the rain."""
 
     name = "slow-link"
     words = "a link with 300 ms delay, 100 ms jitter and 50,000 bytes/s for 4 s"
 
     @property
     def span_s(self) -> float:
-        """As its words say."""
+        """Duration named in `words`."""
         return 4.0
 
     async def spoil(self, link: LinkEmulator, chance: random.Random) -> None:  # noqa: ARG002 - the emulator has its own
-        """Make it slow and narrow."""
+        """Make the link slow and narrow."""
         link.shape(delay_s=0.3, jitter_s=0.1, bytes_per_s=50_000)
 
 
 class Split(LinkFault):
-    """The overlay in two parts."""
+    """Overlay split in two parts."""
 
     name = "split"
     words = "links are cut so that the origin and one neighbour are apart from the rest for 2KA"
 
     def choose(self, ground: Ground, flow: Flow, chance: random.Random) -> list[tuple[int, int]]:
-        """All links between the two sides."""
+        """Return all links between the two parts."""
         others = sorted({b if a == flow.origin else a for a, b in ground.links if flow.origin in (a, b)})
         side = {flow.origin, chance.choice(others)} if others else {flow.origin}
         return [link for link in sorted(ground.links) if len(side & set(link)) == 1]
 
     async def spoil(self, link: LinkEmulator, chance: random.Random) -> None:  # noqa: ARG002 - nothing to draw
-        """Cut it."""
+        """Cut the link."""
         link.cut()
 
 
 class Islands(LinkFault):
-    """Everyone alone."""
+    """Overlay without any links."""
 
     name = "islands"
     words = "all links are cut for 2KA"
 
     def choose(self, ground: Ground, flow: Flow, chance: random.Random) -> list[tuple[int, int]]:  # noqa: ARG002
-        """All."""
+        """Return all links."""
         return sorted(ground.links)
 
     async def spoil(self, link: LinkEmulator, chance: random.Random) -> None:  # noqa: ARG002 - nothing to draw
-        """Cut it."""
+        """Cut the link."""
         link.cut()
 
 
 class FlappingLink(LinkFault):
-    """A loose contact."""
+    """Loose contact."""
 
     name = "flapping-link"
-    words = "a link is reset and restored again and again, for 2KA"
+    words = "a link is reset and restored repeatedly for 2KA"
 
     def __init__(self, interval_s: float) -> None:
         super().__init__(interval_s)
@@ -439,7 +439,7 @@ class FlappingLink(LinkFault):
         self._flapping = asyncio.create_task(self._flap(link, chance), name="flap")
 
     async def end(self, ground: Ground) -> None:
-        """Hold it still, and open."""
+        """Stop flapping, and restore the link."""
         if self._flapping is not None:
             self._flapping.cancel()
             await asyncio.gather(self._flapping, return_exceptions=True)
@@ -454,14 +454,14 @@ class FlappingLink(LinkFault):
 
 
 class Limited(Fault):
-    """A limit of the kernel's on a process that runs, taken back at the end."""
+    """Kernel limit on a running process, removed at the end."""
 
     needs = frozenset({FEDERATORS})
     what: ClassVar[int]
 
     @property
     def span_s(self) -> float:
-        """As their words say."""
+        """Duration named in `words`."""
         return 3.0
 
     def __init__(self, interval_s: float) -> None:
@@ -482,29 +482,29 @@ class Limited(Fault):
 
     @abstractmethod
     def limit(self) -> int:
-        """The soft limit to set."""
+        """Return the soft limit to set."""
 
     async def end(self, ground: Ground) -> None:  # noqa: ARG002 - the process is known
-        """Take it back."""
-        # If it ended, the new one has limits of its own.
+        """Restore the former limit."""
+        # If the process ended, the new one has its own limits.
         with suppress(ProcessLookupError):
             resource.prlimit(self._pid, self.what, self._before)
 
 
 class FullDisk(Limited):
-    """Every write that would make a file longer fails, as on a full disk (EFBIG instead of ENOSPC)."""
+    """Failure of every write that would make a file longer, as on a full disk (EFBIG instead of ENOSPC)."""
 
     name = "full-disk"
     words = "a federator cannot write another byte to a file for 3 s"
     what = resource.RLIMIT_FSIZE
 
     def limit(self) -> int:
-        """No file grows; what is written within one still is."""
+        """Return the limit at which no file grows. Writes within a file still succeed."""
         return 0
 
 
 class NoDescriptors(Limited):
-    """It cannot open a file or a connection, while its links are reset and have to be made anew."""
+    """Federator that cannot open files or connections, while its links are reset and must be established again."""
 
     name = "no-descriptors"
     words = "a federator has no file descriptor left for 3 s, while its links are reset"
@@ -512,7 +512,7 @@ class NoDescriptors(Limited):
     what = resource.RLIMIT_NOFILE
 
     async def begin(self, ground: Ground, flow: Flow, chance: random.Random) -> None:
-        """Set the limit, and then break its links, which it has to dial anew."""
+        """Set the limit, and then break the links, which the federator must dial again."""
         await super().begin(ground, flow, chance)
         site = int(self.target.rpartition(" ")[2])
         for link, emulator in ground.links.items():
@@ -521,12 +521,12 @@ class NoDescriptors(Limited):
                 emulator.restore()
 
     def limit(self) -> int:
-        """None that is new: what is open goes on, what it closes it cannot have again."""
+        """Return the limit that forbids new descriptors. Open ones stay usable, closed ones cannot be replaced."""
         return 0
 
 
 def _any(flow: Flow, chance: random.Random) -> int:
-    """One of those who have a part."""
+    """Return any site with a role."""
     return chance.choice(sorted({flow.origin, flow.transit, flow.last, flow.core}))
 
 
@@ -553,12 +553,12 @@ _ALL: tuple[type[Fault], ...] = (
     NoDescriptors,
 )
 FAULTS: dict[str, type[Fault]] = {fault.name: fault for fault in _ALL}
-# A workload without any: what holds then must hold before anything else is worth asking.
+# A workload without a fault: the promises must hold there before any fault is tried.
 NONE = "none"
 
 
 def named(name: str, interval_s: float = 1.0) -> Fault | None:
-    """A fault by its name, for federators with this announcement interval; None for `none`.
+    """Return a fault by its name, for federators with this announcement interval; None for `none`.
 
     Raises:
         LocalError: there is no such fault.
@@ -566,5 +566,5 @@ def named(name: str, interval_s: float = 1.0) -> Fault | None:
     if name == NONE:
         return None
     if name not in FAULTS:
-        raise LocalError(f"Fault {name!r} is not known; expected {NONE}, {', '.join(FAULTS)}.")
+        raise LocalError(f"Fault {name!r} is unknown; expected {NONE}, {', '.join(FAULTS)}.")
     return FAULTS[name](interval_s)

@@ -1,12 +1,12 @@
-"""The federation that suffers: one that is started for it (`OwnGround`), or one that runs already (`GivenGround`).
+"""The federation under test: one that is started for it (`OwnGround`), or one that already runs (`GivenGround`).
 
 Rules:
 
-1. Faults act through a ground and know nothing of how its processes are kept.
-2. What is started here listens on the loopback, keeps its files below one directory, and is taken down.
-3. Of a federation of the user's only the processes are touched that its state file names, while the supervisor that
-   wrote the file is alive (a process id alone may be somebody else's by now). What is killed there is started again by
-   that supervisor, not by us.
+1. Faults act through a ground, and do not know how it manages its processes.
+2. A federation started here listens on loopback, keeps its files below one directory, and is stopped at the end.
+3. In the user's federation, only the processes named in its state file are touched, and only while the supervisor that
+   wrote the file runs (otherwise a process id may belong to another process by now). That supervisor restarts the
+   killed processes.
 """
 
 import asyncio
@@ -31,11 +31,11 @@ from hanse.local.supervise import Federation, FederationSettings
 from hanse.settings import format_duration
 
 Kind = Literal["federator", "broker"]
-# What a fault may need of a ground.
+# Abilities of a ground that a fault may need.
 FEDERATORS, BROKERS, LINKS = "federators", "brokers", "links"
 
 BROKERS_DEFAULT = 5
-# The federators' default.
+# Default announcement interval of the federators.
 INTERVAL_S = 1.0
 CONVERGED_S = 60.0
 _REVIVED_S = 30.0
@@ -53,11 +53,11 @@ class Place:
 
 
 class Ground(ABC):
-    """What faults act upon.
+    """Target of faults.
 
     Attributes:
-        interval_s: the federators' announcement interval.
-        links: `(a, b)` to the emulator that `b` dials instead of `a`; none where links are not emulated.
+        interval_s: announcement interval of the federators.
+        links: `(a, b)` to the emulator that `b` dials instead of `a`; empty if links are not emulated.
     """
 
     interval_s: float = INTERVAL_S
@@ -67,37 +67,37 @@ class Ground(ABC):
     @property
     @abstractmethod
     def abilities(self) -> frozenset[str]:
-        """What can be done here: to FEDERATORS, to BROKERS, to LINKS."""
+        """Kinds of targets that faults can act on: FEDERATORS, BROKERS, LINKS."""
 
     @abstractmethod
     def pid(self, kind: Kind, site: int) -> int | None:
-        """The process id; None while it does not run."""
+        """Return the process id; None while the process does not run."""
 
     @abstractmethod
     async def crash(self, kind: Kind, site: int) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
 
     @abstractmethod
     async def leave(self, kind: Kind, site: int) -> None:
-        """SIGTERM, and wait for the end."""
+        """Send SIGTERM, and wait for the end."""
 
     @abstractmethod
     async def revive(self, kind: Kind, site: int) -> None:
-        """Have what was ended run again; returns when its process is there, ready or not."""
+        """Let an ended process run again; return when the process exists, ready or not."""
 
     @abstractmethod
     def unasked_ends(self) -> int:
-        """Processes that ended although no fault ended them, since the beginning."""
+        """Return how many processes ended without a fault, since the beginning."""
 
     def signal(self, kind: Kind, site: int, number: signal.Signals) -> None:
-        """Send a signal to a process that runs."""
+        """Send a signal to a running process."""
         pid = self.pid(kind, site)
         if pid is None:
             raise Unavailable(f"The {kind} of site {site} does not run, so it cannot be sent {number.name}.")
         os.kill(pid, number)
 
     async def is_converged(self, group: str | None = None) -> bool:
-        """All federators are at their brokers and agree; about one group too, if named."""
+        """Return whether all federators are connected to their brokers and agree, also about a given group."""
         try:
             pages = await asyncio.gather(*(get_json(f"{place.metrics_url}/healthz") for place in self.places))
             rows = await asyncio.gather(*(self.group(place.site, group) for place in self.places)) if group else []
@@ -114,10 +114,10 @@ class Ground(ABC):
         )
 
     async def wait_converged(self, deadline_s: float = CONVERGED_S, group: str | None = None) -> float:
-        """Seconds until the federation had converged.
+        """Return the seconds until the federation converged.
 
         Raises:
-            Unavailable: it did not within the deadline.
+            Unavailable: it did not converge within the deadline.
         """
         began_s = time.monotonic()
         while not await self.is_converged(group):
@@ -127,7 +127,7 @@ class Ground(ABC):
         return time.monotonic() - began_s
 
     async def group(self, site: int, group: str) -> dict[str, Any] | None:
-        """What one federator knows of a group."""
+        """Return one federator's knowledge of a group."""
         rows = (await get_json(f"{self.places[site].metrics_url}/groups"))["groups"]
         found: dict[str, Any] | None = next((row for row in rows if row["group"] == group), None)
         return found
@@ -137,7 +137,7 @@ class Ground(ABC):
 
 
 class OwnGround(Ground):
-    """Brokers and federators of our own, each link through an emulator; `async with OwnGround(directory) as ground`."""
+    """Brokers and federators started here, each link through an emulator. Use it with `async with`."""
 
     def __init__(
         self,
@@ -150,15 +150,16 @@ class OwnGround(Ground):
         interval_s: float = INTERVAL_S,
         flags: Sequence[str] = (),
     ) -> None:
-        """`flags` are further words for each federator's command line; broker links cannot be emulated."""
+        """Prepare the federation. `flags` go to each federator's command line; broker links cannot be emulated."""
         if link not in LINK_KINDS:
-            raise LocalError(f"Links of the kind {link!r} were asked for; expected {' or '.join(LINK_KINDS)}.")
+            raise LocalError(f"Links of the kind {link!r} were requested; expected {' or '.join(LINK_KINDS)}.")
         settings = FederationSettings(
             brokers=brokers,
             directory=directory,
             overlay=overlay,
             emulated_links=emulated_links and link == "direct",
-            # What a broker acknowledges is on its disk within two seconds, and no queue of it is ever full.
+            # A broker has everything that it acknowledged on disk within two seconds, and none of its queues is ever
+            # full.
             autosave_s=1,
             queued_max=0,
         )
@@ -172,7 +173,7 @@ class OwnGround(Ground):
 
     @property
     def abilities(self) -> frozenset[str]:
-        """All, where links are emulated."""
+        """All kinds; links only if they are emulated."""
         own = {FEDERATORS, BROKERS}
         return frozenset(own | {LINKS} if self._federation.settings.emulated_links else own)
 
@@ -181,7 +182,7 @@ class OwnGround(Ground):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        # A process that a fault left stopped would not hear SIGTERM.
+        # A process that a fault left stopped would not handle SIGTERM.
         for site in range(len(self.places)):
             for kind in ("federator", "broker"):
                 if (pid := self.pid(kind, site)) is not None:
@@ -190,25 +191,25 @@ class OwnGround(Ground):
         await self._federation.stop()
 
     def pid(self, kind: Kind, site: int) -> int | None:
-        """Of the present process."""
+        """Return the id of the current process."""
         return self._process(kind, site).pid
 
     async def crash(self, kind: Kind, site: int) -> None:
-        """SIGKILL, and no restart until `revive`."""
+        """Send SIGKILL, without a restart until `revive`."""
         process = self._process(kind, site)
         await process.kill()
         await process.stop()
 
     async def leave(self, kind: Kind, site: int) -> None:
-        """SIGTERM, and no restart until `revive`."""
+        """Send SIGTERM, without a restart until `revive`."""
         await self._process(kind, site).stop()
 
     async def revive(self, kind: Kind, site: int) -> None:
-        """Start it with the same command line, directory and ports."""
+        """Start the process with the same command line, directory and ports."""
         await self._process(kind, site).start()
 
     def unasked_ends(self) -> int:
-        """How often the supervisor had to start something again by itself."""
+        """Return how often the supervisor had to restart a process by itself."""
         return sum(process.restarts for process in [*self._federation.agents, *self._federation.brokers])
 
     def _process(self, kind: Kind, site: int) -> SupervisedProcess:
@@ -219,7 +220,7 @@ class OwnGround(Ground):
 
 
 class GivenGround(Ground):
-    """A federation that `hanse up` runs, known by its state file."""
+    """Federation that `hanse up` runs, known by its state file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -228,10 +229,12 @@ class GivenGround(Ground):
         places: list[Place] = []
         for site, one in enumerate(found.federators):
             if one.metrics is None:
-                raise LocalError(f"{path} names no metrics of federator {one.id}, and without them nobody can judge.")
+                raise LocalError(
+                    f"{path} names no metrics address of federator {one.id}, which is needed to judge the run."
+                )
             places.append(Place(site, one.id, one.broker, one.metrics))
         if len(places) < 2:
-            raise LocalError(f"{path} tells of {len(places)} brokers; a message needs two to go from one to another.")
+            raise LocalError(f"{path} names {len(places)} brokers; a message needs at least two.")
         self.places = places
         self._started = (found.supervisor_pid, found.supervisor_started)
         self._has_broker_pids = all(one.broker_pid is not None for one in found.federators)
@@ -239,28 +242,28 @@ class GivenGround(Ground):
 
     @property
     def abilities(self) -> frozenset[str]:
-        """What has process ids; there is no emulator in its links."""
+        """Kinds that have process ids; the links have no emulator."""
         if not self._is_supervised():
             return frozenset()
         return frozenset({FEDERATORS, BROKERS} if self._has_broker_pids else {FEDERATORS})
 
     def pid(self, kind: Kind, site: int) -> int | None:
-        """As the state file has it now; it follows restarts."""
+        """Return the id from the current state file, which follows restarts."""
         if not self._is_supervised():
             raise LocalError(f"The supervisor that wrote {self._path} is gone, so its process ids mean nothing.")
         one = state_file.read(self._path).federators[site]
         return (one.federator_pid if kind == "federator" else one.broker_pid) or None
 
     async def crash(self, kind: Kind, site: int) -> None:
-        """SIGKILL; its supervisor starts it again when it likes."""
+        """Send SIGKILL. The supervisor restarts the process."""
         self._end(kind, site, signal.SIGKILL)
 
     async def leave(self, kind: Kind, site: int) -> None:
-        """SIGTERM; likewise."""
+        """Send SIGTERM. The supervisor restarts the process."""
         self._end(kind, site, signal.SIGTERM)
 
     async def revive(self, kind: Kind, site: int) -> None:
-        """Wait until the supervisor has started it again."""
+        """Wait until the supervisor has restarted the process."""
         old = self._ended.pop((kind, site), None)
         until_s = time.monotonic() + _REVIVED_S
         while (now := self.pid(kind, site)) is None or now == old:
@@ -272,7 +275,7 @@ class GivenGround(Ground):
             await asyncio.sleep(_POLL_S)
 
     def unasked_ends(self) -> int:
-        """Its supervisor does not tell."""
+        """Return 0, because the supervisor does not tell."""
         return 0
 
     def _end(self, kind: Kind, site: int, number: signal.Signals) -> None:

@@ -1,7 +1,7 @@
-"""What publishers sent and what subscribers saw, message by message: columns of numbers, a few bytes each.
+"""History: messages that publishers sent and subscribers saw, in columns of numbers, a few bytes per message.
 
-Times are of one monotonic clock, in seconds; 0 means never. A publisher's message `number` goes to its topic
-`number % topics`, so topic and QoS need no column.
+Times come from one monotonic clock, in seconds; 0 means never. A publisher's message `number` goes to its topic `number
+% topics`, so topic and QoS need no column.
 """
 
 import csv
@@ -14,12 +14,12 @@ COPIES_MAX = 255
 
 
 class Sent:
-    """One publisher's column: when each message was handed over, when it was acknowledged, whether it was tried again.
+    """Columns of one publisher: when each message was sent, when it was acknowledged, and whether it was sent again.
 
     Args:
-        site: the number of the broker where it publishes.
-        qos: of each topic.
-        count: messages that will be sent.
+        site: number of the publisher's broker.
+        qos: QoS of each topic.
+        count: number of messages to send.
     """
 
     def __init__(self, site: int, qos: Sequence[int], count: int) -> None:
@@ -28,36 +28,37 @@ class Sent:
         self.count = 0
         self.sent_s = array("d", bytes(8 * count))
         self.acked_s = array("d", bytes(8 * count))
-        # At QoS 2, when the broker said that it has it (PUBREC): from then on it is the only one, if nobody else has.
+        # At QoS 2, the time of PUBREC, when the broker has the message. From then on, the broker may be the only one to
+        # have it.
         self.received_s = array("d", bytes(8 * count))
         self.refused = bytearray(count)
         self.retried = bytearray(count)
-        # When its connections began and ended.
+        # Beginning and end of its connections.
         self.connections: list[tuple[float, float]] = []
 
     def connected(self, now_s: float) -> None:
-        """A connection began."""
+        """Note that a connection began."""
         self.connections.append((now_s, 0.0))
 
     def disconnected(self, now_s: float) -> None:
-        """It ended."""
+        """Note that the connection ended."""
         if self.connections and not self.connections[-1][1]:
             self.connections[-1] = (self.connections[-1][0], now_s)
 
     def answered_until_s(self, killed_s: float) -> float:
-        """Until when answers of a broker that was killed were read: when the connection that stood then ended."""
+        """Return until when acknowledgements of a killed broker were read: the end of the connection at that time."""
         return max([killed_s, *(end_s for begin_s, end_s in self.connections if begin_s <= killed_s)])
 
     def qos_of(self, number: int) -> int:
-        """The QoS at which a message was published."""
+        """Return the QoS at which a message was published."""
         return self.qos[number % len(self.qos)]
 
 
 class Seen:
-    """What one subscriber saw of one publisher: the first arrival of each message, how many copies, and the order.
+    """One subscriber's record of one publisher: first arrival of each message, number of arrivals, and order.
 
     Args:
-        topics: how many topics the publisher goes round.
+        topics: number of topics that the publisher uses in turn.
     """
 
     def __init__(self, topics: int, count: int) -> None:
@@ -68,13 +69,13 @@ class Seen:
         self._last = [-1] * topics
 
     def take(self, number: int, now_s: float) -> None:
-        """One message arrived."""
+        """Record one arrival."""
         if number >= len(self.copies):
             self.out_of_range += 1
             return
         copies = self.copies[number]
         if copies:
-            # A second copy says nothing of the order of the first ones.
+            # A duplicate says nothing about the order of first arrivals.
             self.copies[number] = min(copies + 1, COPIES_MAX)
             return
         self.copies[number] = 1
@@ -88,7 +89,7 @@ class Seen:
 
 @dataclass(slots=True)
 class Reader:
-    """One subscriber: where it is, what it saw of each publisher, and what it could not read."""
+    """One subscriber: its site, its record of each publisher, and its unreadable messages."""
 
     site: int
     seen: list[Seen]
@@ -98,7 +99,7 @@ class Reader:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """When a fault began, was wholly there, and ended.
+    """Times at which a fault began, was complete, and ended.
 
     Attributes:
         brokers_killed: site to the time at which its broker was killed without a chance to save.
@@ -112,17 +113,17 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """All of a workload."""
+    """Complete record of a workload."""
 
     publishers: Sequence[Sent]
     readers: Sequence[Reader]
 
 
 def write(path: Path, history: History, span: Span | None) -> None:
-    """A history as a table, a row for each message, for who wants to see why the judge said what it said.
+    """Write a history as a table, with one row per message, so that a person can check the judge's verdict.
 
-    Times are seconds from the fault's begin (without a fault, of the machine's clock), empty for never. The lines at
-    the top say when the fault was, which brokers were killed, and when each publisher's connections stood.
+    Times are seconds from the beginning of the fault (without a fault, of the machine's clock), empty for never. The
+    lines at the top give the time of the fault, the killed brokers, and the connections of each publisher.
     """
     zero_s = span.begin_s if span is not None else 0.0
 

@@ -1,16 +1,16 @@
-"""The judge: a history and a fault's span in, an accounting and a verdict for each promise out. Pure.
+"""The judge: a history and a fault's span in, an accounting and a verdict per promise out. Pure.
 
 Rules:
 
-1. A pair is a publication that its broker acknowledged, and a subscriber that was there before it and came back.
-   A publication without an acknowledgement is *unknown*: it may arrive or not.
-2. A pair that did not arrive is *lost*, unless its publisher's or its subscriber's broker was killed within
-   `DURABLE_S` after it took it: then only that broker had it, and it is *not durable* (and counted).
-3. A second copy at QoS 1 is allowed for what was in flight when the fault struck: sent before, and not yet seen
-   `SETTLE_S` earlier (its acknowledgement has a way to go, too). At QoS 2 none is. A killed broker finds an older
-   state of its sessions on disk, and repeats what it had forgotten to be done: those copies are counted apart
-   (*doubled by the broker*).
-4. Order is promised without a fault, and judged then; otherwise counted.
+1. A pair is a publication that its broker acknowledged, and a subscriber that existed before it and came back. A
+   publication without an acknowledgement is *unknown*: it may arrive or not.
+2. A pair that did not arrive is *lost*, unless its publisher's or its subscriber's broker was killed within `DURABLE_S`
+   after it accepted the message. Then only that broker had the message, and it is *not durable* (and counted).
+3. A duplicate at QoS 1 is allowed for messages in flight when the fault struck: sent before, and not yet seen
+   `SETTLE_S` earlier (the acknowledgement needs time as well). At QoS 2, none is allowed. A killed broker finds older
+   state of its sessions on disk, and repeats messages whose completion it has forgotten. Those duplicates are counted
+   separately (*doubled by the broker*).
+4. Order is promised, and judged, only without a fault. Otherwise reordering is counted.
 """
 
 import math
@@ -22,7 +22,8 @@ from typing import Any
 
 from hanse.lab.chaos.history import History, Reader, Seen, Sent, Span
 
-# How long an acknowledgement may take from the subscriber back to the first federator; it is in flight so long.
+# Longest time that an acknowledgement takes from the subscriber back to the first federator. So long, the pair is in
+# flight.
 SETTLE_S = 1.0
 # `autosave_interval 1` saves every two seconds (Mosquitto compares whole seconds); one more for the save itself.
 DURABLE_S = 3.0
@@ -30,7 +31,7 @@ DURABLE_S = 3.0
 
 @dataclass(slots=True)
 class Lost:
-    """What one flow lost: how many, the first and the last number, and when those were sent."""
+    """Losses of one flow: their number, the first and the last message, and the times at which those were sent."""
 
     count: int
     first: int
@@ -41,17 +42,17 @@ class Lost:
 
 @dataclass(slots=True)
 class Accounting:
-    """Every message and every pair, once.
+    """Account in which every message and every pair counts once.
 
     Attributes:
-        retried: publications that were under way to their broker when the connection ended, and sent again.
-        lost_publications: those that at least one subscriber lost.
+        retried: publications that were under way to their broker when the connection ended, and were sent again.
+        lost_publications: publications that at least one subscriber lost.
         in_flight: pairs under way when the fault struck (rule 3).
-        first_after_s: from the fault's end until each subscriber had something of each publisher that was sent
-            after it: the slowest. None where nothing was sent, infinite where nothing came.
-        first_missing: flows whose first acknowledged message after the fault's end did not arrive.
-        gap_s: the longest time in which a subscriber saw nothing new of a publisher.
-        lost_where: flow and QoS to the numbers lost, first and last, and when they were sent, from the fault's begin.
+        first_after_s: time from the fault's end until each subscriber had a later message of each publisher, of the
+            slowest pair. None if none was sent, infinite if none arrived.
+        first_missing: flows whose first acknowledged message after the fault's end did not arrive. gap_s: longest time
+        in which a subscriber saw nothing new of a publisher. lost_where: flow and QoS to the lost numbers, first and
+        last, and their sending times from the fault's begin.
     """
 
     published: int = 0
@@ -77,7 +78,7 @@ class Accounting:
     lost_where: dict[str, Lost] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """As it is, with the duplicates by QoS."""
+        """Return a document of all fields, with the duplicates by QoS."""
         document = asdict(self)
         document["duplicates"] = {f"qos{qos}": self.duplicates[qos] for qos in (0, 1, 2)}
         if self.first_after_s is not None and not math.isfinite(self.first_after_s):
@@ -87,7 +88,7 @@ class Accounting:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether one promise held, and what was seen."""
+    """Result for one promise, and the observation behind it."""
 
     promise: str
     held: bool
@@ -95,11 +96,11 @@ class Verdict:
 
 
 def count(history: History, span: Span | None) -> Accounting:
-    """The accounting; `span` is None where there was no fault."""
+    """Return the accounting; `span` is None without a fault."""
     found = Accounting()
     for sent in history.publishers:
         _count_sent(found, sent, span)
-    # Of each publisher, which messages somebody missed: one drop on the way may cost several subscribers.
+    # For each publisher, the messages that somebody missed: one drop in the middle may cost several subscribers.
     missed: list[set[int]] = [set() for _ in history.publishers]
     for reader in history.readers:
         found.corrupted += reader.corrupted
@@ -129,7 +130,7 @@ def _count_sent(found: Accounting, sent: Sent, span: Span | None) -> None:
 
 
 def _count_pairs(found: Accounting, sent: Sent, reader: Reader, seen: Seen, span: Span | None) -> list[int]:
-    """Count one flow's pairs; the numbers that are lost."""
+    """Count one flow's pairs, and return the lost numbers."""
     missed: list[int] = []
     for number in range(sent.count):
         copies = seen.copies[number]
@@ -163,23 +164,24 @@ def _count_pairs(found: Accounting, sent: Sent, reader: Reader, seen: Seen, span
 
 
 def _was_durable(span: Span | None, sent: Sent, number: int, reader: Reader) -> bool:
-    """Whether a message that was acknowledged was more than in the memory of a broker that was killed (rule 2)."""
+    """Return whether an acknowledged message was more than in the memory of a killed broker (rule 2)."""
     if span is None:
         return True
-    # The publisher's broker took it, and died; one that it takes later is a new broker's to keep. At QoS 2 it has
-    # taken what it answered by PUBREC: the publisher only releases that, and a broker that forgot it says "released".
-    # Its last answers may be read after its death, where the machine has much to do.
+    # The publisher's broker accepted the message, and died. If it accepted it after its restart, the new process has to
+    # keep it. At QoS 2, the PUBREC counts as acceptance: the publisher then only releases the message, and a broker
+    # that forgot it still completes the release. On a busy machine, the broker's last acknowledgements may be read
+    # after its death.
     killed_s = span.brokers_killed.get(sent.site)
     taken_s = sent.received_s[number] or sent.acked_s[number]
     if killed_s is not None and killed_s - DURABLE_S <= taken_s <= sent.answered_until_s(killed_s):
         return False
-    # The subscriber's broker took it from its federator, and died.
+    # The subscriber's broker accepted the message from its federator, and died.
     killed_s = span.brokers_killed.get(reader.site)
     return killed_s is None or not killed_s - DURABLE_S <= sent.sent_s[number] <= killed_s
 
 
 def _is_brokers_copy(span: Span | None, sent: Sent, number: int, reader: Reader, first_s: float) -> bool:
-    """Whether a killed broker may have forgotten that it was done with a message (rule 3)."""
+    """Return whether a killed broker may have forgotten that a message was completed (rule 3)."""
     if span is None:
         return False
     known_s = max(sent.sent_s[number], sent.acked_s[number], first_s)
@@ -206,16 +208,16 @@ def _measure(found: Accounting, sent: Sent, seen: Seen, span: Span | None) -> No
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What the judge needs beside the history.
+    """Input of the judge beside the history.
 
     Attributes:
-        has_fault: whether there was one; order is judged where there was none.
-        drops: what federators and brokers say they dropped meanwhile, by name.
-        converged_s: from the fault's end until all agreed again; None when they did not.
-        converged_bound_s: within which they should.
-        unasked_ends: processes that ended although nobody ended them.
-        under_way: what federators still hold for somebody long after the last message, by name.
-        messages: how many were to be published; None where that was left open.
+        has_fault: whether there was a fault. Without one, order is judged.
+        drops: drops that federators and brokers report for the run, by name.
+        converged_s: time from the fault's end until all agreed again; None if they did not.
+        converged_bound_s: bound of that time.
+        unasked_ends: processes that ended although no fault ended them.
+        under_way: messages that federators still hold long after the last message, by name.
+        messages: number of messages to publish; None if it was left open.
     """
 
     has_fault: bool
@@ -228,29 +230,29 @@ class Evidence:
 
 
 def judge(found: Accounting, evidence: Evidence) -> list[Verdict]:
-    """A verdict for each promise."""
+    """Return a verdict for each promise."""
     dropped = sum(evidence.drops.values())
     converged_s = evidence.converged_s
     verdicts = [
-        Verdict("the run says something: pairs to judge", found.pairs > 0, f"{found.pairs:,} pairs"),
+        Verdict("the run has pairs to judge", found.pairs > 0, f"{found.pairs:,} pairs"),
         Verdict(
-            "publishers are served: all is published, and acknowledged when the fault is over",
+            "all messages are published, and acknowledged after the fault",
             found.unknown == 0 and evidence.messages in {None, found.published},
-            f"{found.published:,} published, {found.unknown:,} of them without an answer",
+            f"{found.published:,} published, {found.unknown:,} of them unacknowledged",
         ),
         Verdict("nothing acknowledged is lost", not found.lost, f"{found.lost:,} lost"),
         Verdict(
             "every loss is explained by a counter",
             found.lost_publications <= dropped,
-            f"{found.lost_publications:,} publications were missed by somebody, {dropped:,} are counted as dropped",
+            f"{found.lost_publications:,} publications were missed by a subscriber, {dropped:,} counted as dropped",
         ),
-        Verdict("at QoS 2 nothing comes twice", not found.duplicates[2], f"{found.duplicates[2]:,} copies too many"),
+        Verdict("at QoS 2 there are no duplicates", not found.duplicates[2], f"{found.duplicates[2]:,} duplicates"),
         Verdict(
-            "at QoS 1 no more come twice than were in flight",
+            "at QoS 1 there are no more duplicates than messages in flight",
             found.duplicates[1] <= found.in_flight,
-            f"{found.duplicates[1]:,} copies too many, {found.in_flight:,} in flight",
+            f"{found.duplicates[1]:,} duplicates, {found.in_flight:,} in flight",
         ),
-        Verdict("nothing is altered", not found.corrupted, f"{found.corrupted:,} altered"),
+        Verdict("no message is altered", not found.corrupted, f"{found.corrupted:,} altered"),
         Verdict(
             "the federation converges again",
             converged_s is not None and converged_s <= evidence.converged_bound_s,
@@ -259,11 +261,11 @@ def judge(found: Accounting, evidence: Evidence) -> list[Verdict]:
             else f"after {converged_s:.1f} s of {evidence.converged_bound_s:g} s",
         ),
         Verdict(
-            "nothing stays under way in a federator",
+            "no message stays in a federator",
             not evidence.under_way,
             ", ".join(f"{name} {value:g}" for name, value in evidence.under_way.items()) or "nothing did",
         ),
-        Verdict("nothing ends unasked", not evidence.unasked_ends, f"{evidence.unasked_ends} processes did"),
+        Verdict("no process ends by itself", not evidence.unasked_ends, f"{evidence.unasked_ends} processes did"),
     ]
     if not evidence.has_fault:
         verdicts.append(Verdict("order holds", not found.reordered, f"{found.reordered:,} out of order"))
@@ -275,7 +277,7 @@ def judge(found: Accounting, evidence: Evidence) -> list[Verdict]:
         )
     verdicts.append(
         Verdict(
-            "messages were under way while the fault was on",
+            "messages were under way during the fault",
             found.in_flight > 0 or found.acked_during_fault > 0,
             f"{found.acked_during_fault:,} acknowledged meanwhile",
         )

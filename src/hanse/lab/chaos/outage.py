@@ -1,8 +1,10 @@
-"""The outage drill: a neighbour is away for minutes while messages go on, and then gets all of them, in order.
+"""Outage drill: a neighbour is away for minutes while messages go on, and then gets all of them, in order.
 
-A ring of five; a publisher at broker 0; subscribers at broker 2, which is not to notice anything, and at broker 4,
-whose federator is killed and kept away. Promised: the memory of the others stays flat, what waits is on disk and
-drains in order, and the 99th percentile of broker 2's latency is at most twice what it was.
+The federation is a ring of five, with a publisher at broker 0. The subscribers at broker 2 should notice nothing. The
+federator of broker 4, which also has subscribers, is killed and stays away.
+
+Promises: the memory of the others stays flat. Messages that wait are on disk and drain in order. The 99th percentile of
+broker 2's latency is at most twice as high as before.
 """
 
 import asyncio
@@ -21,9 +23,9 @@ from hanse.lab.chaos.judge import count
 from hanse.lab.chaos.watch import MB, Watch
 
 ORIGIN, OTHER, AWAY = 0, 2, 4
-# Allocators keep what they had; what grows with an outage of minutes grows by more.
+# Allocators keep freed memory. Memory that grows with an outage of minutes grows by more.
 FLAT_MB = 20.0
-# A 99th percentile below this is the noise of one event loop that publishes and notes; it counts as this.
+# A 99th percentile below this is noise of one event loop that publishes and records, and counts as this value.
 _FLOOR_MS = 5.0
 _PAYLOAD_BYTES = 64
 _OPEN_S = 40.0
@@ -31,12 +33,12 @@ _OPEN_S = 40.0
 
 @dataclass(frozen=True, slots=True)
 class OutageSettings:
-    """How long, and how much.
+    """Duration and size of the drill.
 
     Attributes:
-        baseline_s: before the outage, for the latency to compare with. Long, for in 20 s a handful of pauses of the
-            machine decide on the 99th percentile.
-        drain_s: the longest that is waited for what was kept.
+        baseline_s: time before the outage, for the latency to compare with. It is long, because in 20 s a few pauses of
+            the machine determine the 99th percentile.
+        drain_s: longest wait for the stored messages.
     """
 
     baseline_s: float = 100.0
@@ -47,7 +49,7 @@ class OutageSettings:
 
 
 def latencies_ms(sent: Sent, seen: Seen, from_s: float, to_s: float) -> list[float]:
-    """From publication to arrival, sorted, of what was published in a time and arrived."""
+    """Return latencies, sorted, of the messages that were published in a time and arrived."""
     return sorted(
         (seen.first_s[n] - sent.sent_s[n]) * 1e3
         for n in range(sent.count)
@@ -56,7 +58,7 @@ def latencies_ms(sent: Sent, seen: Seen, from_s: float, to_s: float) -> list[flo
 
 
 def percentile(values: list[float], percent: float) -> float:
-    """Of a sorted list; not a number where there is none."""
+    """Return a percentile of a sorted list; NaN for an empty one."""
     if not values:
         return math.nan
     return values[min(len(values) - 1, math.ceil(len(values) * percent / 100) - 1)]
@@ -65,7 +67,7 @@ def percentile(values: list[float], percent: float) -> float:
 async def run_outage(
     directory: Path, settings: OutageSettings, tell: Callable[[str], None] = lambda _: None
 ) -> dict[str, Any]:
-    """Run the drill in a federation of its own; figures, and which promises held."""
+    """Run the drill in a federation of its own; return figures, and the promises that held."""
     run = int.from_bytes(os.urandom(4))
     after_s = 10.0
     total = round((settings.baseline_s + settings.away_s + after_s) * settings.rate_per_s)
@@ -139,7 +141,7 @@ def _latency(sent: Sent, seen: Seen, began_s: float, down_s: float, up_s: float)
 
 
 def _memory(watch: Watch, down_s: float, up_s: float) -> dict[str, Any]:
-    """Of those who stayed: the most in the first quarter of the outage, and in the rest."""
+    """Return the highest memory of the others in the first quarter of the outage, and in the rest."""
     quarter_s = down_s + (up_s - down_s) / 4
     stayed = [samples for site, samples in enumerate(watch.sites) if site != AWAY]
     early = [samples.highest_mb(down_s, quarter_s) for samples in stayed]
@@ -160,7 +162,7 @@ def _memory(watch: Watch, down_s: float, up_s: float) -> dict[str, Any]:
 
 
 def _grown_mb(result: dict[str, Any]) -> float:
-    """By how much the disk of one of them grew, the most."""
+    """Return the largest growth of a disk."""
     return max(float(b - a) for a, b in zip(result["disk_mb_before"], result["disk_mb_max"], strict=True))
 
 
@@ -173,7 +175,7 @@ async def _open(publisher: Publisher, subscribers: list[Subscriber]) -> None:
 
 
 async def _drained(publisher: Publisher, away: Subscriber, up_s: float, deadline_s: float) -> float | None:
-    """Seconds from the return until all that was acknowledged had come; None if it did not."""
+    """Return the seconds from the return until all acknowledged messages had arrived; None if they did not."""
     sent, seen = publisher.sent, away.reader.seen[0]
     until_s = time.monotonic() + deadline_s
     while time.monotonic() < until_s:

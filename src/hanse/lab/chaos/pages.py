@@ -1,4 +1,4 @@
-"""The federators' own words: counters before and after, gauges, drops; and what the kernel says of their memory."""
+"""The federators' own figures: counters before and after, gauges, drops; and the kernel's figures of their memory."""
 
 import asyncio
 import os
@@ -14,17 +14,17 @@ from hanse.local.http import get, get_json
 
 _SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(\{[^}]*\})? ([0-9.eE+-]+)")
 _DROPPED = "hanse_federator_dropped_total"
-# Gauges of what waits; "retained" is none of them, for it stays a while on purpose.
+# Gauges of messages that wait. "retained" is not one of them, because those messages stay for a while on purpose.
 _UNDER_WAY = ("host_unacknowledged", "parked", "custody", "outbox")
 _BROKER_DROPPED = "$SYS/broker/publish/messages/dropped"
-# Retained from the broker's first second on, unlike a counter that is still 0: when it comes, the counter has come.
+# Retained from the broker's first second on, unlike a counter that is still 0: once it has arrived, so has the counter.
 _BROKER_VERSION = "$SYS/broker/version"
 _ASK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One federator at one moment; a restart begins its counters anew, with another epoch."""
+    """One federator's page at one time. A restart resets its counters, and changes the epoch."""
 
     epoch: int
     samples: Mapping[str, float]
@@ -32,7 +32,7 @@ class Page:
 
     @property
     def under_way(self) -> dict[str, float]:
-        """What the federator still holds for somebody, by gauge; in peace there is nothing."""
+        """Messages that the federator still holds, by gauge. Without traffic there are none."""
         return {
             name: value
             for name, value in self.samples.items()
@@ -41,7 +41,7 @@ class Page:
 
 
 def parse(text: str) -> dict[str, float]:
-    """Prometheus' text format as name (with labels) to value; histograms are left out."""
+    """Return values by name (with labels) from Prometheus' text format, without histograms."""
     found: dict[str, float] = {}
     for line in text.splitlines():
         match = _SAMPLE.fullmatch(line)
@@ -51,7 +51,7 @@ def parse(text: str) -> dict[str, float]:
 
 
 async def read(metrics_url: str, broker_url: str) -> Page | None:
-    """One federator's page and its broker's drops; None where the federator does not answer."""
+    """Return one federator's page and its broker's drops; None if the federator does not answer."""
     try:
         health, text = await asyncio.gather(get_json(f"{metrics_url}/healthz"), get(f"{metrics_url}/metrics"))
     except Unavailable:
@@ -60,7 +60,7 @@ async def read(metrics_url: str, broker_url: str) -> Page | None:
 
 
 async def broker_dropped(broker_url: str) -> int:
-    """What the broker says it dropped, where it says so (Mosquitto does); else 0."""
+    """Return the number of drops that the broker reports, if it does (Mosquitto does); otherwise 0."""
     try:
         async with asyncio.timeout(_ASK_S), Connection(broker_url) as connection:
             await connection.subscribe([_BROKER_DROPPED, _BROKER_VERSION])
@@ -72,7 +72,7 @@ async def broker_dropped(broker_url: str) -> int:
 
 
 def changes(before: Page | None, after: Page | None) -> dict[str, float]:
-    """What grew (or shrank) between two pages of one federator; all of it, if it was restarted meanwhile."""
+    """Return the changes between two pages of one federator, or all values if it was restarted meanwhile."""
     if after is None:
         return {}
     old = before.samples if before is not None and before.epoch == after.epoch else {}
@@ -81,16 +81,16 @@ def changes(before: Page | None, after: Page | None) -> dict[str, float]:
 
 
 def drops(before: Sequence[Page | None], after: Sequence[Page | None]) -> dict[str, int]:
-    """All drops of all federators and brokers meanwhile, by site and reason."""
+    """Return all drops of all federators and brokers in the meantime, by site and reason."""
     found: dict[str, int] = {}
     for site, (old, new) in enumerate(zip(before, after, strict=True)):
         for name, value in changes(old, new).items():
             reason = name.partition('reason="')[2].partition('"')[0]
-            # Control that is dropped is said again with the next round, and is no publication.
+            # Dropped control messages are repeated in the next round, and are not publications.
             if name.startswith(_DROPPED) and not reason.startswith("control"):
                 found[f"federator {site}: {reason}"] = round(value)
         if old is not None and new is not None:
-            # A broker that was killed begins at 0 again.
+            # A killed broker starts again at 0.
             grown = new.broker_dropped - old.broker_dropped
             grown = new.broker_dropped if grown < 0 else grown
             if grown:
@@ -99,7 +99,7 @@ def drops(before: Sequence[Page | None], after: Sequence[Page | None]) -> dict[s
 
 
 def resident_bytes(pid: int) -> int | None:
-    """The memory of a process; None when it is gone."""
+    """Return the memory of a process; None if it is gone."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
     except (OSError, IndexError, ValueError):
@@ -107,7 +107,7 @@ def resident_bytes(pid: int) -> int | None:
 
 
 def processor_s(pid: int) -> float | None:
-    """User and system time of a process; None when it is gone."""
+    """Return the user and system time of a process; None if it is gone."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
         fields = text.rpartition(")")[2].split()

@@ -1,4 +1,4 @@
-"""A round as text: the accounting in four lines, then every promise with what was seen."""
+"""A round as text: the accounting in four lines, then every promise with its observation."""
 
 import math
 
@@ -9,7 +9,7 @@ _COUNTERS_MAX = 12
 
 
 def lines(result: Round, *, with_counters: bool = False) -> list[str]:
-    """One round, for the terminal."""
+    """Return the lines of one round for the terminal."""
     found = result.accounting
     qos = "mixed QoS" if not result.workload.qos else f"QoS {result.workload.qos}"
     head = f"{result.fault}: {'kept every promise' if result.held else 'BROKE A PROMISE'}"
@@ -26,7 +26,7 @@ def lines(result: Round, *, with_counters: bool = False) -> list[str]:
         f"{head} ({result.target}, seed {result.seed}, {result.took_s:.0f} s)",
         f"  published {found.published:,} at {qos}: {published}",
         f"  pairs {found.pairs:,}: {pairs}",
-        f"  copies too many: {copies}; altered {found.corrupted:,}, out of order {found.reordered:,}",
+        f"  duplicates: {copies}; altered {found.corrupted:,}, out of order {found.reordered:,}",
         f"  first message after the fault: {_after(found.first_after_s)}; longest silence {found.gap_s:.2f} s",
     ]
     text += [f"  dropped by {name}: {value:,}" for name, value in result.drops.items()]
@@ -47,7 +47,7 @@ def _after(first_s: float | None) -> str:
 
 
 def _counters(result: Round) -> list[str]:
-    """What each federator counted meanwhile, the largest first."""
+    """Return the counters of each federator during the round, the largest first."""
     text: list[str] = []
     for site, counters in result.counters.items():
         shown = sorted(counters.items(), key=lambda pair: -abs(pair[1]))[:_COUNTERS_MAX]
@@ -57,8 +57,8 @@ def _counters(result: Round) -> list[str]:
 
 
 def catalogue() -> list[str]:
-    """All faults, a line each."""
-    rows = [(NONE, "no fault: what holds then must hold before anything else is asked", "")]
+    """Return all faults, one per line."""
+    rows = [(NONE, "no fault: all promises must hold there before any fault is tried", "")]
     rows += [(name, fault.words, ", ".join(sorted(fault.needs))) for name, fault in FAULTS.items()]
     width = max(len(name) for name, _, _ in rows)
     return [f"{name:{width}}  {words}{f' [{needs}]' if needs else ''}" for name, words, needs in rows]

@@ -1,11 +1,11 @@
-"""One round: a workload, a fault in the middle of it, and the judgement.
+"""One round: a workload, a fault in the middle of it, and the verdict.
 
-Publishers stand at the sites 0 and 3, subscribers at 2 and 4 (of those that there are), all for one group: in a ring
-of five, 2 is its core, 1 only passes on, 3 is in the mesh between 2 and 4, and every kill has someone to hit.
+Publishers are at the sites 0 and 3, subscribers at 2 and 4 (as far as those exist), all for one group. In a ring of
+five, 2 is the group's core, 1 only forwards, and 3 is in the mesh between 2 and 4, so every kill affects some traffic.
 
-The stream begins when a probe of every publisher has reached every subscriber. The fault begins at a moment that the
-seed draws, and the stream goes on for `AFTER_S` after its end. Before a broker is killed it has time to save what it
-has: the sessions, and enough of the stream that something is left to judge.
+The stream begins when a probe of every publisher has reached every subscriber. The fault begins at a time that the seed
+draws, and the stream goes on for `AFTER_S` after its end. Before a broker is killed, it has time to save its sessions,
+and enough of the stream that some messages are left to judge.
 """
 
 import asyncio
@@ -41,15 +41,15 @@ _POLL_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What is published while the fault is on.
+    """Publications during the fault.
 
     Attributes:
-        messages: of all publishers together.
+        messages: number of messages of all publishers together.
         qos: 1, 2, or 0 for a mix of both, by topic.
-        topics: of each publisher.
-        window: unacknowledged messages of each publisher.
-        quiet_s: without a new arrival for so long, what has not come is lost; more than a federation needs to heal.
-        drain_s: the longest that is waited for arrivals after the stream.
+        topics: topics per publisher.
+        window: unacknowledged messages per publisher.
+        quiet_s: time without new arrivals after which missing messages are lost; more than a federation needs to heal.
+        drain_s: longest wait for arrivals after the stream.
     """
 
     messages: int = 20_000
@@ -64,17 +64,17 @@ class Workload:
         if self.messages < 1 or self.qos not in {0, 1, 2} or self.topics < 1 or self.window < 1:
             raise LocalError(
                 f"A workload of {self.messages} messages at QoS {self.qos} on {self.topics} topics with a window of "
-                f"{self.window} was asked for; expected at least one of each, and QoS 1, 2, or a mix."
+                f"{self.window} was requested; expected at least one of each, and QoS 1, 2, or a mix."
             )
 
     def qos_by_topic(self) -> list[int]:
-        """The QoS of each topic of a publisher."""
+        """Return the QoS of each topic of a publisher."""
         return [self.qos or 1 + topic % 2 for topic in range(self.topics)]
 
 
 @dataclass(slots=True)
 class Round:
-    """What came of one fault."""
+    """Result of one fault."""
 
     fault: str
     target: str
@@ -91,17 +91,17 @@ class Round:
 
     @property
     def held(self) -> bool:
-        """Whether every promise did."""
+        """Whether every promise held."""
         return all(verdict.held for verdict in self.verdicts)
 
     def keep_history(self, directory: Path) -> Path:
-        """Write down what each message's way was, and say where."""
+        """Write the history of each message, and return the path."""
         path = directory / f"{self.fault}-qos-{self.workload.qos or 'mix'}-seed-{self.seed}.csv"
         history.write(path, self.history, self.span)
         return path
 
     def to_json(self) -> dict[str, Any]:
-        """All of it, without the history."""
+        """Return a document of all fields, without the history."""
         return {
             "fault": self.fault,
             "target": self.target,
@@ -119,16 +119,16 @@ class Round:
 
 
 def require(fault: Fault | None, ground: Ground) -> None:
-    """Refuse a fault that the ground cannot suffer.
+    """Refuse a fault that the ground does not support.
 
     Raises:
-        LocalError: which says what is missing.
+        LocalError: It names the missing abilities.
     """
     missing = sorted((fault.needs if fault is not None else frozenset()) - ground.abilities)
     if fault is not None and missing:
         raise LocalError(
             f"The fault {fault.name} needs control over {' and '.join(missing)}, which this federation does not give; "
-            "leave --state out to have one started that does."
+            "omit --state to start a federation that does."
         )
 
 
@@ -142,11 +142,11 @@ async def run_round(
     """Run one fault against one workload.
 
     Raises:
-        Unavailable: the federation did not carry messages before the fault began.
+        Unavailable: the federation did not forward messages before the fault began.
     """
     require(fault, ground)
     began_s = time.monotonic()
-    chance = random.Random(seed)  # noqa: S311 - a fault has to be repeatable, not secret
+    chance = random.Random(seed)  # noqa: S311 - a fault must be repeatable, not secret
     run = int.from_bytes(os.urandom(4))
     await ground.wait_converged(CONVERGED_S)
     async with AsyncExitStack() as stack:
@@ -158,7 +158,7 @@ async def run_round(
         tell("publishing")
         span, converged_s = await _stream(ground, fault, workload, chance, flow, publishers, filter_of(run), tell)
         await asyncio.gather(*(publisher.wait_acknowledged(_ACKNOWLEDGED_S) for publisher in publishers))
-        tell("waiting for what is under way")
+        tell("waiting for messages under way")
         await _drain(publishers, subscribers, workload)
         after = await _settled(ground)
         told = History([one.sent for one in publishers], [one.reader for one in subscribers])
@@ -219,26 +219,27 @@ async def _clients(
 
 
 async def _open(ground: Ground, publishers: Sequence[Publisher], subscribers: Sequence[Subscriber], run: int) -> None:
-    """Wait until every way is open: the group known to all, and a probe through from each to each."""
+    """Wait until all federators know the group, and a probe of each publisher has reached each subscriber."""
     until_s = time.monotonic() + _OPEN_S
     everyone = set(range(len(publishers)))
     while not all(subscriber.probed >= everyone for subscriber in subscribers):
         if time.monotonic() > until_s:
             deaf = [one.reader.site for one in subscribers if not one.probed >= everyone]
             raise Unavailable(
-                f"Within {_OPEN_S:g} s, and before any fault, not every probe came to the subscribers at the brokers "
+                f"Within {_OPEN_S:g} s, and before any fault, not every probe reached the subscribers at the brokers "
                 f"{', '.join(map(str, deaf))}; look at the federators' logs."
             )
         for publisher in publishers:
             publisher.probe()
         await asyncio.sleep(0.3)
     await ground.wait_converged(_OPEN_S, filter_of(run))
-    # Eligible is who subscribed at least 2A ago; what a probe has passed was ready before, but not every second parent.
+    # A subscriber is entitled 2A after its subscription. A probe shows that its first route was ready before, but not
+    # every second parent.
     await asyncio.sleep(2 * ground.interval_s)
 
 
 async def find_flow(ground: Ground, run: int, origin: int, last: int) -> Flow:
-    """Who has which part: from the origin to the core by the first parent, and what lies between."""
+    """Return the sites by role: from the origin to the core by the first parent, and those between."""
     sites = {place.id: place.site for place in ground.places}
     row = await ground.group(origin, filter_of(run))
     core = sites[row["core"]] if row is not None and row["core"] in sites else last
@@ -264,7 +265,7 @@ async def _stream(
     group: str,
     tell: Callable[[str], None],
 ) -> tuple[Span | None, float | None]:
-    """Publish, with the fault in the middle; when it was, and how long it took to converge."""
+    """Publish, with the fault in the middle; return the fault's time, and the time to converge."""
     span_s = fault.span_s if fault is not None else 0.0
     before_s = _SAVED_BEFORE_S if fault is not None and fault.kills_brokers else BEFORE_S
     stream_s = before_s + span_s + AFTER_S if fault is not None else _NO_FAULT_S
@@ -294,7 +295,7 @@ async def _stream(
         async with asyncio.timeout(stream_s + _STREAM_EXTRA_S):
             await asyncio.gather(*streams)
     except TimeoutError:
-        pass  # what could not be published was not: the accounting shows how many
+        pass  # the accounting shows how many messages were not published
     finally:
         for stream in streams:
             stream.cancel()
@@ -303,7 +304,7 @@ async def _stream(
 
 
 async def _drain(publishers: Sequence[Publisher], subscribers: Sequence[Subscriber], workload: Workload) -> None:
-    """Until all that was acknowledged has come, or nothing new comes any more."""
+    """Wait until all acknowledged messages have arrived, or nothing new arrives any more."""
     until_s = time.monotonic() + workload.drain_s
     began_s = time.monotonic()
     while time.monotonic() < until_s:
@@ -327,7 +328,7 @@ def _missing(publishers: Sequence[Publisher], subscribers: Sequence[Subscriber])
 
 
 async def _settled(ground: Ground) -> list[pages.Page | None]:
-    """The pages when nobody holds anything any more, or after a while."""
+    """Return the pages when no federator holds a message any more, or after a while."""
     until_s = time.monotonic() + _SETTLED_S
     while True:
         found = await _pages(ground)

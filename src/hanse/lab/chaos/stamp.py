@@ -1,6 +1,6 @@
-"""A payload of the chaos workload: run, publisher, number, a check sum over them and the topic, and a filler.
+"""Payload of the chaos workload: run, publisher, number, a checksum over them and the topic, and a filler.
 
-The topic is in the sum: a payload that comes on another topic than its own is altered as well.
+The checksum includes the topic: a payload that arrives under another topic than its own counts as altered.
 """
 
 import struct
@@ -11,12 +11,12 @@ from typing import NamedTuple
 _HEAD = struct.Struct(">IHI")
 _SUM = struct.Struct(">I")
 PAYLOAD_BYTES_MIN = _HEAD.size + _SUM.size
-# The number of a message that only asks whether the way is open.
+# Number of a message that only tests whether the route is open.
 PROBE = 0xFFFF_FFFF
 
 
 class Stamp(NamedTuple):
-    """Which message a payload is."""
+    """Identity of a message."""
 
     run: int
     publisher: int
@@ -24,13 +24,13 @@ class Stamp(NamedTuple):
 
 
 def payload(stamp: Stamp, topic: bytes, size_bytes: int) -> bytes:
-    """The bytes of one message."""
+    """Return the payload of one message."""
     body = _HEAD.pack(*stamp) + b"." * (size_bytes - PAYLOAD_BYTES_MIN)
     return _SUM.pack(zlib.crc32(topic + body)) + body
 
 
 def read(found: bytes, topic: bytes) -> Stamp | None:
-    """Whose message it is; None for what is not of this workload, or not as it was sent."""
+    """Return the identity of a message; None if it is not of this workload, or was altered."""
     if len(found) < PAYLOAD_BYTES_MIN:
         return None
     body = found[_SUM.size :]

@@ -1,11 +1,11 @@
-"""The storm drill: ten times what a link can carry, for a minute, and then peace.
+"""Storm drill: ten times the capacity of a link, for a minute, and then calm.
 
-A ring of five; QoS 0 from broker 0 to broker 2, whose links are narrow (`link_bytes_per_s`): that makes a capacity
-of which ten times can be offered on any machine. It is measured first, in the same way. Beside it a trickle at QoS 1
-goes the same way, for its latency; and so do the announcements.
+The federation is a ring of five, with QoS 0 from broker 0 to broker 2, whose links are narrow (`link_bytes_per_s`). The
+drill can thus offer ten times the capacity on any machine. It measures the capacity first, in the same way. A trickle
+at QoS 1 takes the same route, for its latency, and so do the announcements.
 
-Promised: announcements are on time (no neighbour and no core is lost), memory stays within its cap, what does not
-arrive is counted as dropped, the trickle loses nothing, and within 30 s latency is what it was.
+Promises: announcements are on time (no neighbour and no core is lost), memory stays within its limit, missing messages
+are counted as dropped, the trickle loses nothing, and within 30 s latency is as low as before.
 """
 
 import asyncio
@@ -27,12 +27,13 @@ from hanse.lab.chaos.outage import latencies_ms, percentile
 from hanse.lab.chaos.watch import Watch
 
 ORIGIN, LAST = 0, 2
-# 64 MiB may wait for a link and as much for the host (`hanse.mqtt.limits`), beside what a federator has anyway.
+# 64 MiB may wait for a link and as much for the host broker (`hanse.mqtt.limits`), in addition to a federator's normal
+# memory.
 RESIDENT_MB_MAX = 230.0
 RECOVERED_S = 30.0
-# Below this, twice the latency of before is the noise of a machine, not a federation that is busy.
+# Below this, twice the former latency is noise of the machine, not a busy federator.
 _FLOOR_MS = 50.0
-# Of a narrow link, as a router has: 30 ms at 4 MB/s.
+# Buffer of a narrow link, as in a router: 30 ms at 4 MB/s.
 _LINK_BUFFER_BYTES = 128 * 1024
 _CAPACITY_S = 4.0
 _CALM_S = 3.0
@@ -41,13 +42,14 @@ _EVENTS = 'hanse_federator_events_total{event="'
 
 @dataclass(frozen=True, slots=True)
 class StormSettings:
-    """How long, how much.
+    """Duration and size of the drill.
 
     Attributes:
-        times: the storm's rate, in capacities.
-        link_bytes_per_s: of the last federator's links. What waits for a link at its limit (64 MiB) has to leave by
-            it within `RECOVERED_S`, and a storm ten times as large has to be possible on this machine.
-        size_bytes: of a payload of the storm.
+        times: rate of the storm, as a multiple of the capacity.
+        link_bytes_per_s: rate of the last federator's links. The backlog of a link at its limit (64 MiB) must drain
+        within
+            `RECOVERED_S`, and this machine must be able to offer ten times as much.
+        size_bytes: size of a payload of the storm.
     """
 
     baseline_s: float = 10.0
@@ -62,7 +64,7 @@ class StormSettings:
 async def run_storm(
     directory: Path, settings: StormSettings, tell: Callable[[str], None] = lambda _: None
 ) -> dict[str, Any]:
-    """Run the drill in a federation of its own; figures, and which promises held."""
+    """Run the drill in a federation of its own; return figures, and the promises that held."""
     run = int.from_bytes(os.urandom(4))
     async with OwnGround(directory) as ground:
         urls = [place.broker_url for place in ground.places]
@@ -79,7 +81,7 @@ async def run_storm(
         tell("measuring the capacity")
         capacity = await _capacity(plan, settings)
         rate = capacity * settings.times
-        # The trickle goes on over all of it, the load generator's own pauses included.
+        # The trickle continues through all phases, including the load generator's own pauses.
         trickle_s = settings.baseline_s + settings.storm_s + settings.after_s + 30.0
         publisher = Publisher(run, 0, ORIGIN, urls[ORIGIN], qos=(1,), count=round(trickle_s * settings.trickle_per_s))
         subscriber = Subscriber(run, 0, LAST, urls[LAST], [publisher.sent], 1)
@@ -94,7 +96,7 @@ async def run_storm(
             await asyncio.sleep(settings.baseline_s)
             tell(f"the storm: {rate:,.0f} messages/s on a capacity of {capacity:,.0f}")
             storm = replace(plan, count=max(1, round(rate * settings.storm_s)), rate_per_s=rate)
-            # The load generator tells of itself now and then: until it was called is surely before the storm.
+            # The load generator reports now and then. The time before its call is surely before the storm.
             calm_s = time.monotonic()
             storm_s, over_s, result = await _storm(storm)
             tell("the storm is over")
@@ -117,31 +119,31 @@ async def run_storm(
 
 
 async def _storm(plan: load.Load) -> tuple[float, float, load.Result]:
-    """The storm itself: its begin, its end, and what the load generator saw."""
+    """Run the storm; return its beginning, its end, and the load generator's result."""
     began_s: float | None = None
 
-    def tell(sent: int, received: int) -> None:  # noqa: ARG001 - what arrives is not the storm
+    def tell(sent: int, received: int) -> None:  # noqa: ARG001 - arrivals do not mark the storm
         nonlocal began_s
         if sent and began_s is None:
             began_s = time.monotonic()
 
     result = await load.run(plan, tell)
-    # One that was over before it told of itself was no storm, and ends now.
+    # A storm that was over before its first report ends now.
     began_s = time.monotonic() - result.publish_s if began_s is None else began_s
     return began_s, began_s + result.publish_s, result
 
 
 async def _capacity(plan: load.Load, settings: StormSettings) -> float:
-    """The messages a second that come through when more are offered than can."""
+    """Return the messages per second that arrive when more are offered than the link can carry."""
     messages = max(1_000, round(settings.link_bytes_per_s / settings.size_bytes * _CAPACITY_S))
     result = await load.run(replace(plan, count=messages, topic="capacity/{publisher}"))
     if not result.receive_rate_per_s:
-        raise Unavailable("Nothing came through before the storm, so there is no capacity to take ten times of.")
+        raise Unavailable("No message arrived before the storm, so its capacity is unknown.")
     return result.receive_rate_per_s
 
 
 def recovery_s(sent: Sent, seen: Seen, began_s: float, calm_s: float, over_s: float) -> float | None:
-    """Seconds after the storm from which on every second's 99th percentile is at most twice that of before."""
+    """Return the seconds after the storm until every 99th percentile per second is at most twice that of before."""
     limit_ms = max(_FLOOR_MS, 2 * percentile(latencies_ms(sent, seen, began_s + 1.0, calm_s), 99))
     last_s = max((sent.sent_s[n] for n in range(sent.count)), default=over_s)
     seconds = int(last_s - over_s)
@@ -211,7 +213,7 @@ async def _open(ground: OwnGround, publisher: Publisher, subscriber: Subscriber,
             publisher.probe()
             await asyncio.sleep(0.3)
     await ground.wait_converged(group=filter_of(run))
-    # The measurement of the capacity was a small storm itself.
+    # The measurement of the capacity was itself a small storm.
     await asyncio.sleep(_CALM_S)
 
 

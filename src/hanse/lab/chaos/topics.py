@@ -1,6 +1,6 @@
-"""The topics drill: 10,000 subscriptions at one broker, 100,000 distinct topics published at another.
+"""Topics drill: 10,000 subscriptions at one broker, 100,000 distinct topics published at another.
 
-Promised: all of them arrive, the memory of every federator stays within a bound, and the figures are known.
+Promises: all of them arrive, and the memory of every federator stays within a bound. The figures are reported.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ _TICK_S = 0.01
 
 @dataclass(frozen=True, slots=True)
 class TopicsSettings:
-    """How many, and how fast."""
+    """Size and rate of the drill."""
 
     topics: int = 100_000
     subscriptions: int = 10_000
@@ -39,7 +39,7 @@ class TopicsSettings:
 
 
 class _Wants(ClientHandler):
-    """Subscribes to everything, and notes which topics came."""
+    """Client that subscribes to everything, and records the topics that arrived."""
 
     def __init__(self, url: str, settings: TopicsSettings) -> None:
         self.seen = bytearray(settings.topics)
@@ -61,7 +61,7 @@ class _Wants(ClientHandler):
 
 
 def topic_of(settings: TopicsSettings, number: int) -> str:
-    """A topic; one of every subscription's in turn."""
+    """Return a topic, one of each subscription in turn."""
     return f"topics/{number % settings.subscriptions}/{number}"
 
 
@@ -86,7 +86,7 @@ async def run_topics(
             )
             await _spread(ground, settings)
             spread_s, spread_cpu = time.monotonic() - began_s, _processor_s(ground)
-            # Host subscriptions and the look for retained messages follow the claims.
+            # Host subscriptions and the search for retained messages follow the claims.
             await asyncio.sleep(5.0)
             subscribed_mb = _resident_mb(ground)
             before, cpu_before = await _pages(ground), _processor_s(ground)

@@ -1,8 +1,9 @@
-"""Watching processes from outside while a drill runs: their memory, their disks, their gauges, at regular moments.
+"""Observation of processes from outside during a drill: their memory, disks and gauges, at regular times.
 
-A drill's clients share this event loop, and what holds it up is in their latencies: memory is one read of /proc, but a
-walk through a directory and a page of metrics take some 3 ms a site. All five of them twice a second were 2 to 4 % of
-the time, which a 99th percentile shows: those are looked at one site after the other, and seldom.
+A drill's clients share this event loop, so a delay here is part of their latencies. Memory costs one read of /proc, but
+a walk through a directory and a page of metrics take some 3 ms per site. For all five sites twice per second, that was
+2 to 4 % of the time, which a 99th percentile shows. Disks and gauges are therefore read for one site at a time, and
+seldom.
 """
 
 import asyncio
@@ -20,16 +21,16 @@ from hanse.lab.chaos.ground import Ground
 from hanse.local.http import get
 
 MB = 1e6
-# A drill of ten minutes has some hundreds of samples; the columns stay small whatever is asked for.
+# A drill of ten minutes has some hundreds of samples. This keeps the columns small for any drill.
 _SAMPLES_MAX = 100_000
 _MEMORY_EVERY_S = 0.5
-# One site's disk and gauges, in turn: each of five has its turn every 10 s, and each turn is 0.15 % of the time.
+# Each site's disk and gauges are read in turn: with five sites every 10 s, and each turn takes 0.15 % of the time.
 _TURN_EVERY_S = 2.0
 
 
 @dataclass(slots=True)
 class Samples:
-    """One site's columns, memory with its moments; a value is None where the process was away."""
+    """Columns of one site, memory with its times; a value is None while the process was away."""
 
     at_s: list[float] = field(default_factory=list)
     resident_mb: list[float | None] = field(default_factory=list)
@@ -37,7 +38,7 @@ class Samples:
     outbox: list[float | None] = field(default_factory=list)
 
     def highest_mb(self, from_s: float, to_s: float) -> float:
-        """The most memory in a time; 0 where it never ran."""
+        """Return the highest memory in a time; 0 if the process never ran."""
         pairs = zip(self.at_s, self.resident_mb, strict=True)
         return max((mb for at_s, mb in pairs if mb is not None and from_s <= at_s <= to_s), default=0.0)
 
@@ -48,7 +49,7 @@ class Watch:
     Disks and gauges have a first sample before the block and a last one after it.
 
     Args:
-        directories: of each site, where its federator keeps its state.
+        directories: state directory of each site's federator.
     """
 
     def __init__(self, ground: Ground, directories: Sequence[Path]) -> None:
@@ -100,7 +101,7 @@ class Watch:
         self.sites[site].outbox.append(await self._outbox(site))
 
     async def _outbox(self, site: int) -> float | None:
-        """What the federator says waits on its disk; None while it does not answer or has no such gauge."""
+        """Return the bytes that the federator reports on its disk; None if it does not answer or has no such gauge."""
         try:
             found = pages.parse(await get(f"{self._ground.places[site].metrics_url}/metrics"))
         except Unavailable:
@@ -110,12 +111,12 @@ class Watch:
 
 
 def disk_bytes(directory: Path) -> int:
-    """What the files below a directory occupy, without what the process printed."""
+    """Return the bytes of the files below a directory, without the output of the process."""
     total = 0
     for path in directory.rglob("*"):
         try:
             if path.is_file() and path.name != "output.log":
                 total += path.stat().st_blocks * 512
         except OSError:
-            continue  # gone between listing and looking
+            continue  # deleted between listing and reading
     return total
