@@ -112,13 +112,17 @@ def suback_codes(body: bytes, level: int) -> bytes:
 
 
 class Reader:
-    """Splits what a broker sends."""
+    """Splits what a broker sends, or a client.
 
-    __slots__ = ("_have", "_is_first", "_skip")
+    Args:
+        first: the type that the first packet must have; None for any.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_first", "_have", "_skip")
+
+    def __init__(self, first: int | None = CONNACK) -> None:
         self._have = b""
-        self._is_first = True
+        self._first = first
         self._skip = 0
 
     @property
@@ -132,10 +136,10 @@ class Reader:
         Raises:
             Refusal: the broker sends what is not MQTT.
         """
-        if self._is_first and data:
-            self._is_first = False
-            if data[0] != CONNACK << 4:
-                raise protocol_error(f"the first byte is {data[0]:#04x}; 0x20 (CONNACK) was expected")
+        if self._first is not None and data:
+            expected, self._first = self._first << 4, None
+            if data[0] != expected:
+                raise protocol_error(f"the first byte is {data[0]:#04x}; {expected:#04x} was expected")
         if self._skip:
             if self._skip >= len(data):
                 self._skip -= len(data)

@@ -109,6 +109,16 @@ class Unsubscribed(NamedTuple):
     filters: tuple[bytes, ...]
 
 
+class TopicsAsked(NamedTuple):
+    """A client that is redirected wants the broker of these filters, or of the topic that it publishes to.
+
+    Without filters it has asked for nothing for some time. Answer with `Redirection.name` or `no_broker`.
+    """
+
+    filters: tuple[str, ...]
+    is_publisher: bool
+
+
 Event = (
     Accepted
     | BrokerRefused
@@ -124,4 +134,5 @@ Event = (
     | SubscriptionsWanted
     | Subscribed
     | Unsubscribed
+    | TopicsAsked
 )

@@ -1,0 +1,79 @@
+"""Clients that were redirected a moment ago.
+
+Rules:
+
+1. A client that is back within `window_s` of its redirect did not follow it, or could not. It is proxied. So there is
+   at most one redirect in a row, and a client whose library ignores references is served after one reconnection.
+2. Each connection that is proxied for this reason renews the window, so a client that reconnects again and again is
+   not redirected in between.
+3. A client is known by its id, or without one by its address and credentials. The table is bounded: beyond it the
+   oldest entries are forgotten, whose clients may be redirected a second time.
+"""
+
+import hashlib
+from collections import OrderedDict
+from typing import Final, NamedTuple
+
+from hanse.gateway.front.connect import Connect
+
+RETURN_S: Final = 30.0
+# About 250 bytes each.
+ENTRIES_MAX: Final = 100_000
+# After the window, where a client came from still counts in the choice of its broker.
+REMEMBERED_S: Final = 600.0
+
+
+class Sent(NamedTuple):
+    """A client's last redirect."""
+
+    at: float
+    broker_id: str
+    reference: str
+
+
+class Returns:
+    """The table of one worker, which is told of the other workers' redirects.
+
+    Args:
+        window_s: rule 1.
+        secret: keys the hash, so that ids cannot be guessed from a table that leaks.
+    """
+
+    def __init__(self, window_s: float, secret: bytes, entries_max: int = ENTRIES_MAX) -> None:
+        self._window_s = window_s
+        self._secret = secret
+        self._entries_max = entries_max
+        self._sent: OrderedDict[bytes, Sent] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._sent)
+
+    def key(self, connect: Connect, address: str) -> bytes:
+        """Return what a client is known by (rule 3)."""
+        if connect.client_id:
+            return hashlib.blake2b(connect.client_id, digest_size=16, key=self._secret, person=b"id").digest()
+        parts = (address.encode(), connect.username or b"", connect.password or b"")
+        text = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+        return hashlib.blake2b(text, digest_size=16, key=self._secret, person=b"login").digest()
+
+    def note(self, key: bytes, broker_id: str, reference: str, now: float) -> None:
+        """Remember a redirect."""
+        self._sent[key] = Sent(now, broker_id, reference)
+        self._sent.move_to_end(key)
+        while len(self._sent) > self._entries_max:
+            self._sent.popitem(last=False)
+        while self._sent and now - next(iter(self._sent.values())).at > REMEMBERED_S:
+            self._sent.popitem(last=False)
+
+    def is_back(self, key: bytes, now: float) -> bool:
+        """Return whether the client must be proxied (rules 1 and 2)."""
+        sent = self._sent.get(key)
+        if sent is None or now - sent.at >= self._window_s:
+            return False
+        self.note(key, sent.broker_id, sent.reference, now)
+        return True
+
+    def last(self, key: bytes, now: float) -> Sent | None:
+        """Return a client's last redirect; None if there was none, or not recently."""
+        sent = self._sent.get(key)
+        return None if sent is None or now - sent.at > REMEMBERED_S else sent
