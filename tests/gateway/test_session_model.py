@@ -1,10 +1,11 @@
 """Failover of clients in a simulated world: faults at every packet, in both directions, and random ones by seed."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from tests.budget import SHARE
-from tests.gateway.session_world import Client, World
+from tests.gateway.session_world import Broker, Client, World
 
 MESSAGES = 6
 # One run per packet takes about 2 ms.
@@ -32,11 +33,11 @@ def steps_of(seed: int, version: int, qos: int, *, together: bool) -> tuple[int,
     return first, world.steps
 
 
-FAULTS: dict[str, Callable[[World], None]] = {
-    "kill": lambda world: world.kill(world.brokers[0]),
-    "hang": lambda world: world.hang(world.brokers[0], 3.0),
-    "cut": lambda world: world.cut(world.brokers[0]),
-    "drain": lambda world: world.drain(world.brokers[0], 0.002),
+FAULTS: dict[str, Callable[[World, Broker], None]] = {
+    "kill": World.kill,
+    "hang": lambda world, broker: world.hang(broker, 3.0),
+    "cut": World.cut,
+    "drain": lambda world, broker: world.drain(broker, 0.002),
 }
 
 
@@ -49,7 +50,7 @@ def test_a_fault_at_every_packet(version: int, qos: int, together: bool, fault: 
         first, last = steps_of(seed, version, qos, together=together)
         for step in range(first, last + 1):
             world, subscriber, publisher = scene(seed, version, qos, together=together)
-            world.at_step = (step, lambda world=world: FAULTS[fault](world))
+            world.at_step = (step, partial(FAULTS[fault], world, world.brokers[0]))
             world.clock.run(8.0)
             try:
                 excluded = set() if qos < 2 or fault != "kill" else unsure_of(world, publisher)
@@ -65,3 +66,61 @@ def unsure_of(world: World, publisher: Client) -> set[bytes]:
     """Return what the killed broker had taken for good at QoS 2 and its federator had not got."""
     known = {payload for broker in world.brokers for _, _, payload, _ in broker.retained}
     return {one.payload for one in publisher.all_sent if one.payload not in known}
+
+
+def random_run(seed: int) -> World:
+    """Run three brokers with several clients of all kinds, and one or two faults at random times."""
+    world = World(seed, brokers=3)
+    rnd = world.clock.random
+    subscribers = [
+        world.client(
+            b"s%d" % k,
+            rnd.choice((4, 5)),
+            filters=((b"a/#", rnd.choice((1, 2))), (b"w/#", 2)),
+            receive_max=rnd.choice((1, 3, 65_535)),
+            answers_after_s=rnd.choice((0.0, 0.01, 0.2)),
+            first=rnd.randrange(3),
+            will=(b"w/s%d" % k, b"s", 1),
+        )
+        for k in range(2)
+    ]
+    publishers = [world.client(b"p%d" % k, rnd.choice((4, 5)), first=rnd.randrange(3)) for k in range(2)]
+    mortal = world.client(b"d", rnd.choice((4, 5)), first=rnd.randrange(3), will=(b"w/d", b"died", rnd.randrange(3)))
+    world.clock.run(1.0)
+    for k in range(30):
+        publisher = rnd.choice(publishers)
+        # Some contents repeat.
+        payload = b"m%d" % k if rnd.random() < 0.8 else b"same"
+        qos = rnd.choice((0, 1, 1, 2)) if payload != b"same" else 1
+        world.clock.at(rnd.random() * 6, partial(publisher.publish, b"a/b", payload, qos))
+    for client in (*subscribers, *publishers):
+        for _ in range(5):
+            world.clock.at(rnd.random() * 7, client.ping)
+    faults = rnd.sample(range(3), rnd.choice((1, 1, 2)))
+    at = rnd.random() * 3
+    for number in faults:
+        world.clock.at(at, partial(FAULTS[rnd.choice(sorted(FAULTS))], world, world.brokers[number]))
+        at += 2.0 + rnd.random() * 2
+    world.clock.at(rnd.random() * 7, mortal.die)
+    world.clock.run(25.0)
+    assert world.ends == {"published": 1}, world.ends
+    world.clients.remove(mortal)
+    for one in subscribers:
+        wills = [payload for topic, payload, _, _ in one.got if topic == b"w/d"]
+        assert set(wills) <= {b"died"}
+        if mortal.will_qos:
+            assert wills
+    return world
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_random_faults(part: int) -> None:
+    for seed in range(part, max(120, 4000 * SHARE // 100), 4):
+        try:
+            world = random_run(seed)
+            excluded = {one.payload for client in world.clients for one in client.all_sent if one.qos == 2} - {
+                payload for broker in world.brokers for _, _, payload, _ in broker.seen
+            }
+            world.check(excluded=excluded)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error

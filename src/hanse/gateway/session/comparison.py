@@ -9,13 +9,17 @@ Rules:
 1. Contents are counted, because a sensor may publish the same value again and again. One publication of a stream stands
    for at most one of another stream.
 2. The replay and the new broker's publications are joined first: a publication that came live at about the time at
-   which the federator had it is the same one: within `near_s`, or a tenth of it for a content that repeats.
+   which the federator had it is the same one. The time is `near_s` for QoS 2, where a repetition is worse than a loss,
+   and a tenth of it for QoS 1 and for contents that repeat.
 3. What came of both is compared with what the client has: first with what came at about the same time, then with the
    rest. The rest may have come later by any time, because a client may read slowly, and earlier by `lag_s`, by which
    one federator may lag behind another.
 4. What the client received of late and neither of them has is on its way to the new broker: it will come again, and is
    then removed.
-5. Ages are compared, never clocks. All times are the gateway's own.
+5. What the federator had about when the subscription began or later, and has not come live, may still do so: the new
+   broker may wait for the client's acknowledgements. It is not waited for. `may_come` names it if it has QoS 2 and its
+   content does not repeat; at QoS 1 a repetition is better than a loss.
+6. Ages are compared, never clocks. All times are the gateway's own.
 """
 
 from bisect import bisect_left
@@ -26,16 +30,17 @@ Item = TypeVar("Item")
 LiveItem = TypeVar("LiveItem")
 
 
-class _Entry(Generic[Item, LiveItem]):
-    """One publication at the new broker: of the replay, of the live ones, or of both."""
+class Entry(Generic[Item, LiveItem]):
+    """One publication at the new broker: of the replay (`item`), of the live ones (`live`), or of both."""
 
-    __slots__ = ("content", "item", "live", "time")
+    __slots__ = ("content", "is_once", "item", "live", "time")
 
-    def __init__(self, time: float, content: int, item: Item | None, live: LiveItem | None) -> None:
+    def __init__(self, time: float, content: int, item: Item | None, live: LiveItem | None, is_once: bool) -> None:
         self.time = time
         self.content = content
         self.item = item
         self.live = live
+        self.is_once = is_once
 
 
 class Comparison(Generic[Item, LiveItem]):
@@ -52,37 +57,41 @@ class Comparison(Generic[Item, LiveItem]):
         self._had = had
         self._near_s = near_s
         self._lag_s = lag_s
-        self._replayed: list[_Entry[Item, LiveItem]] = []
-        self._live: list[_Entry[Item, LiveItem]] = []
+        self._replayed: list[Entry[Item, LiveItem]] = []
+        self._live: list[Entry[Item, LiveItem]] = []
         self.removed = 0
 
     def came_live(self, content: int, now: float, live: LiveItem) -> None:
         """Take a publication that the new broker has sent meanwhile."""
-        self._live.append(_Entry(now, content, None, live))
+        self._live.append(Entry(now, content, None, live, False))
 
-    def add(self, time: float, content: int, item: Item) -> None:
-        """Take the next publication of the replay."""
-        self._replayed.append(_Entry(time, content, item, None))
+    def add(self, time: float, content: int, item: Item, *, is_once: bool) -> None:
+        """Take the next publication of the replay. `is_once`: its QoS is 2."""
+        self._replayed.append(Entry(time, content, item, None, is_once))
 
-    def missing(self) -> tuple[list[tuple[float, int, Item]], list[LiveItem]]:
-        """End the replay: return what the client lacks of it, as time, content and item; and the live ones it has."""
+    def missing(self) -> tuple[list[Entry[Item, LiveItem]], list[LiveItem]]:
+        """End the replay: return what the client lacks, in order, and the live publications that it has already."""
         entries = self._join()
         unsure = [one for one in entries if not self._has_near(one)]
-        lacking = {id(one): one for one in unsure if not self._has_any(one)}
+        lacking = {id(one) for one in unsure if not self._has_any(one)}
         self.removed += len(entries) - len(lacking)
-        missing = [
-            (one.time, one.content, one.item)
-            for one in self._replayed
-            if one.item is not None and one.live is None and id(one) in lacking
-        ]
         known = [one.live for one in entries if one.live is not None and id(one) not in lacking]
-        self._replayed = []
-        self._live = []
-        return missing, known
+        return [one for one in entries if id(one) in lacking], known
 
-    def _join(self) -> list[_Entry[Item, LiveItem]]:
+    def may_come(self, since: float) -> list[Entry[Item, LiveItem]]:
+        """Return, after `missing`, which publications of the replay may still come live (rule 5)."""
+        often: dict[int, int] = {}
+        for one in (*self._replayed, *self._live):
+            often[one.content] = often.get(one.content, 0) + 1
+        return [
+            one
+            for one in self._replayed
+            if one.is_once and one.time >= since and one.live is None and often[one.content] == 1
+        ]
+
+    def _join(self) -> list[Entry[Item, LiveItem]]:
         """Join what came live and what was replayed (rule 2); return both, oldest first."""
-        waiting: dict[int, deque[_Entry[Item, LiveItem]]] = {}
+        waiting: dict[int, deque[Entry[Item, LiveItem]]] = {}
         often: dict[int, int] = {}
         for one in self._live:
             waiting.setdefault(one.content, deque()).append(one)
@@ -94,8 +103,8 @@ class Comparison(Generic[Item, LiveItem]):
             candidates = waiting.get(one.content)
             if not candidates:
                 continue
-            is_single = len(candidates) == often[one.content] == 1
-            within_s = self._near_s if is_single else self._near_s / 10
+            is_wide = one.is_once and len(candidates) == often[one.content] == 1
+            within_s = self._near_s if is_wide else self._near_s / 10
             while candidates and candidates[0].time < one.time - within_s:
                 candidates.popleft()
             if candidates and candidates[0].time <= one.time + within_s:
@@ -104,7 +113,7 @@ class Comparison(Generic[Item, LiveItem]):
                 joined.add(id(same))
         return self._replayed + [one for one in self._live if id(one) not in joined]
 
-    def _has_near(self, one: _Entry[Item, LiveItem]) -> bool:
+    def _has_near(self, one: Entry[Item, LiveItem]) -> bool:
         times = self._had.get(one.content)
         if times:
             at = bisect_left(times, one.time - self._near_s)
@@ -113,7 +122,7 @@ class Comparison(Generic[Item, LiveItem]):
                 return True
         return False
 
-    def _has_any(self, one: _Entry[Item, LiveItem]) -> bool:
+    def _has_any(self, one: Entry[Item, LiveItem]) -> bool:
         times = self._had.get(one.content)
         if times:
             at = bisect_left(times, one.time - self._lag_s)

@@ -529,17 +529,17 @@ class Keeping(Moving):
         late = Late(packet, found.qos, found.packet_id)
         if found.qos:
             content = digest(found.topic, found.payload)
-            self._received.add([content], now)
             if self._replay is not None:
                 self._replay.came_live(content, now, late)
+            elif not self._is_replay_due:
+                self._received.add([content], now)
         if self._is_replay_due:
             self._late_live.append(late)
             self._late_bytes += len(packet)
             if self._late_bytes > LATE_BYTES_MAX and self._own_requests:
                 # The broker cannot be held, because its SUBACK is behind this. Its publications overtake the replay.
                 self.counters.move("unordered", len(self._late_live))
-                self._late += self._late_live
-                self._late_live = []
+                self._release_live(now)
                 self._flush_late(now)
         elif self._late or (found.qos and len(self._in) >= self._window()):
             self._late.append(late)

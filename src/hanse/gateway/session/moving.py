@@ -146,6 +146,7 @@ class Moving(Session):
         self._replay: Comparison[bytes, Late] | None = None
         self._replay_bytes = 0
         self._replay_until = 0.0
+        self._subscribed_at = now
         self._resent = self._replayed = self._removed = 0
         # What the client has and the new broker has not sent yet (`Comparison.expected`), until a time.
         self._expected: dict[int, int] = {}
@@ -387,6 +388,7 @@ class Moving(Session):
                     if late.qos:
                         self._replay.came_live(self._digest_of(late.packet), now, late)
                 self._replay_bytes = 0
+                self._subscribed_at = now
                 self._replay_until = now + settings.replay_timeout_s
                 since = min(self._table.since[one] for one in filters)
                 self.events.append(ReplayWanted(filters, int((now - since + settings.overlap_s) * 1000) + 1))
@@ -474,7 +476,8 @@ class Moving(Session):
             if self._replay_bytes + len(packet) > REPLAY_BYTES_MAX:
                 self.counters.drop("replay_overflow")
                 continue
-            replay.add(now - age_ms / 1000, digest(found.topic, found.payload), packet)
+            content = digest(found.topic, found.payload)
+            replay.add(now - age_ms / 1000, content, packet, is_once=found.qos == 2)
             self._replay_bytes += len(packet)
 
     def replay_ended(self, now: float, complete: bool) -> None:
@@ -485,20 +488,33 @@ class Moving(Session):
         if not complete:
             self.counters.move("replay_incomplete")
         missing, known = replay.missing()
+        # What has overtaken the replay is with the client.
+        waiting = {id(one) for one in self._late_live}
+        self._swallow_known([one for one in known if id(one) in waiting])
         own = set(self._published.by_content()) if self._table.has_no_local else set()
         digests = []
-        for time, content, packet in missing:
-            late = self._late_of_replay(time, packet, content in own)
-            if late is not None:
-                digests.append(content)
-                self._late.append(late)
+        for entry in missing:
+            late = entry.live
+            if late is None and entry.item is not None:
+                late = self._late_of_replay(entry.time, entry.item, entry.content in own)
+                if late is None:
+                    continue
                 self._late_bytes += len(late.packet)
                 self._replayed += 1
+            elif id(late) not in waiting:
+                continue
+            if late is not None:
+                digests.append(entry.content)
+                self._late.append(late)
+        # Publications of QoS 0 are in no comparison.
+        self._late += [one for one in self._late_live if not one.qos]
+        self._late_live = []
         self._received.add(digests, now)
-        self._drop_known(known)
         self._removed += replay.removed
         if complete:
             self._expected = replay.expected(now - self.settings.lag_s)
+            for entry in replay.may_come(self._subscribed_at - self.settings.overlap_s):
+                self._expected[entry.content] = self._expected.get(entry.content, 0) + 1
             self._watch_until = now + self.settings.lag_s
         elif self._table.has_no_local or self._table.quiet:
             self._watch_until = now + self.settings.lag_s
@@ -506,16 +522,11 @@ class Moving(Session):
         self._flush_late(now)
         self._go_on(now)
 
-    def _drop_known(self, known: list[Late]) -> None:
+    def _swallow_known(self, known: list[Late]) -> None:
         """Acknowledge what the new broker has sent and the client has."""
-        dropped = {id(one) for one in known}
-        if not dropped:
-            return
-        for one in self._late_live:
-            if id(one) in dropped:
-                self._late_bytes -= len(one.packet)
-                self._swallow(one.qos, one.broker_id)
-        self._late_live = [one for one in self._late_live if id(one) not in dropped]
+        for one in known:
+            self._late_bytes -= len(one.packet)
+            self._swallow(one.qos, one.broker_id)
 
     def _swallow(self, qos: int, broker_id: int) -> None:
         """Acknowledge a publication that the client does not get."""
@@ -528,8 +539,13 @@ class Moving(Session):
     def _end_replay(self) -> None:
         self._replay = None
         self._is_replay_due = False
-        self._late += self._late_live
-        self._late_live = []
+        self._release_live(self._broker_at)
+
+    def _release_live(self, now: float) -> None:
+        """Let the new broker's publications go on that have waited for the replay."""
+        live, self._late_live = self._late_live, []
+        self._received.add([self._digest_of(one.packet) for one in live if one.qos], now)
+        self._late += live
 
     def _late_of_replay(self, time: float, packet: bytes, is_own: bool) -> Late | None:
         """Return a replayed publication as this client gets it; None if it does not."""
