@@ -76,7 +76,7 @@ def test_static_filters_carry_their_qos_or_the_largest() -> None:
 
 
 def test_a_wrong_static_filter_stops_the_start_with_a_sentence() -> None:
-    with pytest.raises(LocalError, match=r"'a/#/b' is no use.*Correct the setting"):
+    with pytest.raises(LocalError, match=r"'a/#/b' is not usable.*Correct the setting"):
         StaticAdapter(["a/#/b"])
 
 

@@ -320,14 +320,14 @@ def test_a_broker_that_does_not_answer_in_time_is_given_up(
 
     server.answer = answer
     try:
-        with pytest.raises(Unavailable, match="cannot be asked"):
+        with pytest.raises(Unavailable, match="cannot be reached"):
             get(url, LISTINGS["rabbitmq"])
     finally:
         over.set()
 
 
 def test_a_broker_that_is_not_there_is_unavailable() -> None:
-    with pytest.raises(Unavailable, match="cannot be asked"):
+    with pytest.raises(Unavailable, match="cannot be reached"):
         get("http://127.0.0.1:1", LISTINGS["nats"])
 
 

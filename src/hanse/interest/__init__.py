@@ -1,14 +1,14 @@
-"""How local subscriptions become known: adapters turn what a broker says into reports, a registry merges them.
+"""Detection of local subscriptions: adapters turn a broker's messages into reports, a registry merges the reports.
 
 Adapters and registry are pure: messages or bytes in, reports and changes out. The shell (the federator) owns the
 sockets, the clock and the disk:
 
-1. it subscribes at the host to `adapter.topics()`, or follows the file with `follow.LogFollower`, or asks for the
-   list with `fetch.fetch`;
-2. it hands each message to `adapter.message(topic, payload)` (each chunk to `adapter.feed(chunk)`);
-3. it hands the reports to `InterestRegistry.apply(now_s, adapter.source, reports)` and acts on the change;
-4. it calls `adapter.lost()` whenever lines may have been missed, and `registry.expire(now_s)` when it is due;
-5. it saves `registry.dump(...)` with `store.save`, and hands what `store.read` finds to `registry.load(...)`.
+1. It subscribes at the host broker to `adapter.topics()`, or follows the file with `follow.LogFollower`, or requests
+   the list with `fetch.fetch`.
+2. It hands each message to `adapter.message(topic, payload)`, or each chunk to `adapter.feed(chunk)`.
+3. It hands the reports to `InterestRegistry.apply(now_s, adapter.source, reports)` and acts on the change.
+4. It calls `adapter.lost()` whenever lines may have been missed, and `registry.expire(now_s)` when it is due.
+5. It saves `registry.dump(...)` with `store.save`, and hands the result of `store.read` to `registry.load(...)`.
 """
 
 from hanse.interest.announce import AnnounceAdapter

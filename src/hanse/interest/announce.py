@@ -1,12 +1,12 @@
-"""Interest from announcements, Spohn's way (2021): clients publish new topics to `NEW_REGULAR_TOPIC`.
+"""Interest from announcements, as in Spohn's paper (2021): clients publish new topics to `NEW_REGULAR_TOPIC`.
 
-The paper tells when a client announces (on a new subscription, or its first publication) and not in which form. Two
-are understood: the topic or filter itself as text, which counts as interest; and a JSON object
+The paper says when a client announces (on a new subscription, or its first publication), but not in which form. The
+adapter accepts two forms: the topic or filter itself as text, which counts as interest, and a JSON object
 
     {"topic": "plant/+/temp", "role": "subscriber", "client": "panel-7", "qos": 1}
 
-of which only `topic` is required. `"role": "publisher"` is the first publication: noted, no interest. Nobody
-tells of the end, so it expires unless announced again.
+in which only `topic` is required. `"role": "publisher"` announces the first publication: it is noted, but is not
+interest. Nobody announces the end, so interest expires unless it is announced again.
 """
 
 import json
@@ -16,28 +16,31 @@ from hanse.interest.reports import Report, Subscribed
 
 TOPIC = "NEW_REGULAR_TOPIC"
 CLIENT = "(announcements)"
-# The largest filter with room for the other fields.
+# The largest filter, with space for the other fields.
 _PAYLOAD_BYTES_MAX = 70_000
 _CLIENT_CHARACTERS_MAX = 65_535
 
 
 class AnnounceAdapter:
-    """Announcements in, reports with a TTL out."""
+    """Adapter: announcements in, reports with a TTL out."""
 
     source = "announce"
 
     def __init__(self, ttl_s: float = 86_400.0, qos: int = 2) -> None:
-        """`ttl_s`: an announcement is made once, so a day; shorter loses who stays, longer keeps who left."""
+        """Take the TTL of an announcement. It is made only once, so the default is a day.
+
+        A shorter TTL loses clients that stay, a longer one keeps clients that left.
+        """
         self.counters: Counter[str] = Counter()
         self._ttl_s = ttl_s
         self._qos = qos
 
     def topics(self) -> list[str]:
-        """What the host session has to subscribe to."""
+        """Return the topics that the host session must subscribe to."""
         return [TOPIC]
 
     def message(self, topic: str, payload: bytes) -> list[Report]:
-        """One announcement; a malformed one is counted and yields nothing."""
+        """Handle one announcement. A malformed one is counted and gives no report."""
         if topic != TOPIC:
             self.counters["messages_of_no_concern"] += 1
             return []
@@ -50,7 +53,7 @@ class AnnounceAdapter:
         return self._object(text) if text.lstrip().startswith("{") else self._plain(text)
 
     def lost(self) -> list[Report]:
-        """Nothing to say: announcements that were missed are known to nobody."""
+        """Return no reports, because nobody knows of missed announcements."""
         return []
 
     def _plain(self, text: str) -> list[Report]:

@@ -1,8 +1,8 @@
 """Interest from beacons, as in the papers of 2022 and 2023: subscribers publish to `federator/beacon/<topic>`.
 
-A beacon names no client and no QoS: all beacons for a topic are one subscriber here, at QoS 2 so that nothing is
-lowered. It ends K beacon intervals after the last beacon. A publication's topic holds no wildcard, so a beacon
-cannot ask for one, and a retained beacon is refused: it would say for ever that someone is there.
+A beacon names no client and no QoS. All beacons for a topic are one subscriber here, at QoS 2 so that no publication is
+lowered. The interest ends K beacon intervals after the last beacon. The topic of a publication holds no wildcard, so a
+beacon cannot request one. A retained beacon is refused, because it would report a subscriber for ever.
 """
 
 from collections import Counter
@@ -15,12 +15,12 @@ CLIENT = "(beacons)"
 
 
 class BeaconAdapter:
-    """Beacons in, reports with a TTL out."""
+    """Adapter: beacons in, reports with a TTL out."""
 
     source = "beacon"
 
     def __init__(self, beacon_interval_s: float = 2.0, expiry_factor: int = 3, qos: int = 2) -> None:
-        """`expiry_factor` is the protocol's K."""
+        """Take the interval of the beacons, and the protocol's K as `expiry_factor`."""
         if beacon_interval_s <= 0 or expiry_factor < 1:
             raise LocalError(
                 f"Beacon interval {beacon_interval_s} s and expiry factor {expiry_factor} were given; the interval "
@@ -31,11 +31,11 @@ class BeaconAdapter:
         self._qos = qos
 
     def topics(self) -> list[str]:
-        """What the host session has to subscribe to."""
+        """Return the topics that the host session must subscribe to."""
         return [f"{PREFIX}#"]
 
     def message(self, topic: str, payload: bytes, *, is_retained: bool = False) -> list[Report]:  # noqa: ARG002
-        """One beacon. The payload says nothing, in the papers as here."""
+        """Handle one beacon. Its payload has no meaning, as in the papers."""
         wanted = topic.removeprefix(PREFIX)
         if wanted == topic or not wanted:
             self.counters["messages_of_no_concern"] += 1
@@ -46,5 +46,5 @@ class BeaconAdapter:
         return [Subscribed(CLIENT, wanted, self._qos, self._ttl_s)]
 
     def lost(self) -> list[Report]:
-        """Nothing to say: what is still wanted is beaconed again, what is not expires."""
+        """Return no reports: subscribers that remain send new beacons, and other interest expires."""
         return []

@@ -1,32 +1,32 @@
-"""Topic filters out of the dotted names under which some brokers keep them.
+"""Conversion to topic filters from the dotted names under which some brokers store them.
 
-RabbitMQ keeps a filter as an AMQP routing key: `.` between levels, `*` for one, `#` for the rest. NATS keeps it as a
-subject: `.` between levels, `*` for one, `>` for the rest, and a lone `/` for what a dotted name cannot hold, an empty
-level. Both are turned back here; what no MQTT filter can have led to is refused.
+RabbitMQ stores a filter as an AMQP routing key: `.` between levels, `*` for one, `#` for the rest. NATS stores it as a
+subject: `.` between levels, `*` for one, `>` for the rest, and a lone `/` for an empty level, which a dotted name
+cannot hold. Both are converted back here. A name that no MQTT filter leads to is refused.
 """
 
 from hanse.errors import RemoteError
 
 
 def from_routing_key(key: str) -> str:
-    """The MQTT filter behind a binding of RabbitMQ's topic exchange.
+    """Return the MQTT filter of a binding of RabbitMQ's topic exchange.
 
-    A dot in a topic is a slash to RabbitMQ, before anything is kept: `a.b` and `a/b` are one there.
+    RabbitMQ replaces a dot in a topic by a slash before it stores anything: `a.b` and `a/b` are the same there.
 
     Raises:
-        RemoteError: no filter of MQTT leads to such a key; a client of another protocol made it.
+        RemoteError: no MQTT filter leads to such a key; a client of another protocol made it.
     """
     words = key.split(".")
     if "#" in words[:-1]:
-        raise RemoteError("Saw a routing key with `#` before its last word; MQTT has it at the end alone.")
+        raise RemoteError("Saw a routing key with `#` before its last word; MQTT allows it only at the end.")
     return "/".join(_level(word, one="*", rest="#") for word in words)
 
 
 def from_subject(subject: str) -> str:
-    """The MQTT filter behind a NATS subscription of an MQTT client.
+    """Return the MQTT filter of a NATS subscription of an MQTT client.
 
     Raises:
-        RemoteError: no filter of MQTT leads to such a subject; it is one of NATS's own.
+        RemoteError: no MQTT filter leads to such a subject; it is one of NATS's own.
     """
     words = subject.split(".")
     if "" in words:
@@ -42,5 +42,5 @@ def _level(word: str, *, one: str, rest: str) -> str:
     if word == rest:
         return "#"
     if "/" in word or "+" in word or "#" in word:
-        raise RemoteError("Saw a dotted name with a character that MQTT has between or in place of levels.")
+        raise RemoteError("Saw a dotted name with a level separator or wildcard of MQTT in it.")
     return word

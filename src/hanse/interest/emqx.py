@@ -1,11 +1,11 @@
-"""Interest from EMQX's event messages: `$SYS/brokers/<node>/clients/<client>/subscribed` and its like.
+"""Interest from EMQX's event messages: `$SYS/brokers/<node>/clients/<client>/subscribed` and similar topics.
 
-EMQX publishes them when `sys_topics.sys_event_messages` says so, and lets only clients on its own machine read them,
-unless its ACL is changed. Nothing is replayed: what happened while the federator was away is a gap, which the list of
-the adapter `poll` has not. Written after the vendor's documentation of EMQX 5; not run against one.
+EMQX publishes them if `sys_topics.sys_event_messages` is set, and lets only clients on its own machine read them,
+unless its ACL is changed. Nothing is replayed: events during the federator's absence are a gap. The list of the adapter
+`poll` has no such gaps. Written from the vendor's documentation of EMQX 5; not tested with one.
 
-Rules: the client's id is taken from the payload, since one may hold a slash; a shared subscription comes with its
-group beside the topic, or within it; what cannot be read is counted and yields nothing.
+Rules: the client id comes from the payload, because it may contain a slash. A shared subscription has its group beside
+the topic, or within it. Unreadable messages are counted and give no report.
 """
 
 import json
@@ -14,31 +14,32 @@ from collections import Counter
 from hanse.interest.reports import ClientBack, ClientLeft, Gap, Report, Session, Subscribed, Unsubscribed
 
 TOPIC = "$SYS/brokers/+/clients/#"
-_PAYLOAD_BYTES_MAX = 140_000  # the largest filter and the largest client id, with room for the other fields
-# Clients whose sessions are known to outlive them, or not; beyond it the oldest is forgotten and its end is unknown.
+_PAYLOAD_BYTES_MAX = 140_000  # the largest filter and the largest client id, with space for the other fields
+# Clients whose sessions are known to outlive their connections, or not. Beyond it the oldest is forgotten, and the fate
+# of its session is unknown.
 CLIENTS_MAX = 1_000_000
-# The session expiry interval that means that the session does not expire (MQTT 5, 3.1.2.11.2).
+# The session expiry interval of a session that does not expire (MQTT 5, 3.1.2.11.2).
 _NO_EXPIRY = 0xFFFF_FFFF
 
 
 class EmqxAdapter:
-    """Messages of `topics()` in, reports out."""
+    """Adapter: messages of `topics()` in, reports out."""
 
     source = "emqx"
 
     def __init__(self, own_prefix: str) -> None:
-        """`own_prefix`: what every client id of the federator begins with, so that it does not hear itself."""
+        """Take the prefix of all client ids of the federator, whose own subscriptions are left out."""
         self.counters: Counter[str] = Counter()
         self._own_prefix = own_prefix
-        # Client to the time in seconds that its session outlives its connection.
+        # Client to the time in seconds by which its session outlives its connection.
         self._sessions: dict[str, int] = {}
 
     def topics(self) -> list[str]:
-        """What the host session has to subscribe to."""
+        """Return the topics that the host session must subscribe to."""
         return [TOPIC]
 
     def message(self, topic: str, payload: bytes) -> list[Report]:
-        """One event; an unreadable one is counted and yields nothing."""
+        """Handle one event. An unreadable one is counted and gives no report."""
         kind = topic.rpartition("/")[2]
         if kind not in {"subscribed", "unsubscribed", "connected", "disconnected"}:
             self.counters["messages_of_no_concern"] += 1
@@ -98,6 +99,6 @@ class EmqxAdapter:
         return []
 
     def lost(self) -> list[Report]:
-        """The connection to the host was lost, so events were missed."""
+        """Report a gap: the connection to the host broker was lost, so events were missed."""
         self._sessions.clear()
         return [Gap()]

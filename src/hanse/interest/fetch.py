@@ -1,8 +1,8 @@
-"""Asking a broker for its list of subscriptions, over HTTP.
+"""Request of a broker's list of subscriptions, over HTTP.
 
-Rules: everything is bounded (time, bytes, pages); no redirect is followed and no proxy asked, so that a login reaches
-the host it was given for and no other; the answer is read and taken apart in a thread, since a list of 100,000 rows
-takes longer to parse than a publication may wait.
+Rules: everything is bounded (time, bytes, pages). No redirect is followed and no proxy is used, so a login reaches only
+the host for which it was given. The answer is read and parsed in a thread, because a list of 100,000 rows takes longer
+to parse than a publication may wait.
 """
 
 import base64
@@ -20,16 +20,16 @@ from hanse.errors import LocalError, RemoteError, Unavailable
 from hanse.http_address import HttpAddress
 from hanse.interest.listing import Listing, Row
 
-# All pages together. RabbitMQ takes some 250 bytes a subscription: 100,000 of them are 25 MB.
+# Bytes of all pages together. RabbitMQ uses some 250 bytes per subscription: 100,000 of them are 25 MB.
 LIST_BYTES_MAX: Final = 64 * 1024 * 1024
 PAGES_MAX: Final = 10_000
-# For the whole list. Longer keeps a federator that is told to end waiting for a broker that does not answer.
+# Timeout of the whole list. With a longer one, a federator that should end waits longer for a silent broker.
 LIST_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class ListAddress(HttpAddress):
-    """Where the list is, and the login for it."""
+    """Address of the list, and the login for it."""
 
     username: str | None = None
     password: str | None = field(default=None, repr=False)
@@ -37,13 +37,13 @@ class ListAddress(HttpAddress):
 
 
 def parse_list_url(url: str) -> ListAddress:
-    """The address in `http://HOST:PORT[/PATH]` or `https://…`, without a login.
+    """Return the address in `http://HOST:PORT[/PATH]` or `https://…`, without a login.
 
     Raises:
-        LocalError: it is none; what may be a password is not shown.
+        LocalError: the text is not such an address. The message hides a possible password.
     """
     expected = (
-        "write http://HOST:PORT or https://HOST:PORT, with a path where the list is not at its usual place, and a "
+        "write http://HOST:PORT or https://HOST:PORT, with a path if the list is not at its usual place, and a "
         "login as poll_username and poll_password"
     )
     found = http_address.parse(url, "the list's address", expected, takes_query=True)
@@ -51,12 +51,12 @@ def parse_list_url(url: str) -> ListAddress:
 
 
 def fetch(address: ListAddress, listing: Listing, counters: Counter[str]) -> list[Row]:
-    """The whole list. It blocks: call it in a thread.
+    """Return the whole list. The function blocks: call it in a thread.
 
     Raises:
-        Unavailable: it was not to be had.
-        RemoteError: what came is not such a list.
-        LocalError: the login is wrong, or the files for TLS cannot be used.
+        Unavailable: the list could not be fetched.
+        RemoteError: the answer is not such a list.
+        LocalError: the login is wrong, or the TLS files are unusable.
     """
     rows: list[Row] = []
     left_bytes = LIST_BYTES_MAX
@@ -67,7 +67,7 @@ def fetch(address: ListAddress, listing: Listing, counters: Counter[str]) -> lis
         try:
             document = json.loads(body)
         except (ValueError, RecursionError) as error:
-            raise RemoteError(f"{address} gave no JSON: {type(error).__name__}.") from None
+            raise RemoteError(f"{address} sent no JSON: {type(error).__name__}.") from None
         rows += listing.rows(document, counters)
         if not listing.has_more(document):
             return rows
@@ -93,7 +93,7 @@ def _get(address: ListAddress, target: str, bytes_max: int, timeout_s: float) ->
         answer = connection.getresponse()
         body = answer.read(bytes_max + 1)
     except (OSError, http.client.HTTPException) as error:
-        raise Unavailable(f"{address} cannot be asked: {type(error).__name__}: {error}.") from error
+        raise Unavailable(f"{address} cannot be reached: {type(error).__name__}: {error}.") from error
     finally:
         connection.close()
     if answer.status in {401, 403}:
@@ -101,7 +101,7 @@ def _get(address: ListAddress, target: str, bytes_max: int, timeout_s: float) ->
     if answer.status != 200:
         raise Unavailable(f"{address} answered with {answer.status}; 200 was expected.")
     if len(body) > bytes_max:
-        raise RemoteError(f"{address} gave more than {LIST_BYTES_MAX} bytes.")
+        raise RemoteError(f"{address} sent more than {LIST_BYTES_MAX} bytes.")
     return body
 
 

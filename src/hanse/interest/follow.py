@@ -1,8 +1,7 @@
-"""Following a log file as it grows, is rotated, or is truncated: the thin shell of `mosquitto_file`.
+"""Follower of a log file as it grows, is rotated, or is truncated: the thin shell of `mosquitto_file`.
 
-It polls; it holds one open file and a bounded chunk. Rotation by renaming (logrotate's default) loses nothing:
-the old file is read to its end first. Truncation in place (`copytruncate`) may lose lines, and is reported as a
-loss.
+It polls. It holds one open file and a bounded chunk. Rotation by renaming (logrotate's default) loses nothing, because
+the old file is read to its end first. Truncation in place (`copytruncate`) may lose lines, and is reported as a loss.
 """
 
 import os
@@ -19,26 +18,26 @@ CHUNK_BYTES = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Bytes from where the last read ended."""
+    """Bytes from the end of the last read on."""
 
     chunk: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Rotated:
-    """The next bytes are another file's, and the old one was read to its end."""
+    """Report that the next bytes are from a new file, and that the old one was read to its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Truncated:
-    """The file is shorter than what was read of it: what stood between is lost."""
+    """Report that the file is shorter than the part already read, so lines between are lost."""
 
 
 Found = Read | Rotated | Truncated
 
 
 def reports(adapter: MosquittoFileAdapter, found: Found) -> list[Report]:
-    """What the adapter makes of what the follower found."""
+    """Return the adapter's reports about the follower's result."""
     match found:
         case Read(chunk):
             return adapter.feed(chunk)
@@ -51,18 +50,18 @@ def reports(adapter: MosquittoFileAdapter, found: Found) -> list[Report]:
 
 
 class LogFollower:
-    """Reads a file from its start, and then whatever is added to it."""
+    """Reader of a file from its start, and then of everything added to it."""
 
     def __init__(self, path: Path) -> None:
-        """The file need not exist yet: a broker may start after its federator."""
+        """Take the path. The file need not exist yet, because a broker may start after its federator."""
         self._path = path
         self._file: BinaryIO | None = None
 
     def poll(self) -> Found | None:
-        """What is there, a chunk at a time; None when there is nothing new.
+        """Return the next chunk or event; None if there is nothing new.
 
         Raises:
-            LocalError: the file may not be read.
+            LocalError: the file is not readable.
         """
         if self._file is None and not self._open():
             return None
@@ -77,17 +76,17 @@ class LogFollower:
         try:
             named = self._path.stat()
         except FileNotFoundError:
-            return None  # between the renaming and the broker's new file
+            return None  # after the renaming and before the broker's new file
         if (named.st_dev, named.st_ino) == (held.st_dev, held.st_ino):
             return None
-        # The broker may have written to the old file between our last read and this look.
+        # The broker may have written to the old file between the last read and this check.
         if chunk := self._file.read(CHUNK_BYTES):
             return Read(chunk)
         self.close()
         return Rotated()
 
     def close(self) -> None:
-        """Let go of the file; a later poll opens it again, from its start."""
+        """Close the file. A later poll opens it again, from its start."""
         if self._file is not None:
             self._file.close()
             self._file = None

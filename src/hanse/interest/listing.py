@@ -1,10 +1,10 @@
-"""Lists of subscriptions as brokers give them over HTTP: where to ask, and how to read the answer.
+"""Formats of subscription lists that brokers give over HTTP: their address, and the parser of the answer.
 
-One `Listing` a vendor, as data and one small function; `by_paths` for any other that gives a list of objects. Pure:
-documents in, rows out. A row is `(client, filter, qos)`; with an empty filter it says only that the client is there.
+One `Listing` per vendor, as data and one small function; `by_paths` for any other that gives a list of objects. Pure:
+documents in, rows out. A row is `(client, filter, qos)`. With an empty filter, it only says that the client is present.
 
-Rules: a row that cannot be read costs that row, counted, not the list; what is no MQTT subscription at all (an AMQP
-queue, a NATS client's subject) is left out without a word.
+Rules: an unreadable row costs only that row, which is counted, not the list. An entry that is not an MQTT subscription
+(an AMQP queue, a NATS client's subject) is left out and not counted.
 """
 
 import re
@@ -18,7 +18,7 @@ from hanse.interest.dotted import from_routing_key, from_subject
 
 Row = tuple[str, str, int]
 
-# A page of a list that comes in pages: larger makes one answer heavy, smaller asks often.
+# Rows per page of a paged list. A larger value makes one answer heavy, a smaller one needs many requests.
 PAGE_ROWS = 1_000
 _RABBITMQ_QUEUE = re.compile(r"mqtt-subscription-(.*)qos([01])", re.DOTALL)
 _KEY = re.compile(r"[A-Za-z0-9_\-]+(?:\.[A-Za-z0-9_\-]+)*")
@@ -26,15 +26,15 @@ _KEY = re.compile(r"[A-Za-z0-9_\-]+(?:\.[A-Za-z0-9_\-]+)*")
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """One kind of list.
+    """Format of one kind of list.
 
     Attributes:
-        path: where it is, if the operator's URL names no path of its own.
-        pages: the query of page k (from 0), or None for a list that comes whole.
-        rows: the rows of one answer.
-        has_more: whether another page follows this answer.
-        shows_absent: whether subscriptions of clients that are away are in it. If not, a client that is not in the
-            list may come back to its session, and its interest runs out instead of ending.
+        path: its path, if the operator's URL names none.
+        pages: query of page k (from 0), or None for a list without pages.
+        rows: function that returns the rows of one answer.
+        has_more: function that returns whether another page follows this answer.
+        shows_absent: whether it contains subscriptions of clients that are not connected. If not, a client that is not
+            in the list may come back to its session, so its interest expires instead of ending.
     """
 
     name: str
@@ -63,11 +63,11 @@ def _row(client: object, text: object, qos: object, counters: Counter[str]) -> I
 
 
 def _rabbitmq(document: object, counters: Counter[str]) -> Iterator[Row]:
-    """Bindings of the queues that RabbitMQ makes for MQTT sessions: one queue a session and QoS, of either kind."""
+    """Return the bindings of RabbitMQ's queues for MQTT sessions: one queue per session and QoS, of either kind."""
     for binding in _rows_of(document, counters):
         queue = binding.get("destination")
         match = _RABBITMQ_QUEUE.fullmatch(queue) if isinstance(queue, str) else None
-        # Every queue is bound to the exchange without a name as well, under its own name.
+        # Every queue is also bound to the exchange without a name, under its own name.
         if match is None or not binding.get("source") or binding.get("destination_type") != "queue":
             continue
         try:
@@ -79,7 +79,7 @@ def _rabbitmq(document: object, counters: Counter[str]) -> Iterator[Row]:
 
 
 def _nats(document: object, counters: Counter[str]) -> Iterator[Row]:
-    """Connections of MQTT clients with their subjects. NATS tells no QoS, so 1, its largest."""
+    """Return the connections of MQTT clients with their subjects. NATS gives no QoS, so assume 1, its largest."""
     connections = document.get("connections") if isinstance(document, dict) else None
     for connection in _rows_of(connections, counters):
         client = connection.get("mqtt_client")
@@ -92,7 +92,8 @@ def _nats(document: object, counters: Counter[str]) -> Iterator[Row]:
             continue
         names = {subject for subject in subjects if isinstance(subject, str)}
         for subject in sorted(names):
-            # Its own: where it sends the client what was stored. And `a/#` is kept as `a.>` and, for its parent, `a`.
+            # Subjects of NATS itself carry stored messages to the client. And `a/#` is stored as `a.>` and, for its
+            # parent, `a`.
             if subject.startswith("$MQTT.") or f"{subject}.>" in names:
                 continue
             try:
@@ -144,16 +145,16 @@ LISTINGS = {
 
 
 def by_paths(rows: str, client: str, filter_: str, qos: str) -> Listing:
-    """A list of objects, wherever it is: keys, with dots between them where one object holds another.
+    """Return the format of a list of objects anywhere in the answer. Dots in a path lead into nested objects.
 
     Args:
-        rows: where the list is in the answer; empty if the answer is the list.
-        client: where the client id is in a row.
-        filter_: where the filter is, as the client wrote it.
-        qos: where the QoS is; empty if it is not told, which counts as 2.
+        rows: path of the list in the answer; empty if the answer is the list.
+        client: path of the client id in a row.
+        filter_: path of the filter, as the client wrote it.
+        qos: path of the QoS; empty if there is none, which counts as 2.
 
     Raises:
-        LocalError: one of them is no path.
+        LocalError: one of them is not a path.
     """
     for name, path in (("rows", rows), ("client", client), ("filter", filter_), ("qos", qos)):
         if not _KEY.fullmatch(path) and (path or name in {"client", "filter"}):

@@ -1,7 +1,7 @@
 """Interest from Mosquitto's log file: the lines of `mosquitto_log`, which a restarted federator can read again.
 
-The adapter takes the file's bytes in chunks of any size; `follow.LogFollower` reads them. Timestamps, epoch or
-ISO, are optional. A file gives no topics, so a line's kind is told by its wording and by who is connected.
+The adapter takes the file's bytes in chunks of any size; `follow.LogFollower` reads them. Timestamps, epoch or ISO, are
+optional. A file has no topics, so the wording of a line and the connected clients determine its kind.
 """
 
 from collections import Counter
@@ -9,28 +9,28 @@ from collections import Counter
 from hanse.interest.mosquitto_lines import LINE_BYTES_CUT, MosquittoLines
 from hanse.interest.reports import Gap, Report
 
-# A line that goes on beyond this without an end is not a log line of Mosquitto's: dropped up to its end.
+# A longer line without an end is not a log line of Mosquitto. It is dropped up to its end.
 _LINE_BYTES_MAX = 4 * LINE_BYTES_CUT
 
 
 class MosquittoFileAdapter:
-    """Chunks of the log file in, reports out."""
+    """Adapter: chunks of the log file in, reports out."""
 
     source = "mosquitto-file"
 
     def __init__(self, own_prefix: str) -> None:
-        """`own_prefix`: what every client id of the federator begins with."""
+        """Take the prefix of all client ids of the federator."""
         self._lines = MosquittoLines(own_prefix)
         self._rest = b""
         self._is_skipping = False
 
     @property
     def counters(self) -> Counter[str]:
-        """What was refused or ignored, by reason."""
+        """Refused and ignored lines, by reason."""
         return self._lines.counters
 
     def feed(self, chunk: bytes) -> list[Report]:
-        """The next bytes of the file; an unfinished last line waits for its end."""
+        """Handle the next bytes of the file. An incomplete last line waits for its end."""
         lines = (self._rest + chunk).split(b"\n")
         self._rest = lines.pop()
         if self._is_skipping and lines:
@@ -48,7 +48,7 @@ class MosquittoFileAdapter:
         return reports
 
     def began_anew(self) -> list[Report]:
-        """The next chunk begins another file (rotation): a half line of the old one will not be finished."""
+        """Begin another file (rotation). An incomplete line of the old one will not be completed."""
         if self._rest:
             self.counters["lines_unfinished"] += 1
         self._rest = b""
@@ -56,7 +56,7 @@ class MosquittoFileAdapter:
         return []
 
     def lost(self) -> list[Report]:
-        """Lines were missed: the file was truncated, or is read from its start again."""
+        """Report missed lines: the file was truncated, or is read from its start again."""
         self.began_anew()
         self._lines.forget()
         return [Gap()]

@@ -1,14 +1,15 @@
-"""Interest from a broker's list of subscriptions, asked for again and again.
+"""Interest from a broker's list of subscriptions, requested repeatedly.
 
-For any broker that offers such a list. Only the difference from the last one is reported, so a quiet broker costs a
-request and a comparison. Pure: lists in, reports out; `fetch` asks, the shell owns the clock.
+For any broker that offers such a list. Only the difference to the last list is reported, so a quiet broker costs one
+request and one comparison. Pure: lists in, reports out. `fetch` sends the request, and the shell owns the clock.
 
 Rules:
-1. What is new is reported; what is gone has ended, unless the list does not show clients that are away (NATS): of such
-   a client it is only known that it left.
-2. While the list cannot be had, what was known is unconfirmed (`failed`); the first list after that confirms all of it.
-3. What was known before a restart is compared with the first list too (`restore`).
-4. The federator's own sessions are no interest.
+
+1. New subscriptions are reported. Missing ones have ended, unless the list does not show absent clients (NATS). Then it
+   is only known that the client left.
+2. While the list is not available, the known subscriptions are unconfirmed (`failed`). The next list confirms all.
+3. Subscriptions known from before a restart are compared with the first list as well (`restore`).
+4. The federator's own sessions are not interest.
 """
 
 from collections import Counter
@@ -19,26 +20,26 @@ from hanse.interest.reports import ClientLeft, Gap, Report, Session, Subscribed,
 
 
 class PollAdapter:
-    """Lists of one broker in, reports out."""
+    """Adapter: lists of one broker in, reports out."""
 
     source = "poll"
 
     def __init__(self, listing: Listing, own_prefix: str) -> None:
-        """`own_prefix`: what every client id of the federator begins with."""
+        """Take the prefix of all client ids of the federator."""
         self.listing = listing
         self.counters: Counter[str] = Counter()
         self._own_prefix = own_prefix
-        # Client to filter to QoS, as of the last list.
+        # Client to filter to QoS, from the last list.
         self._known: dict[str, dict[str, int]] = {}
         self._is_confirmed = False
 
     def restore(self, rows: Iterable[Row]) -> None:
-        """What the registry holds of this source from before a restart."""
+        """Take the registry's subscriptions of this source from before a restart."""
         for client, wanted, qos in rows:
             self._known.setdefault(client, {})[wanted] = qos
 
     def listed(self, rows: Iterable[Row]) -> list[Report]:
-        """A whole list came."""
+        """Compare a complete list with the last one."""
         now: dict[str, dict[str, int]] = {}
         for client, wanted, qos in rows:
             if not client.startswith(self._own_prefix):
@@ -61,7 +62,7 @@ class PollAdapter:
         return reports
 
     def failed(self) -> list[Report]:
-        """No list was to be had."""
+        """Report a gap, because no list was available."""
         self.counters["lists_failed"] += 1
         if not self._is_confirmed:
             return []

@@ -1,15 +1,16 @@
-"""Who wants what at this broker: the reports of all adapters merged into one set of filters.
+"""Registry of local interest: the reports of all adapters merged into one set of filters.
 
 Rules:
-1. A filter is wanted while at least one `(source, client)` holds a subscription to it; its QoS is the largest held.
-2. A subscription expires only where its end may go unseen: after a disconnect if nothing tells whether the session is
-   kept, after a gap, after a restart, or where the source says so (beacons). A confirmation stops its time. The
+
+1. A filter is wanted while at least one `(source, client)` holds a subscription to it. Its QoS is the largest held.
+2. A subscription expires only if its end may go unnoticed: after a disconnect if nothing tells whether the session is
+   kept, after a gap, after a restart, or if the source says so (beacons). A confirmation stops its time. The
    subscriptions of a session that is kept do not expire; only their number is limited.
-3. Where the source says that it ended, it ended at once. One exception: a client that reconnects with a clean start
-   will nearly always subscribe again within moments, so its filters get that long before the meshes are told.
-4. A report that asks for more than the limits allow is dropped, and counted by reason. So is what never crosses.
-5. Pure: time comes in, changes come out. Several reports in one call make one change; what ends and begins anew
-   within it is no change at all.
+3. If the source reports the end, the subscription ends at once. There is one exception: a client that reconnects with a
+   clean start will nearly always subscribe again within moments. Its filters get that time before the meshes are told.
+4. A report beyond the limits is dropped, and counted by reason. So is a filter that never leaves its broker.
+5. Pure: time comes in, changes come out. Several reports in one call make one change. A subscription that ends and
+   begins again within one call is no change.
 """
 
 import heapq
@@ -35,27 +36,28 @@ from hanse.interest.reports import (
 )
 
 _VERSION = 1
-# Reasons to let a subscription expire that a confirmation by its source takes away.
+# Causes of an expiry that a confirmation by the source cancels.
 _CONFIRMED_CAUSES = frozenset({"unconfirmed", "session_unknown"})
 
 
 @dataclass(frozen=True, slots=True)
 class InterestSettings:
-    """How long to believe, and how much to hold.
+    """Times after which interest expires, and limits.
 
     Attributes:
         absent_clients_max: clients that are not connected and whose sessions are kept. A broker keeps such sessions,
             and messages for them, until the client ends them, so no time ends their interest. If there are more, the
             interest of the client that left first ends.
-        unknown_ttl_s: interest of a client that left, where the source cannot tell whether its session is kept. The
-            protocol keeps absent memberships for the same hour.
-        unconfirmed_ttl_s: what was known before a gap or a restart. A client that stays connected through it makes
-            no new line, so this is long: too short silences a healthy subscriber, too long carries what nobody
-            wants. A source that can be replayed (a log file) confirms at once. `expired` counts it, to be alarmed.
-        resubscribe_grace_s: after a clean reconnect.
+        unknown_ttl_s: lifetime of the interest of a client that left, if the source cannot tell whether its session is
+            kept. The protocol keeps absent memberships for the same hour.
+        unconfirmed_ttl_s: lifetime of interest from before a gap or a restart. A client that stays connected through it
+            causes no new line, so this is long: too short silences a healthy subscriber, too long forwards unwanted
+            publications. A source that can be replayed (a log file) confirms at once. `expired` counts it, for an
+            alarm.
+        resubscribe_grace_s: lifetime of interest after a clean reconnect.
         filters_max: distinct filters; the protocol's limit of groups.
-        clients_max: distinct clients that hold something.
-        filters_per_client_max: so that one client cannot use up the rest.
+        clients_max: distinct clients with subscriptions.
+        filters_per_client_max: filters of one client, so that it cannot use up the limit of all.
     """
 
     absent_clients_max: int = 100_000
@@ -69,14 +71,14 @@ class InterestSettings:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What became different: for the protocol (filters) and for the operator (share names, bridges).
+    """Difference for the protocol (filters) and for the operator (share names, bridges).
 
     Attributes:
-        added: filters that are wanted now and were not, with their QoS.
-        changed: filters whose largest QoS is another one now.
-        removed: filters that nobody wants any more.
-        shares_added: `(name, filter)` of shared subscriptions that were not known here before.
-        shares_removed: those that are gone.
+        added: filters that have become wanted, with their QoS.
+        changed: filters whose largest QoS has changed.
+        removed: filters that are no longer wanted.
+        shares_added: `(name, filter)` of shared subscriptions that are new here.
+        shares_removed: those that have ended.
     """
 
     added: tuple[tuple[str, int], ...] = ()
@@ -87,12 +89,12 @@ class Change:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to do."""
+        """Whether there is no difference."""
         return not (self.added or self.changed or self.removed or self.shares_added or self.shares_removed)
 
 
 class _Held:
-    """One subscription: mutable, because a million of them exist and their time changes often."""
+    """One subscription. It is mutable, because a million of them exist and their times change often."""
 
     __slots__ = ("cause", "expires_at_s", "filter", "qos", "share")
 
@@ -108,28 +110,28 @@ _Owner = tuple[str, str]  # source, client
 
 
 class InterestRegistry:
-    """Reports in, changes out."""
+    """Registry: reports in, changes out."""
 
     def __init__(self, settings: InterestSettings | None = None) -> None:
         self.settings = settings or InterestSettings()
-        # Reports that were dropped, by reason, and subscriptions that ran out, by what made their time run.
+        # Dropped reports, by reason, and expired subscriptions, by the cause of their expiry.
         self.drops: Counter[str] = Counter()
         self.expired: Counter[str] = Counter()
         self._held: dict[_Owner, dict[str, _Held]] = {}
         self._held_count = 0
-        # How many subscriptions hold a filter, by QoS.
+        # Number of subscriptions that hold a filter, by QoS.
         self._wanted: dict[str, list[int]] = {}
         self._shares: Counter[tuple[str, str]] = Counter()
         self._bridges: set[str] = set()
-        # Owners whose client left and whose session is kept, in the order in which they left.
+        # Owners whose client left and whose session is kept, in the order of leaving.
         self._absent: dict[_Owner, None] = {}
-        # Times may be out of date: an entry counts only if the subscription still expires then.
+        # Times may be outdated: an entry counts only if the subscription still expires then.
         self._expiries: list[tuple[float, _Owner, str]] = []
         self._before: dict[str, int | None] = {}
         self._shares_before: dict[tuple[str, str], bool] = {}
 
     def apply(self, now_s: float, source: str, reports: Iterable[Report]) -> Change:
-        """Take in what one adapter reported, in order."""
+        """Apply the reports of one adapter, in order."""
         for report in reports:
             match report:
                 case Subscribed(client, wanted, qos, ttl_s):
@@ -156,7 +158,7 @@ class InterestRegistry:
         return self._change()
 
     def expire(self, now_s: float) -> Change:
-        """End what ran out by now."""
+        """End the subscriptions that have expired by now."""
         while self._expiries and self._expiries[0][0] <= now_s:
             at_s, owner, text = heapq.heappop(self._expiries)
             held = self._held.get(owner, {}).get(text)
@@ -166,23 +168,23 @@ class InterestRegistry:
         return self._change()
 
     def next_expiry_s(self) -> float | None:
-        """When `expire` should be called at the latest; perhaps earlier than needed."""
+        """Return the latest time for the next call of `expire`, perhaps earlier than needed."""
         return self._expiries[0][0] if self._expiries else None
 
     def filters(self) -> dict[str, int]:
-        """All filters that are wanted, with their largest QoS."""
+        """Return all wanted filters, with their largest QoS."""
         return {wanted: _largest(counts) for wanted, counts in sorted(self._wanted.items())}
 
     def wanted(self) -> Iterable[str]:
-        """The same filters as they are, for who looks through them now."""
+        """Return a live view of the same filters, for immediate use."""
         return self._wanted.keys()
 
     def references(self, wanted: str) -> int:
-        """How many subscriptions hold this filter."""
+        """Return how many subscriptions hold this filter."""
         return sum(self._wanted.get(wanted, ()))
 
     def held_of(self, source: str) -> list[tuple[str, str, int]]:
-        """Client, filter and QoS of all subscriptions that one adapter reported."""
+        """Return client, filter and QoS of all subscriptions that one adapter reported."""
         return [
             (client, text, held.qos)
             for (name, client), texts in sorted(self._held.items())
@@ -191,18 +193,21 @@ class InterestRegistry:
         ]
 
     def shares(self) -> dict[str, frozenset[str]]:
-        """Share names in use here and their filters. A name in use at two brokers means a message to each."""
+        """Return the share names in use here and their filters.
+
+        A name in use at two brokers gets each message at both.
+        """
         names: dict[str, set[str]] = {}
         for name, wanted in self._shares:
             names.setdefault(name, set()).add(wanted)
         return {name: frozenset(names[name]) for name in sorted(names)}
 
     def has_bridges(self) -> bool:
-        """Whether the host has a bridge of its own that is up."""
+        """Whether the host broker has an active bridge of its own."""
         return bool(self._bridges)
 
     def dump(self, now_s: float, wall_s: float) -> dict[str, Any]:
-        """Everything, as JSON can hold it. `wall_s` is the wall clock: a restart may be a reboot."""
+        """Return the registry as JSON can hold it. `wall_s` is the wall clock, because a restart may be a reboot."""
         subscriptions = [
             [source, client, text, held.qos, None if held.expires_at_s is None else held.expires_at_s - now_s]
             for (source, client), texts in sorted(self._held.items())
@@ -211,10 +216,10 @@ class InterestRegistry:
         return {"version": _VERSION, "saved_at_s": wall_s, "subscriptions": subscriptions}
 
     def load(self, now_s: float, wall_s: float, document: Mapping[str, Any]) -> Change:
-        """Take up what `dump` gave before a restart: all of it unconfirmed, and what ran out meanwhile left out.
+        """Load the result of `dump` from before a restart, unconfirmed, without subscriptions that expired meanwhile.
 
         Raises:
-            LocalError: the document is not one of ours.
+            LocalError: the document is not one of this registry.
         """
         version = document.get("version")
         rows = document.get("subscriptions")
@@ -222,7 +227,7 @@ class InterestRegistry:
         if version != _VERSION or not isinstance(rows, list) or not isinstance(saved_at_s, int | float):
             raise LocalError(
                 f"The stored interest has version {version!r}, expected {_VERSION} with its list of subscriptions; "
-                "move the file away to begin with none."
+                "move the file away to begin without stored interest."
             )
         # A wall clock that stepped back must not lengthen anything.
         away_s = max(0.0, wall_s - min(max(saved_at_s, 0), wall_s))
@@ -231,12 +236,12 @@ class InterestRegistry:
                 source, client, text, qos, left_s = row
                 source, client, text = str(source), str(client), str(text)
                 left_s = None if left_s is None else float(left_s) - away_s
-                # JSON as Python reads it has NaN and Infinity: a time that no clock reaches.
+                # JSON in Python has NaN and Infinity, times that no clock reaches.
                 left_s = left_s if left_s is None or math.isfinite(left_s) else 0.0
             except (OverflowError, TypeError, ValueError) as error:
                 raise LocalError(
                     "The stored interest holds a row that is not [source, client, filter, qos, seconds left]; "
-                    "move the file away to begin with none."
+                    "move the file away to begin without stored interest."
                 ) from error
             if left_s is not None and left_s <= 0:
                 continue
@@ -299,7 +304,7 @@ class InterestRegistry:
         texts = self._held.get(owner)
         held = texts.pop(text, None) if texts is not None else None
         if texts is None or held is None:
-            return  # Mosquitto logs an unsubscription also from who never subscribed
+            return  # Mosquitto also logs unsubscriptions of clients that never subscribed
         self._held_count -= 1
         if not texts:
             del self._held[owner]
@@ -343,7 +348,7 @@ class InterestRegistry:
                 self._remove(oldest, text)
 
     def _confirm(self, source: str) -> None:
-        """Stop the time of everything that waits for confirmation by this source."""
+        """Stop the expiry of everything that waits for confirmation by this source."""
         for owner, texts in self._held.items():
             if owner[0] == source:
                 for held in texts.values():
@@ -351,7 +356,7 @@ class InterestRegistry:
                         held.expires_at_s = None
 
     def _run_out(self, owner: _Owner, at_s: float, cause: str) -> None:
-        """Let a client's subscriptions end at a time, unless they end sooner anyway."""
+        """Let a client's subscriptions expire at a time, unless they expire sooner."""
         for text, held in self._held.get(owner, {}).items():
             if held.expires_at_s is None or held.expires_at_s > at_s:
                 self._expire_at(owner, text, held, at_s, cause)
@@ -370,7 +375,7 @@ class InterestRegistry:
             self._sweep()
 
     def _sweep(self) -> None:
-        """A beacon renewed for days leaves times behind that mean nothing: drop them before they are many."""
+        """Drop outdated times before they accumulate: a beacon renewed for days leaves many behind."""
         if len(self._expiries) < 2 * self._held_count + 1024:
             return
         self._expiries = [

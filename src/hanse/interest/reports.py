@@ -1,8 +1,8 @@
-"""What an adapter can report, as data.
+"""Reports of adapters, as data.
 
-A report says only what its source knows. Mosquitto's log says that a client with a clean session left, so that its
-subscriptions are gone; of an MQTT 5 client it cannot say, so the report says `Session.UNKNOWN` and the registry
-decides how long to keep what it knew.
+A report contains only the knowledge of its source. Mosquitto's log says that a client with a clean session left, so its
+subscriptions are gone. For an MQTT 5 client it cannot say so. The report then has `Session.UNKNOWN`, and the registry
+decides how long to keep the subscriptions.
 """
 
 import enum
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 class Session(enum.Enum):
-    """What becomes of a client's subscriptions when it is not connected."""
+    """Fate of a client's subscriptions while it is not connected."""
 
     ENDED = "ended"
     KEPT = "kept"
@@ -22,10 +22,10 @@ class Subscribed:
     """A client holds a subscription from now on.
 
     Attributes:
-        client: the client id, or a name of the adapter's own where the source tells none.
-        filter: as the client wrote it, `$share/<name>/` included.
-        qos: granted at most.
-        ttl_s: forget it unless it is reported again within this time; None where the source tells of its end.
+        client: the client id, or a name chosen by the adapter if the source gives none.
+        filter: the filter as the client wrote it, `$share/<name>/` included.
+        qos: granted QoS.
+        ttl_s: lifetime of the subscription unless it is reported again; None if the source reports its end.
     """
 
     client: str
@@ -36,7 +36,7 @@ class Subscribed:
 
 @dataclass(frozen=True, slots=True)
 class Unsubscribed:
-    """A client gave a subscription back (or said so without ever having had it)."""
+    """A client ended a subscription (or tried to end one that it never had)."""
 
     client: str
     filter: str
@@ -47,7 +47,7 @@ class ClientLeft:
     """A client's connection ended.
 
     Attributes:
-        session: what becomes of its subscriptions.
+        session: fate of its subscriptions.
         ttl_s: a kept session ends after this time; None if the source reports its end.
     """
 
@@ -58,7 +58,7 @@ class ClientLeft:
 
 @dataclass(frozen=True, slots=True)
 class ClientBack:
-    """A client connected. `session_kept` is False when it asked for a clean start: what it held before is gone."""
+    """A client connected. `session_kept` is False for a clean start, which ends its former subscriptions."""
 
     client: str
     session_kept: bool
@@ -66,26 +66,26 @@ class ClientBack:
 
 @dataclass(frozen=True, slots=True)
 class BridgeSeen:
-    """A bridge of the broker's own is up: what we deliver here may come back by it, as a foreign loop."""
+    """A bridge of the broker itself is up. It may send deliveries back, as a foreign loop."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class BridgeGone:
-    """A bridge of the broker's own went down."""
+    """A bridge of the broker itself went down."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Reports may have been missed: all that is known from this source is unconfirmed from now on."""
+    """Reports may have been missed: all interest of this source is unconfirmed from now on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Confirmed:
-    """Everything that is known from this source holds now, as its own count of subscriptions shows."""
+    """All interest of this source is current, as its own count of subscriptions shows."""
 
 
 Report = Subscribed | Unsubscribed | ClientLeft | ClientBack | BridgeSeen | BridgeGone | Gap | Confirmed

@@ -1,7 +1,7 @@
-"""Interest from the configuration: filters that are wanted here whether or not anyone says so.
+"""Interest from the configuration: filters that are wanted here regardless of any report.
 
-For brokers that tell nothing of their subscriptions. A filter may carry its QoS as in `1:plant/+/temp`; without
-one it is QoS 2, so that nothing is lowered.
+For brokers that reveal nothing about their subscriptions. A filter may carry its QoS as in `1:plant/+/temp`. Without
+one it is QoS 2, so that no publication is lowered.
 """
 
 import re
@@ -17,12 +17,12 @@ _WITH_QOS = re.compile(r"([012]):(.+)", re.DOTALL)
 
 
 class StaticAdapter:
-    """A list of filters in, one report each out, once."""
+    """Adapter: a list of filters in, one report for each out, once."""
 
     source = "static"
 
     def __init__(self, filters: Sequence[str]) -> None:
-        """Refuses a wrong filter at once: it is the operator's, who should know before the agent starts."""
+        """Refuse an invalid filter at once: it is the operator's, who should know before the agent starts."""
         self.counters: Counter[str] = Counter()
         self._reports: list[Report] = []
         for text in filters:
@@ -31,17 +31,19 @@ class StaticAdapter:
             try:
                 check_filter(split_share(wanted)[1])
             except RemoteError as error:
-                raise LocalError(f"The static interest {wanted!r} is no use: {error} Correct the setting.") from error
+                raise LocalError(
+                    f"The static interest {wanted!r} is not usable: {error} Correct the setting."
+                ) from error
             self._reports.append(Subscribed(CLIENT, wanted, qos))
 
     def topics(self) -> list[str]:
-        """Nothing: the configuration is all there is."""
+        """Return no topics, because the configuration is the only source."""
         return []
 
     def start(self) -> list[Report]:
-        """The reports, for the registry, when the federator starts."""
+        """Return the reports for the registry at the start of the federator."""
         return list(self._reports)
 
     def lost(self) -> list[Report]:
-        """Nothing to say: a configuration is not lost."""
+        """Return no reports, because a configuration cannot be lost."""
         return []

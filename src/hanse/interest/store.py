@@ -1,7 +1,7 @@
-"""The registry on disk: a restarted federator knows what clients want before they say it again.
+"""The registry on disk: a restarted federator knows the interest of clients before they subscribe again.
 
-A save is atomic: the old file or the new one, never half of one. A file that cannot be understood is an error of
-one sentence; the caller decides whether to go on without.
+A save is atomic: it leaves the old file or the new one, never half of one. An unusable file raises an error of one
+sentence, and the caller decides whether to go on without it.
 """
 
 import json
@@ -11,7 +11,7 @@ from typing import Any
 
 from hanse.errors import LocalError
 
-# A million filters of 60 bytes. Larger is not ours.
+# A million filters of 60 bytes. A larger file is not from this registry.
 FILE_BYTES_MAX = 512 * 1024 * 1024
 
 
@@ -19,7 +19,7 @@ def save(path: Path, document: dict[str, Any]) -> None:
     """Write the document, and return when it is on disk.
 
     Raises:
-        LocalError: the disk refuses.
+        LocalError: the disk refuses the write.
     """
     beside = path.with_name(path.name + ".new")
     try:
@@ -33,21 +33,23 @@ def save(path: Path, document: dict[str, Any]) -> None:
 
 
 def read(path: Path) -> dict[str, Any] | None:
-    """The document, or None where there is none yet.
+    """Return the document, or None if there is none yet.
 
     Raises:
-        LocalError: there is a file, and it cannot be used.
+        LocalError: the file exists but is unusable.
     """
     try:
         if path.stat().st_size > FILE_BYTES_MAX:
-            raise LocalError(f"{path} has more than {FILE_BYTES_MAX} bytes; move it away to begin with none.")
+            raise LocalError(
+                f"{path} has more than {FILE_BYTES_MAX} bytes; move it away to begin without stored interest."
+            )
         document = json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
     except OSError as error:
         raise LocalError(f"Interest could not be read from {path}: {error.strerror}; check its rights.") from error
     except (ValueError, RecursionError) as error:
-        raise LocalError(f"{path} is not JSON; move it away to begin with no interest known.") from error
+        raise LocalError(f"{path} is not JSON; move it away to begin without stored interest.") from error
     if not isinstance(document, dict):
-        raise LocalError(f"{path} holds no JSON object; move it away to begin with no interest known.")
+        raise LocalError(f"{path} does not hold a JSON object; move it away to begin without stored interest.")
     return document

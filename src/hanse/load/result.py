@@ -37,7 +37,7 @@ class Result:
     Attributes:
         published: messages handed to the publishers' brokers.
         acknowledged: messages with a PUBACK or PUBCOMP (QoS 1 and 2). The fate of the others is unknown; they are not
-        lost.
+            lost.
         refused: messages acknowledged with an error.
         expected: published messages times subscribers.
         received: arrivals, duplicates included.

@@ -71,7 +71,7 @@ class Splitter:
         packet_bytes_max: longest accepted packet, header included.
         first_kind: packet type that must come first: CONNECT at a server, CONNACK at a client. The first byte
             decides, so a peer of another protocol does not keep this side waiting. None: any type.
-            first_bytes_max: longest accepted first packet. It is lower because the peer is not known yet.
+        first_bytes_max: longest accepted first packet. It is lower because the peer is not known yet.
     """
 
     __slots__ = (

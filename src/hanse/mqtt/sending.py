@@ -48,8 +48,7 @@ class Sending:
         write_bytes_max: bytes waiting in the transport beyond which QoS 0 is dropped.
         on_assigned: called before QoS 2 packets are first written, with the first number, the first packet identifier
             and their count. A journal needs it.
-            on_received: called with (number, packet identifier) pairs of QoS 2 that the peer has received (PUBREC),
-        before
+        on_received: called with (number, packet identifier) pairs of QoS 2 that the peer has received (PUBREC), before
             PUBREL is written. A journal writes "released" here.
         on_credit: called when half of the credit is back after a run was refused for lack of it.
         on_outcomes: called within `publish_run` when `take_outcomes` has results. Call that soon, not now.

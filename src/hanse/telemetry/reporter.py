@@ -46,8 +46,7 @@ class Reporter:
 
         Raises:
             LocalError: A row cannot be encoded. All rows of this flush are then lost, because the same row would fail
-            the
-                next flush as well.
+                the next flush as well.
         """
         taken, self._rows = self._rows, {kind: [] for kind in KINDS}
         return [(self._topics[kind], payload) for kind, rows in taken.items() for payload in encode_batches(kind, rows)]

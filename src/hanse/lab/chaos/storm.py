@@ -47,8 +47,7 @@ class StormSettings:
     Attributes:
         times: rate of the storm, as a multiple of the capacity.
         link_bytes_per_s: rate of the last federator's links. The backlog of a link at its limit (64 MiB) must drain
-        within
-            `RECOVERED_S`, and this machine must be able to offer ten times as much.
+            within `RECOVERED_S`, and this machine must be able to offer ten times as much.
         size_bytes: size of a payload of the storm.
     """
 
