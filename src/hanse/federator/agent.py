@@ -29,6 +29,7 @@ from hanse.federator.effects import Effects
 from hanse.federator.entering import Entrance
 from hanse.federator.gaps import GapBook
 from hanse.federator.gate import Gate
+from hanse.federator.gateway_interest import GatewayInterest
 from hanse.federator.gateways import Gateways
 from hanse.federator.gauges import gauges
 from hanse.federator.host import HostSession, client_settings
@@ -283,6 +284,15 @@ class Agent:
         )
         self.membership = None if entrance is None else self._make_membership(entrance)
         self.gateways = Gateways(identity, tls=settings.gateway_tls(), token=settings.gateway_token)
+        self._gateway_interest = GatewayInterest(
+            sources.gateway,
+            self.gateways,
+            self.interest.take,
+            self.machine,
+            self.host,
+            self._crossing,
+            self.counters,
+        )
         # By these names the data path calls the rooms itself: not a call more a batch.
         self._begin_batch, self._note_packets, self._former_id = batches.begin, batches.note, batches.former_id
         self._deliver, self._deliver_own = self.delivery.deliver, self.delivery.deliver_own
@@ -334,7 +344,7 @@ class Agent:
             _log.info("listening for gateways on %s", await self.gateways.listen(endpoint))
         saving = save_again(self.interest.save_if_changed, self._wanted.save_if_changed)
         work = [saving, self.reporter.report_again(), self.management.tell_again(), self._end_coming_again()]
-        work += [self._check_session_again(), self._renewal.end_former_sessions()]
+        work += [self._gateway_interest.watch(), self._check_session_again(), self._renewal.end_former_sessions()]
         work += [self.unknown.watch(), *self.interest.watch()]
         self._tasks += [asyncio.create_task(one) for one in work]
         self._arm()

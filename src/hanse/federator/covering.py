@@ -79,6 +79,10 @@ class Covering:
         self._granted_once.discard(filter_)
         return Change(self._uncover(filter_), [])
 
+    def is_covered(self, filter_: str) -> bool:
+        """Return whether a granted filter covers this one."""
+        return self._is_covered(filter_)
+
     def _cover(self, filter_: str) -> list[str]:
         """From now on a filter covers others: those that can go."""
         if len(self._alike(filter_)) > SEARCHED_MAX:

@@ -72,8 +72,11 @@ class Gateways:
         identity: This federator's id, which a gateway is told.
         tls: Certificate and CA for a `tls://` listener.
         token: What a gateway must show; None if its certificate is enough.
-        on_come: Told of each connection that has said hello.
-        on_gone: Told of its end.
+
+    Attributes:
+        on_come: Told of each connection that has said hello; may be set.
+        on_gone: Told of its end; may be set.
+        counters: `hello_refused`, `hello_late`, `connections_refused`.
     """
 
     def __init__(
@@ -82,17 +85,14 @@ class Gateways:
         *,
         tls: TlsSettings | None = None,
         token: str | None = None,
-        on_come: Callable[[GatewayPeer], None] | None = None,
-        on_gone: Callable[[GatewayPeer], None] | None = None,
     ) -> None:
         self.identity = identity
         self.peers: dict[GatewayName, GatewayPeer] = {}
-        # hello_refused, connections_refused, hello_late.
         self.counters: Counter[str] = Counter()
         self._tls = tls
         self._token = token
-        self._on_come = on_come
-        self._on_gone = on_gone
+        self.on_come: Callable[[GatewayPeer], None] | None = None
+        self.on_gone: Callable[[GatewayPeer], None] | None = None
         self._offers: dict[str, GatewayHandler] = {}
         self._server: asyncio.Server | None = None
         self._channels: set[RequestChannel] = set()
@@ -175,8 +175,8 @@ class Gateways:
         channel.frame_bytes_max = FRAME_BYTES_MAX
         channel.handlers = {kind: _bound(handler, peer) for kind, handler in self._offers.items()}
         _log.info("gateway %s connected from %s", name, channel.peer)
-        if self._on_come is not None:
-            self._on_come(peer)
+        if self.on_come is not None:
+            self.on_come(peer)
         return peer
 
     def forget(self, channel: RequestChannel, peer: GatewayPeer | None, reason: str) -> None:
@@ -187,8 +187,8 @@ class Gateways:
         if self.peers.get(peer.name) is peer:
             del self.peers[peer.name]
         _log.info("gateway %s is gone: %s", peer.name, reason)
-        if self._on_gone is not None:
-            self._on_gone(peer)
+        if self.on_gone is not None:
+            self.on_gone(peer)
 
 
 class _Greeting:

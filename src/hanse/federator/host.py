@@ -143,6 +143,12 @@ class HostSession(ClientHandler):
         """Nobody elsewhere wants the group any longer."""
         self._say(self._covering.release(group))
 
+    def holds(self, filter_: str) -> bool:
+        """Return whether the host broker sends what matches a filter: it has granted it, or one that covers it."""
+        if not self.client.is_connected:
+            return False
+        return self.client.is_granted(filter_) or self._covering.is_covered(filter_)
+
     def _say(self, change: Change) -> None:
         if self._lane is not None and (self._unsaid or self._lane.meets(change.subscribe)):
             self._unsaid.append(change)

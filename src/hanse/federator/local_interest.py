@@ -89,6 +89,7 @@ class LocalInterest:
         self._is_dirty = False
         # As saved last.
         self._ledger_changes = 0
+        self._gateway_changes = 0
         self._is_restored = False
         self._is_stopped = False
 
@@ -108,6 +109,7 @@ class LocalInterest:
                 self._state.drop_interest(str(error))
             else:
                 self._restore_ledger(document)
+                self._restore_gateways(document)
         self._is_restored = True
 
     def _restore_ledger(self, document: dict[str, Any]) -> None:
@@ -118,6 +120,15 @@ class LocalInterest:
         if rows is None:  # written by a version without a ledger
             rows = [[client, False, [[text, qos]]] for client, text, qos in self._registry.held_of(adapter.source)]
         adapter.ledger.load(rows)
+
+    def _restore_gateways(self, document: dict[str, Any]) -> None:
+        adapter = self._sources.gateway
+        if adapter is None:
+            return
+        rows, saved_at_s = document.get("gateway", []), document["saved_at_s"]
+        away_s = max(0.0, time.time() - saved_at_s)
+        held = self._registry.held_of(adapter.source)
+        self._report(adapter.source, adapter.load(self._loop.time(), away_s, rows, held))
 
     def topics(self) -> list[str]:
         """What the host session has to hear."""
@@ -141,7 +152,9 @@ class LocalInterest:
         """Keep it, if there is anything new to keep."""
         adapter = self._sources.counted
         # The ledger may have changed although the registry did not.
-        if self._is_dirty or (adapter is not None and adapter.ledger.changes != self._ledger_changes):
+        gateway = self._sources.gateway
+        is_ledger_new = adapter is not None and adapter.ledger.changes != self._ledger_changes
+        if self._is_dirty or is_ledger_new or (gateway is not None and gateway.changes != self._gateway_changes):
             self.save()
 
     def save(self) -> None:
@@ -151,6 +164,9 @@ class LocalInterest:
         if self._sources.counted is not None:
             document["ledger"] = self._sources.counted.ledger.dump()
             self._ledger_changes = self._sources.counted.ledger.changes
+        if self._sources.gateway is not None:
+            document["gateway"] = self._sources.gateway.dump(self._loop.time())
+            self._gateway_changes = self._sources.gateway.changes
         self._state.write_interest(document)
 
     # --- sources ------------------------------------------------------------------------------------------------------

@@ -37,13 +37,13 @@ from hanse.protocol.topics import check_filter, check_name, may_cross, split_sha
 from hanse.request_channel import Endpoint, parse_endpoint
 from hanse.settings import duration, setting, settings_of
 
-AdapterKind = Literal["mosquitto-log", "mosquitto-file", "beacon", "announce", "static", "emqx", "poll"]
+AdapterKind = Literal["mosquitto-log", "mosquitto-file", "beacon", "announce", "static", "emqx", "poll", "gateway"]
 
 OFF = "off"
-_ADAPTERS: tuple[AdapterKind, ...] = ("mosquitto-log", "beacon", "announce", "static", "emqx", "poll")
+_ADAPTERS: tuple[AdapterKind, ...] = ("mosquitto-log", "beacon", "announce", "static", "emqx", "poll", "gateway")
 _ADAPTER_WORDS = (
-    "mosquitto-log, mosquitto-file:PATH, beacon, announce, static, emqx, poll:rabbitmq, poll:nats, poll:emqx or poll, "
-    "each at most once"
+    "mosquitto-log, mosquitto-file:PATH, beacon, announce, static, emqx, poll:rabbitmq, poll:nats, poll:emqx, poll or "
+    "gateway, each at most once"
 )
 _FILE_ADAPTER = "mosquitto-file:"
 _POLL_ADAPTER = "poll:"
@@ -711,6 +711,8 @@ class FederatorSettings:
             raise LocalError("interest reads Mosquitto's log both by topic and from a file; choose one of them.")
         if "static" in kinds and not self.static_filter:
             raise LocalError("interest is static and no filter is given; add --static-filter FILTER.")
+        if "gateway" in kinds and self.gateway_listen is None:
+            raise LocalError("interest is gateway and no gateway can connect; give gateway_listen.")
         self._check_poll("poll" in kinds)
         StaticAdapter(self.static_filter)
 

@@ -14,6 +14,7 @@ from hanse.interest import (
     StaticAdapter,
 )
 from hanse.interest.fetch import ListAddress
+from hanse.interest.gateway import GatewayAdapter
 from hanse.mqtt.client_ids import prefix_of
 from hanse.mqtt.publication import Publication, payload_of
 from hanse.protocol.topics import matches
@@ -29,6 +30,8 @@ class InterestSources:
         self._static: list[StaticAdapter] = []
         # The reader of Mosquitto's log topics, if there is one: it can compare with the broker's counts.
         self.counted: MosquittoLogAdapter | None = None
+        # What gateways report, if they are a source.
+        self.gateway: GatewayAdapter | None = None
         self.files: list[tuple[MosquittoFileAdapter, Path]] = []
         self.polls: list[tuple[PollAdapter, ListAddress]] = []
         own = prefix_of(settings.client_id)
@@ -45,6 +48,8 @@ class InterestSources:
                     self._host.append(EmqxAdapter(own))
                 case "poll":
                     self.polls.append((PollAdapter(settings.poll_listing(), own), settings.poll_address()))
+                case "gateway":
+                    self.gateway = GatewayAdapter()
                 case "static":
                     self._static.append(StaticAdapter(settings.static_filter))
                 case "mosquitto-file":

@@ -440,6 +440,10 @@ class Client:
         """Return what is wanted of a filter, if anything is."""
         return self._subscriptions.wanted.get(pattern)
 
+    def is_granted(self, pattern: str) -> bool:
+        """Return whether the broker has granted a filter, as far as it has answered."""
+        return self._subscriptions.is_granted(pattern)
+
     @property
     def is_subscribed(self) -> bool:
         """Whether the broker has answered for every filter wanted."""

@@ -26,9 +26,9 @@ def test_gateway_is_known_by_its_name_and_gets_answers() -> None:
     async def story() -> None:
         come: list[GatewayName] = []
         gone: list[GatewayName] = []
-        federator = Gateways(
-            7, on_come=lambda peer: come.append(peer.name), on_gone=lambda peer: gone.append(peer.name)
-        )
+        federator = Gateways(7)
+        federator.on_come = lambda peer: come.append(peer.name)
+        federator.on_gone = lambda peer: gone.append(peer.name)
         federator.offer("echo", echo)
         endpoint = await federator.listen(ANYWHERE)
         connection = FederatorConnection(endpoint, FederatorLogin("g1", "abc", 2))
