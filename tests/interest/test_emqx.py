@@ -1,4 +1,4 @@
-"""EMQX's event messages, in the form that the vendor's documentation gives; none was taken from a running EMQX."""
+"""EMQX's event messages, in the form of the vendor's documentation; none was captured from a running EMQX."""
 
 import json
 
@@ -61,14 +61,14 @@ def test_connect_event_says_how_long_the_session_is_kept(
     assert events(adapter, "disconnected", reason="tcp_closed") == [ClientLeft("panel-7", Session.UNKNOWN)]
 
 
-def test_after_a_gap_nothing_is_known_of_sessions() -> None:
+def test_after_a_gap_the_fate_of_sessions_is_unknown() -> None:
     adapter = EmqxAdapter("hanse-")
     events(adapter, "connected", clean_start=False, expiry_interval=0)
     assert adapter.lost() == [Gap()]
     assert events(adapter, "disconnected") == [ClientLeft("panel-7", Session.UNKNOWN)]
 
 
-def test_the_federator_does_not_hear_itself() -> None:
+def test_the_federators_own_subscriptions_are_ignored() -> None:
     adapter = EmqxAdapter("hanse-")
     assert events(adapter, "subscribed", "hanse-federator-1", topic="t", subopts=OPTIONS) == []
     assert adapter.counters == {"own_sessions": 1}
@@ -92,19 +92,19 @@ def test_the_federator_does_not_hear_itself() -> None:
         ("disconnected", b"null"),
     ],
 )
-def test_a_malformed_event_is_counted_and_yields_nothing(kind: str, payload: bytes) -> None:
+def test_a_malformed_event_is_counted_and_gives_no_report(kind: str, payload: bytes) -> None:
     adapter = EmqxAdapter("hanse-")
     assert adapter.message(f"{NODE}/c/{kind}", payload) == []
     assert adapter.counters == {"events_malformed": 1}
 
 
-def test_other_events_are_of_no_concern() -> None:
+def test_other_events_are_ignored() -> None:
     adapter = EmqxAdapter("hanse-")
     assert adapter.message(f"{NODE}/c/kicked", b"{}") == []
     assert adapter.counters == {"messages_of_no_concern": 1}
 
 
 @given(st.sampled_from(["subscribed", "unsubscribed", "connected", "disconnected"]), st.binary(max_size=80))
-def test_noise_is_counted_and_nothing_else_happens(kind: str, payload: bytes) -> None:
+def test_noise_is_only_counted(kind: str, payload: bytes) -> None:
     adapter = EmqxAdapter("hanse-")
     assert adapter.message(f"{NODE}/c/{kind}", payload) == []

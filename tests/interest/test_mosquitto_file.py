@@ -41,17 +41,17 @@ def adapter() -> MosquittoFileAdapter:
     return MosquittoFileAdapter("hanse-")
 
 
-def test_a_captured_log_yields_its_reports() -> None:
+def test_a_captured_log_gives_its_reports() -> None:
     assert adapter().feed(LOG.encode()) == REPORTS
 
 
-def test_the_same_without_timestamps() -> None:
+def test_a_captured_log_without_timestamps_gives_the_same_reports() -> None:
     plain = "".join(line.split(": ", 1)[1] for line in LOG.splitlines(keepends=True) if "Warning" not in line)
     assert adapter().feed(plain.encode()) == REPORTS
 
 
 @given(st.lists(st.integers(1, 60), max_size=40))
-def test_where_chunks_end_makes_no_difference(sizes: list[int]) -> None:
+def test_the_size_of_chunks_makes_no_difference(sizes: list[int]) -> None:
     log, rest, got = adapter(), LOG.encode(), []
     for size in sizes:
         got += log.feed(rest[:size])
@@ -115,7 +115,7 @@ def read_all(follower: LogFollower) -> bytes:
     return text
 
 
-def test_following_begins_at_the_start_and_goes_on(tmp_path: Path) -> None:
+def test_following_begins_at_the_start_of_the_file_and_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "mosquitto.log"
     follower = LogFollower(path)
     assert follower.poll() is None
@@ -145,7 +145,7 @@ def test_a_rotated_file_is_read_to_its_end_before_the_new_one(tmp_path: Path) ->
     follower.close()
 
 
-def test_a_whole_life_of_a_log_is_followed(tmp_path: Path) -> None:
+def test_a_log_is_followed_through_growth_rotation_and_truncation(tmp_path: Path) -> None:
     path = tmp_path / "mosquitto.log"
     follower, log = LogFollower(path), adapter()
 
@@ -165,7 +165,7 @@ def test_a_whole_life_of_a_log_is_followed(tmp_path: Path) -> None:
     follower.close()
 
 
-def test_a_truncated_file_is_told(tmp_path: Path) -> None:
+def test_a_truncated_file_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "mosquitto.log"
     path.write_bytes(b"a long first line\n")
     follower = LogFollower(path)

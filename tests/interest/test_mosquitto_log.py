@@ -1,4 +1,4 @@
-"""Lines as Mosquitto 2.0.11 wrote them (captured), and as 2.1 words them."""
+"""Lines that Mosquitto 2.0.11 wrote (captured), and the wording of 2.1."""
 
 import pytest
 from hypothesis import given
@@ -35,7 +35,7 @@ def connect(to: MosquittoLogAdapter, client: str, flags: str = "p2, c1, k60", ad
     say(to, NOTICE, f"New client connected from {address} as {client} ({flags}).")
 
 
-def test_it_asks_for_the_log_topics_the_states_of_bridges_and_the_counts() -> None:
+def test_the_adapter_subscribes_to_log_topics_states_of_bridges_and_counts() -> None:
     topics = adapter().topics()
     assert topics[0] == SUBSCRIBE  # the log of subscriptions shows all that follow it
     assert topics[1:] == [
@@ -97,7 +97,7 @@ def test_a_subscription_is_reported_with_client_filter_and_granted_qos() -> None
     assert say(adapter(), SUBSCRIBE, "pers 2 p/#") == [Subscribed("pers", "p/#", 2)]
 
 
-def test_a_timestamp_before_the_line_is_passed_over() -> None:
+def test_a_timestamp_before_the_line_is_skipped() -> None:
     for stamp in ("1794740389", "2026-11-15T10:59:59", "2026-11-15T10:59:59+0000"):
         assert say(adapter(), SUBSCRIBE, f"{stamp}: v5p 1 v5p/#") == [Subscribed("v5p", "v5p/#", 1)]
 
@@ -110,7 +110,7 @@ def test_a_client_id_with_spaces_and_digits_is_told_apart_once_it_has_connected(
     assert log.counters["lines_ambiguous"] == 0
 
 
-def test_an_unknown_client_id_is_split_at_the_left_and_the_doubt_is_counted() -> None:
+def test_an_unknown_client_id_is_split_at_the_left_and_the_ambiguity_is_counted() -> None:
     log = adapter()
     assert say(log, SUBSCRIBE, "sensor 0 level 1 low") == [Subscribed("sensor", "level 1 low", 0)]
     assert say(log, UNSUBSCRIBE, "sensor level 1") == [Unsubscribed("sensor", "level 1")]
@@ -131,7 +131,7 @@ def test_a_share_is_kept_as_the_client_wrote_it() -> None:
         ("p5, c1, k60, u'user (odd)'", False, Session.UNKNOWN),
     ],
 )
-def test_how_a_session_began_tells_what_its_end_means(flags: str, kept: bool, fate: Session) -> None:
+def test_the_beginning_of_a_session_determines_its_fate(flags: str, kept: bool, fate: Session) -> None:
     log = adapter()
     back = say(log, NOTICE, f"New client connected from 127.0.0.1:59614 as pers ({flags}).")
     assert back == [ClientBack("pers", session_kept=kept)]
@@ -158,11 +158,11 @@ def test_every_wording_of_a_disconnect_is_understood(line: str) -> None:
     assert say(log, NOTICE, line) == [ClientLeft("a b", Session.ENDED)]
 
 
-def test_who_left_without_having_been_seen_has_an_unknown_session() -> None:
+def test_a_client_that_left_unseen_has_an_unknown_session() -> None:
     assert say(adapter(), NOTICE, "Client early disconnected.") == [ClientLeft("early", Session.UNKNOWN)]
 
 
-def test_the_late_disconnect_line_of_a_connection_taken_over_does_not_count() -> None:
+def test_a_late_disconnect_line_after_a_take_over_does_not_count() -> None:
     log = adapter()
     connect(log, "dup", address="127.0.0.1:1")
     connect(log, "dup", address="127.0.0.1:2")
@@ -186,7 +186,7 @@ def test_a_take_over_in_the_error_log_ends_the_old_connection() -> None:
 @pytest.mark.parametrize(
     "line", ["Expiring client a b due to timeout.", "Expiring client a b [127.0.0.1:1] due to timeout."]
 )
-def test_an_expired_session_has_ended_whoever_it_was(line: str) -> None:
+def test_an_expired_session_of_any_client_has_ended(line: str) -> None:
     log = adapter()
     assert say(log, NOTICE, line) == [ClientLeft("a b", Session.ENDED)]
     connect(log, "a b", "p5, c0, k60")
@@ -219,14 +219,14 @@ def test_a_bridge_of_the_broker_is_seen_and_a_bridge_that_connects_is_a_client()
     assert say(log, NOTICE, line) == [ClientBack("bridgey", session_kept=False)]
 
 
-def test_a_lost_connection_is_a_gap_and_who_is_connected_is_forgotten() -> None:
+def test_a_lost_connection_is_a_gap_and_the_connected_clients_are_forgotten() -> None:
     log = adapter()
     connect(log, "c")
     assert log.lost() == [Gap()]
     assert say(log, NOTICE, "Client c disconnected.") == [ClientLeft("c", Session.UNKNOWN)]
 
 
-def test_attack_a_client_id_that_reads_like_anothers_line_does_not_speak_for_it() -> None:
+def test_attack_a_client_id_that_reads_like_a_line_does_not_affect_another_client() -> None:
     log = adapter()
     connect(log, "victim")
     connect(log, "Client victim disconnected.")
@@ -237,14 +237,14 @@ def test_attack_a_client_id_that_reads_like_anothers_line_does_not_speak_for_it(
 
 
 @given(st.sampled_from([SUBSCRIBE, UNSUBSCRIBE, NOTICE, "$SYS/broker/log/E", "x"]), st.binary(max_size=1100))
-def test_whatever_the_payload_nothing_is_raised(topic: str, payload: bytes) -> None:
+def test_no_payload_raises_an_error(topic: str, payload: bytes) -> None:
     adapter().message(topic, payload)
 
 
 @given(st.text(min_size=1, max_size=40), st.integers(0, 2), st.text(min_size=1, max_size=40))
-def test_any_connected_client_is_heard_whatever_its_id(client: str, qos: int, wanted: str) -> None:
+def test_the_subscription_of_any_connected_client_is_reported(client: str, qos: int, wanted: str) -> None:
     log = MosquittoLogAdapter("hanse-own-")
     line = f"New client connected from 127.0.0.1:1 as {client} (p2, c1, k60)."
     if log.message(NOTICE, line.encode("utf-8", "replace")) != [ClientBack(client, session_kept=False)]:
-        return  # an id with a line break: brokers refuse it
+        return  # brokers refuse an id with a line break
     assert Subscribed(client, wanted, qos) in say(log, SUBSCRIBE, f"{client} {qos} {wanted}")

@@ -36,7 +36,7 @@ def test_an_announcement_is_the_topic_as_text_or_an_object() -> None:
     assert announcements.message("NEW_REGULAR_TOPIC", payload) == [Subscribed("panel", "p/+", 1, 9)]
 
 
-def test_a_first_publication_is_noted_and_no_interest() -> None:
+def test_a_first_publication_is_noted_and_is_not_interest() -> None:
     announcements = AnnounceAdapter()
     assert announcements.message("NEW_REGULAR_TOPIC", b'{"topic": "t", "role": "publisher"}') == []
     assert announcements.counters == {"publishers_announced": 1}
@@ -75,7 +75,7 @@ def test_static_filters_carry_their_qos_or_the_largest() -> None:
     ]
 
 
-def test_a_wrong_static_filter_stops_the_start_with_a_sentence() -> None:
+def test_an_invalid_static_filter_stops_the_start_with_a_sentence() -> None:
     with pytest.raises(LocalError, match=r"'a/#/b' is not usable.*Correct the setting"):
         StaticAdapter(["a/#/b"])
 

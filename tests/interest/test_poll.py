@@ -1,4 +1,4 @@
-"""Lists of subscriptions, from the answer of a broker to the change of interest."""
+"""Lists of subscriptions, from a broker's answer to the change of interest."""
 
 import base64
 import dataclasses
@@ -19,7 +19,7 @@ from hanse.interest.dotted import from_routing_key, from_subject
 from hanse.interest.fetch import parse_list_url
 from hanse.interest.listing import LISTINGS, Listing, Row, by_paths
 
-# As RabbitMQ 3.10.8 answers /api/bindings, with a queue of AMQP's beside those of MQTT.
+# The answer of RabbitMQ 3.10.8 to /api/bindings, with an AMQP queue beside those of MQTT.
 RABBITMQ = [
     {"source": "", "vhost": "/", "destination": "mqtt-subscription-aqos1", "destination_type": "queue",
      "routing_key": "mqtt-subscription-aqos1", "arguments": {}, "properties_key": "mqtt-subscription-aqos1"},
@@ -31,7 +31,7 @@ RABBITMQ = [
      "routing_key": "a.b", "arguments": {}, "properties_key": "a.b"},
 ]  # fmt: skip
 
-# As NATS 2.9.10 answers /connz?subs=1, with a client of its own protocol.
+# The answer of NATS 2.9.10 to /connz?subs=1, with a client of its own protocol.
 NATS = {
     "num_connections": 2,
     "total": 2,
@@ -83,7 +83,7 @@ EMQX = {
         ("emqx", EMQX, [("client_1", "t/a", 0), ("client_2", "$share/g/t/b", 2)]),
     ],
 )
-def test_a_vendor_s_list_is_read(vendor: str, document: object, rows: list[Row]) -> None:
+def test_the_list_of_each_vendor_is_read(vendor: str, document: object, rows: list[Row]) -> None:
     counters: Counter[str] = Counter()
     assert list(LISTINGS[vendor].rows(document, counters)) == rows
     assert not counters
@@ -91,12 +91,12 @@ def test_a_vendor_s_list_is_read(vendor: str, document: object, rows: list[Row])
 
 @pytest.mark.parametrize("vendor", ["rabbitmq", "nats", "emqx"])
 @pytest.mark.parametrize("document", [None, 7, "x", {}, {"data": 7}, {"connections": {}}])
-def test_what_is_no_such_list_is_refused(vendor: str, document: object) -> None:
+def test_a_document_that_is_not_a_list_is_refused(vendor: str, document: object) -> None:
     with pytest.raises(RemoteError, match="JSON array"):
         list(LISTINGS[vendor].rows(document, Counter()))
 
 
-def test_a_row_that_cannot_be_read_costs_that_row() -> None:
+def test_an_unreadable_row_costs_only_that_row() -> None:
     counters: Counter[str] = Counter()
     bad = [7, {**RABBITMQ[1], "routing_key": "a.#.b"}, {**RABBITMQ[1], "routing_key": "a/b"}]
     assert list(LISTINGS["rabbitmq"].rows([*bad, RABBITMQ[1]], counters)) == [("a", "a/+", 1)]
@@ -140,7 +140,7 @@ def test_any_other_list_is_read_by_paths() -> None:
 
 
 @pytest.mark.parametrize("paths", [("a..b", "c", "f", ""), ("", "", "f", ""), ("", "c", "", ""), ("$.x", "c", "f", "")])
-def test_a_path_that_is_none_is_refused(paths: tuple[str, str, str, str]) -> None:
+def test_an_invalid_path_is_refused(paths: tuple[str, str, str, str]) -> None:
     with pytest.raises(LocalError, match="poll_"):
         by_paths(*paths)
 
@@ -172,7 +172,7 @@ def adapter(vendor: str = "rabbitmq") -> PollAdapter:
     return PollAdapter(LISTINGS[vendor], "hanse-")
 
 
-def test_only_what_changed_is_reported() -> None:
+def test_only_changes_are_reported() -> None:
     lists = adapter()
     assert lists.listed([("c", "a", 1), ("d", "b", 0)]) == [Subscribed("c", "a", 1), Subscribed("d", "b", 0)]
     assert lists.listed([("c", "a", 1), ("d", "b", 0)]) == []
@@ -183,21 +183,21 @@ def test_only_what_changed_is_reported() -> None:
     ]
 
 
-def test_the_largest_qos_counts_where_a_client_is_listed_twice() -> None:
+def test_the_largest_qos_counts_if_a_client_is_listed_twice() -> None:
     assert adapter().listed([("c", "a", 1), ("c", "a", 0)]) == [Subscribed("c", "a", 1)]
 
 
-def test_the_federator_s_own_sessions_are_no_interest() -> None:
+def test_the_federators_own_sessions_are_not_interest() -> None:
     assert adapter().listed([("hanse-federator-1", "a", 1)]) == []
 
 
-def test_a_client_that_is_not_listed_left_where_the_list_shows_only_who_is_there() -> None:
+def test_an_unlisted_client_has_left_if_the_list_shows_only_connected_clients() -> None:
     lists = adapter("nats")
     lists.listed([("c", "", 0), ("c", "a", 1), ("d", "b", 1)])
     assert lists.listed([("c", "", 0)]) == [Unsubscribed("c", "a"), ClientLeft("d", Session.UNKNOWN)]
 
 
-def test_while_there_is_no_list_what_was_known_is_unconfirmed_and_then_confirmed() -> None:
+def test_interest_is_unconfirmed_without_a_list_and_confirmed_by_the_next() -> None:
     lists = adapter()
     lists.listed([("c", "a", 1), ("d", "b", 1)])
     assert lists.failed() == [Gap()]
@@ -206,7 +206,7 @@ def test_while_there_is_no_list_what_was_known_is_unconfirmed_and_then_confirmed
     assert lists.counters == {"lists": 2, "lists_failed": 2}
 
 
-def test_what_ended_while_the_federator_was_away_ends_with_the_first_list() -> None:
+def test_subscriptions_that_ended_during_an_absence_end_with_the_first_list() -> None:
     before = InterestRegistry()
     lists = adapter()
     before.apply(0.0, lists.source, lists.listed([("c", "a", 1), ("d", "b", 1)]))
@@ -256,7 +256,7 @@ def get(url: str, listing: Listing, **login: Any) -> list[Row]:
     return fetch.fetch(dataclasses.replace(parse_list_url(url), **login), listing, Counter())
 
 
-def test_a_list_is_asked_for_at_its_usual_place_with_the_login(pages: tuple[str, Any]) -> None:
+def test_a_list_is_requested_at_its_usual_path_with_the_login(pages: tuple[str, Any]) -> None:
     url, server = pages
     server.answer = lambda _: (200, json.dumps(RABBITMQ).encode())
     assert get(url, LISTINGS["rabbitmq"], username="hanse", password="secret")[0] == ("a", "a/+", 1)
@@ -291,7 +291,7 @@ def test_a_list_in_pages_is_read_to_its_end(pages: tuple[str, Any]) -> None:
         (200, b" " * 3_000, RemoteError, "more than"),
     ],
 )
-def test_an_answer_that_is_no_list_says_what_was_seen(
+def test_the_error_for_an_answer_that_is_not_a_list_names_what_was_seen(
     pages: tuple[str, Any],
     status: int,
     body: bytes,
@@ -326,7 +326,7 @@ def test_a_broker_that_does_not_answer_in_time_is_given_up(
         over.set()
 
 
-def test_a_broker_that_is_not_there_is_unavailable() -> None:
+def test_an_absent_broker_is_unavailable() -> None:
     with pytest.raises(Unavailable, match="cannot be reached"):
         get("http://127.0.0.1:1", LISTINGS["nats"])
 
@@ -334,7 +334,7 @@ def test_a_broker_that_is_not_there_is_unavailable() -> None:
 @pytest.mark.parametrize(
     "url", ["ftp://h", "http://", "http://u:secret@h", "http://h:x", "h:80", "http://h/ x", "http://h/\n"]
 )
-def test_an_address_that_is_none_is_refused_without_its_password(url: str) -> None:
+def test_an_invalid_address_is_refused_without_showing_its_password(url: str) -> None:
     with pytest.raises(LocalError) as caught:
         parse_list_url(url)
     assert "secret" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""The wording against the Mosquitto that is installed here, by topic and by file, with ordinary clients."""
+"""The wording of the Mosquitto that is installed here, by topic and by file, with ordinary clients."""
 
 import asyncio
 import socket
@@ -45,7 +45,7 @@ def packet(kind: int, body: bytes) -> bytes:
 
 
 class RawClient:
-    """A 3.1.1 client in the fewest bytes, which can misbehave as tests need it to."""
+    """Minimal 3.1.1 client that can misbehave as tests need."""
 
     def __init__(
         self, port: int, client_id: str, *, clean: bool = True, keep_alive_s: int = 60, level: int = 4
@@ -77,7 +77,7 @@ class Watched:
 
     async def until(self, condition: Callable[[list[Report]], bool]) -> None:
         async with asyncio.timeout(DEADLINE_S):
-            while not condition(self.reports):  # noqa: ASYNC110 - the broker is what is waited for
+            while not condition(self.reports):  # noqa: ASYNC110 - the test waits for the broker
                 await asyncio.sleep(0.01)
 
     async def until_seen(self, *expected: Report) -> None:
@@ -114,7 +114,7 @@ async def watched_broker(tmp_path: Path, *extra: str, only: str | None = None) -
         await broker.stop()
 
 
-def test_every_way_to_come_and_go_is_reported_as_it_happened(tmp_path: Path) -> None:
+def test_every_kind_of_connect_and_disconnect_is_reported(tmp_path: Path) -> None:
     async def run() -> None:
         async with watched_broker(tmp_path) as watched:
             port = watched.port
@@ -150,9 +150,9 @@ def test_every_way_to_come_and_go_is_reported_as_it_happened(tmp_path: Path) -> 
                 ClientLeft("dropped", Session.ENDED),
                 ClientLeft("broken", Session.ENDED),
                 Subscribed("bridgey", "over/#", 1),
-                ClientLeft("silent", Session.ENDED),  # the keep-alive ran out
+                ClientLeft("silent", Session.ENDED),  # the keep-alive expired
             )
-            # Taken over: the new session's subscription stands, the old one's went with its session.
+            # A take-over: the new session's subscription remains, the old one's ended with its session.
             registry = InterestRegistry()
             registry.apply(0, "log", watched.reports)
             registry.expire(3)
@@ -161,7 +161,7 @@ def test_every_way_to_come_and_go_is_reported_as_it_happened(tmp_path: Path) -> 
             for client in (old, new, bridge, silent, broken):
                 client.socket.close()
 
-            # The log file says the same, in the same order.
+            # The log file gives the same reports, in the same order.
             await watched.until_seen(ClientLeft("dup", Session.ENDED), ClientLeft("bridgey", Session.ENDED))
             follower, by_file = LogFollower(tmp_path / "mosquitto.log"), MosquittoFileAdapter(OWN)
             reports: list[Report] = []
@@ -209,7 +209,7 @@ def test_a_filter_too_long_for_the_log_is_refused_not_guessed(tmp_path: Path) ->
     asyncio.run(run())
 
 
-def test_an_mqtt_5_client_is_heard_and_its_sessions_fate_is_unknown(tmp_path: Path) -> None:
+def test_an_mqtt_5_client_is_reported_and_its_sessions_fate_is_unknown(tmp_path: Path) -> None:
     async def run() -> None:
         async with watched_broker(tmp_path) as watched:
             command = ["mosquitto_sub", "-p", str(watched.port), "-V", "5", "-i", "five", "-q", "1", "-t", "v/5"]
@@ -247,7 +247,7 @@ def test_a_bridge_of_the_broker_is_seen(tmp_path: Path) -> None:
             )
             async with watched_broker(tmp_path / "near", *lines) as near:
                 await near.until(lambda seen: any(isinstance(report, BridgeSeen) for report in seen))
-                # To the far broker it is a client with a session that is kept.
+                # To the remote broker, the bridge is a client with a session that is kept.
                 await far.until_seen(ClientBack("the-bridge", session_kept=True))
 
     asyncio.run(run())

@@ -26,7 +26,7 @@ from hanse.interest import (
 LOG = "mosquitto-log"
 
 
-def test_the_first_subscription_adds_and_the_last_one_to_go_removes() -> None:
+def test_the_first_subscription_adds_a_filter_and_the_end_of_the_last_removes_it() -> None:
     registry = InterestRegistry()
     assert registry.apply(0, LOG, [Subscribed("a", "t", 1)]) == Change(added=(("t", 1),))
     assert registry.apply(0, LOG, [Subscribed("b", "t", 1)]).is_empty
@@ -36,7 +36,7 @@ def test_the_first_subscription_adds_and_the_last_one_to_go_removes() -> None:
     assert registry.filters() == {}
 
 
-def test_the_largest_qos_counts_and_a_repeated_subscription_replaces_the_clients_own() -> None:
+def test_the_largest_qos_counts_and_a_repeated_subscription_replaces_that_clients_former_one() -> None:
     registry = InterestRegistry()
     registry.apply(0, LOG, [Subscribed("a", "t", 0)])
     assert registry.apply(0, "beacon", [Subscribed("b", "t", 2)]) == Change(changed=(("t", 2),))
@@ -45,13 +45,13 @@ def test_the_largest_qos_counts_and_a_repeated_subscription_replaces_the_clients
     assert registry.filters() == {"t": 1}
 
 
-def test_what_ends_and_begins_anew_in_one_batch_is_no_change() -> None:
+def test_a_subscription_that_ends_and_begins_again_in_one_batch_is_no_change() -> None:
     registry = InterestRegistry()
     registry.apply(0, LOG, [Subscribed("a", "t", 1)])
     assert registry.apply(0, LOG, [Unsubscribed("a", "t"), Subscribed("a", "t", 1)]).is_empty
 
 
-def test_an_unsubscription_without_a_subscription_is_nothing() -> None:
+def test_an_unsubscription_without_a_subscription_is_no_change() -> None:
     assert InterestRegistry().apply(0, LOG, [Unsubscribed("a", "t")]).is_empty
 
 
@@ -80,7 +80,7 @@ def test_number_of_kept_sessions_is_limited_and_the_one_that_left_first_ends() -
     assert registry.expired == {"absent_clients_max": 2}
 
 
-def test_confirmation_stops_the_time_after_a_gap_and_after_an_unknown_end() -> None:
+def test_confirmation_stops_the_expiry_after_a_gap_and_after_an_unknown_end() -> None:
     registry = InterestRegistry(InterestSettings(unconfirmed_ttl_s=60, unknown_ttl_s=30))
     registry.apply(0, LOG, [Subscribed("a", "t", 1), Subscribed("b", "u", 1), ClientLeft("b", Session.UNKNOWN), Gap()])
     registry.apply(0, "beacon", [Subscribed("c", "v", 1), Gap()])
@@ -88,14 +88,14 @@ def test_confirmation_stops_the_time_after_a_gap_and_after_an_unknown_end() -> N
     assert registry.expire(1000) == Change(removed=("v",))
 
 
-def test_a_persistent_client_that_comes_back_stops_the_time() -> None:
+def test_the_return_of_a_persistent_client_stops_the_expiry() -> None:
     registry = InterestRegistry()
     registry.apply(0, LOG, [Subscribed("a", "t", 1), ClientLeft("a", Session.KEPT, 100)])
     assert registry.apply(50, LOG, [ClientBack("a", session_kept=True)]).is_empty
     assert registry.expire(1000).is_empty
 
 
-def test_a_second_disconnect_line_does_not_lengthen_the_time() -> None:
+def test_a_second_disconnect_line_does_not_delay_the_expiry() -> None:
     registry = InterestRegistry(InterestSettings(unknown_ttl_s=500))
     registry.apply(0, LOG, [Subscribed("a", "t", 1), ClientLeft("a", Session.KEPT, 100)])
     registry.apply(50, LOG, [ClientLeft("a", Session.UNKNOWN)])
@@ -129,7 +129,7 @@ def test_beacons_renewed_for_a_month_leave_no_heap_of_old_times() -> None:
     assert registry.expire(10**6 + 19_999) == Change(removed=("t",))
 
 
-def test_a_gap_makes_one_sources_interest_unconfirmed_and_no_others() -> None:
+def test_a_gap_makes_only_its_sources_interest_unconfirmed() -> None:
     registry = InterestRegistry(InterestSettings(unconfirmed_ttl_s=60))
     registry.apply(0, LOG, [Subscribed("a", "t", 1), Subscribed("b", "u", 1)])
     registry.apply(0, "static", [Subscribed("(configuration)", "s", 2)])
@@ -167,7 +167,7 @@ def test_interest_survives_a_restart_until_confirmed_or_expired(tmp_path: Path) 
     assert after.filters() == {"t": 1}
 
 
-def test_what_ran_out_while_away_is_not_taken_up_and_a_clock_that_stepped_back_lengthens_nothing() -> None:
+def test_interest_that_expired_while_away_is_not_loaded_and_a_clock_that_stepped_back_delays_nothing() -> None:
     registry = InterestRegistry()
     registry.apply(0, LOG, [Subscribed("a", "t", 1), ClientLeft("a", Session.KEPT, 30)])
     document = registry.dump(0, wall_s=5000)
@@ -197,7 +197,7 @@ def test_a_report_since_the_start_is_newer_than_the_stored_one() -> None:
         {"version": 1, "saved_at_s": 0, "subscriptions": [7]},
     ],
 )
-def test_a_foreign_document_is_refused_with_what_to_do(document: dict[str, object]) -> None:
+def test_a_foreign_document_is_refused_with_a_remedy(document: dict[str, object]) -> None:
     with pytest.raises(LocalError, match="move the file away"):
         InterestRegistry().load(0, 0, document)
 
@@ -219,13 +219,13 @@ def test_a_damaged_file_is_refused_with_its_name(tmp_path: Path, content: bytes)
         store.read(path)
 
 
-def test_no_file_is_no_interest_and_a_disk_that_refuses_is_said(tmp_path: Path) -> None:
+def test_a_missing_file_means_no_interest_and_a_refusing_disk_is_reported(tmp_path: Path) -> None:
     assert store.read(tmp_path / "none.json") is None
     with pytest.raises(LocalError, match="could not be saved"):
         store.save(tmp_path / "no-such-directory" / "x.json", {})
 
 
-def test_a_share_is_interest_in_its_filter_and_its_name_is_known() -> None:
+def test_a_share_is_interest_in_its_filter_and_its_name_is_listed() -> None:
     registry = InterestRegistry()
     change = registry.apply(0, LOG, [Subscribed("w1", "$share/g/t/#", 1), Subscribed("w2", "$share/g/t/#", 0)])
     assert change == Change(added=(("t/#", 1),), shares_added=(("g", "t/#"),))
@@ -255,18 +255,18 @@ def test_a_share_is_interest_in_its_filter_and_its_name_is_known() -> None:
         ("/" * 200, "filter_malformed"),
     ],
 )
-def test_what_cannot_cross_is_dropped_and_counted(wanted: str, reason: str) -> None:
+def test_filters_that_must_not_cross_are_dropped_and_counted(wanted: str, reason: str) -> None:
     registry = InterestRegistry()
     assert registry.apply(0, LOG, [Subscribed("a", wanted, 1)]).is_empty
     assert registry.drops == {reason: 1}
 
 
 @pytest.mark.parametrize("wanted", ["#", "+", "/", "+/+", "a b/é/#", "$hanse/telemetry/v1/#", "federators/x", "../x"])
-def test_what_may_cross_is_kept(wanted: str) -> None:
+def test_filters_that_may_cross_are_kept(wanted: str) -> None:
     assert InterestRegistry().apply(0, LOG, [Subscribed("a", wanted, 1)]).added == ((wanted, 1),)
 
 
-def test_limits_drop_and_count_and_leave_what_is_held() -> None:
+def test_reports_beyond_the_limits_are_dropped_and_counted_and_change_nothing() -> None:
     registry = InterestRegistry(InterestSettings(filters_max=3, clients_max=2, filters_per_client_max=2))
     registry.apply(0, LOG, [Subscribed("a", text, 0) for text in ("1", "2", "3")])
     assert registry.drops == {"filters_per_client_max": 1}
@@ -300,7 +300,7 @@ _REPORTS: st.SearchStrategy[Report] = st.one_of(
 
 
 @given(st.lists(st.tuples(st.sampled_from(["x", "y"]), _REPORTS, st.integers(0, 5)), max_size=40))
-def test_the_changes_add_up_to_the_set_and_nothing_outlives_its_time(steps: list[tuple[str, Report, int]]) -> None:
+def test_the_changes_add_up_to_the_set_and_interest_expires_in_time(steps: list[tuple[str, Report, int]]) -> None:
     registry = InterestRegistry(InterestSettings(absent_clients_max=1, unknown_ttl_s=2, unconfirmed_ttl_s=5))
     known: dict[str, int] = {}
     now_s = 0.0
