@@ -1,4 +1,4 @@
-"""Publications that waited on disk: their Message Expiry Interval runs on (MQTT 5, 3.3.2.3.3)."""
+"""Age of publications that waited on disk: their Message Expiry Interval continues (MQTT 5, 3.3.2.3.3)."""
 
 from hanse.mqtt.publication import expiry_s, with_expiry
 from hanse.protocol.messages import Run
@@ -6,7 +6,7 @@ from hanse.protocol.packets import split
 
 
 def aged(run: Run, age_s: float) -> list[Run]:
-    """The run as it is after waiting, without what has expired; in pieces where that leaves gaps in its ids."""
+    """Return the run after waiting, without expired publications, split where that leaves gaps in its ids."""
     waited_s = int(age_s)
     if waited_s <= 0:
         return [run]

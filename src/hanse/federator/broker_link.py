@@ -1,28 +1,28 @@
-"""Links by way of the neighbour's broker, as in the papers: which frame goes to which topic, and back.
+"""Links through the neighbour's broker, as in the papers: the mapping between frames and topics.
 
 A federator publishes to the *neighbour's* broker, where the neighbour's own session receives it:
 
-    federator/core_ann/<to>/<from>   a control frame with announcements, claims, or what belongs to neither
+    federator/core_ann/<to>/<from>   a control frame with announcements, claims, or neither of these and those below
     federator/memb_ann/<to>/<from>   a control frame with memberships or connections, and nothing of the above
     federator/routing/<to>/<from>    a numbered data or summaries frame
-    federator/ack/<to>/<from>        numbers of data frames that `from` has taken from `to`
-    federator/probe/<to>/<from>      a probe (`hanse.federator.tracing`), as `hanse.protocol.codec` makes it
-    federator/beacon/<topic>         a client's beacon: no link's business, `hanse.interest.beacon` reads it
+    federator/ack/<to>/<from>        numbers of data frames from `to` that `from` has accepted
+    federator/probe/<to>/<from>      a probe (`hanse.federator.tracing`) in the form of `hanse.protocol.codec`
+    federator/beacon/<topic>         a client's beacon, which is not part of a link: see `hanse.interest.beacon`
 
 Rules:
 
-1. A control frame goes whole to one topic: the protocol takes its parts together or not at all.
-2. An id is written in decimal, one way only: no sign, no leading zero, no wildcard, within range. What names
-   another federator than us, or us as its sender, is refused.
-3. A retained message on these topics is refused: it would speak for ever, for somebody who may be gone.
-4. The broker's PUBACK says only that the *broker* has a frame. So a data frame that must arrive carries its
-   sender's epoch and a number, and the receiver names both in its acknowledgement. Number 0 asks for none.
-5. Pure: no sockets, no clock. What a topic or payload says wrongly is a `RemoteError`: count, drop, go on.
+1. A control frame goes whole to one topic: the protocol applies its parts together or not at all.
+2. An id has one decimal form only: no sign, no leading zero, no wildcard, within range. A topic with another
+   federator's id as destination, or with our own as sender, is refused.
+3. A retained message on these topics is refused. It would speak for ever, for a federator that may be gone.
+4. The broker's PUBACK only shows that the *broker* has a frame. A data frame that must arrive therefore carries its
+   sender's epoch and a number, and the receiver names both in its acknowledgement. Number 0 requests none.
+5. Pure: no sockets, no clock. An invalid topic or payload is a `RemoteError`: count it, drop it, go on.
 
-A data payload is the bytes 1, 3 (version, type), the sender's epoch and the frame's number as varints, and the data or
-summaries frame as `hanse.protocol.codec` makes it. An acknowledgement is the bytes 1, 4, the epoch of the federator
-that it goes to, a count, and that many pairs: the gap since the end of the pair before (for the first, since 0) and
-the length - 1 of a range of numbers. Varints are those of docs/protocol.md.
+A data payload consists of the bytes 1, 3 (version, type), the sender's epoch and the frame's number as varints, and the
+data or summaries frame in the form of `hanse.protocol.codec`. An acknowledgement consists of the bytes 1, 4, the epoch
+of the federator that it goes to, a count, and that many pairs. A pair is the gap since the end of the previous pair
+(for the first, since 0) and the length - 1 of a range of numbers. Varints are those of docs/protocol.md.
 """
 
 import re
@@ -45,7 +45,7 @@ _SHOWN_CHARACTERS_MAX = 60
 
 
 class Kind(StrEnum):
-    """What a topic carries; the value is its second level."""
+    """Content of a topic; the value is its second level."""
 
     CORE_ANNOUNCEMENT = "core_ann"
     MEMBERSHIP_ANNOUNCEMENT = "memb_ann"
@@ -59,7 +59,7 @@ _KINDS = {kind.value: kind for kind in Kind}
 
 
 class Route(NamedTuple):
-    """Where a message on a control topic goes, and who sent it."""
+    """Destination and sender of a message on a control topic."""
 
     kind: Kind
     to: int
@@ -67,7 +67,7 @@ class Route(NamedTuple):
 
 
 class Numbered(NamedTuple):
-    """A data frame as it travels: `number` is 0 where no acknowledgement is wanted."""
+    """Data frame in transit: `number` is 0 if no acknowledgement is wanted."""
 
     epoch: int
     number: int
@@ -82,10 +82,10 @@ class Acknowledgement(NamedTuple):
 
 
 def topic_for(kind: Kind, to: int, from_: int) -> str:
-    """The topic at the broker of `to` on which `from_` tells it something.
+    """Return the topic at the broker of `to` on which `from_` publishes for it.
 
     Raises:
-        LocalError: One of them is no federator id.
+        LocalError: One of the two is not a federator id.
     """
     check_federator_id(to)
     check_federator_id(from_)
@@ -93,7 +93,7 @@ def topic_for(kind: Kind, to: int, from_: int) -> str:
 
 
 def kind_of(frame: ControlFrame) -> Kind:
-    """Which topic a control frame goes to (rule 1)."""
+    """Return the kind of the topic for a control frame (rule 1)."""
     has_sets = frame.memberships is not None or frame.connections is not None
     speaks_of_cores = (
         frame.is_full
@@ -109,20 +109,20 @@ def kind_of(frame: ControlFrame) -> Kind:
 
 
 def subscriptions(identity: int) -> list[str]:
-    """What the session at the own host broker subscribes to for links: all that is addressed to us, by anyone.
+    """Return the filters of the session at the own host broker for links: all messages to this federator.
 
     Raises:
-        LocalError: It is no federator id.
+        LocalError: `identity` is not a federator id.
     """
     check_federator_id(identity)
     return [f"{ROOT}{kind.value}/{identity}/+" for kind in Kind]
 
 
 def parse_topic(topic: str) -> Route | None:
-    """Kind, destination and sender of a topic; None for a beacon or a topic that is not under `federator/`.
+    """Return kind, destination and sender of a topic; None for a beacon or a topic that is not under `federator/`.
 
     Raises:
-        RemoteError: It is under `federator/` and no topic of ours, or an id in it is malformed.
+        RemoteError: It is under `federator/` but unknown, or an id in it is malformed.
     """
     if not topic.startswith(ROOT):
         return None
@@ -139,7 +139,7 @@ def parse_topic(topic: str) -> Route | None:
 
 
 def accept(identity: int, topic: str, *, is_retained: bool) -> Route | None:
-    """As `parse_topic`, for a message that came to `identity` (rules 2 and 3).
+    """Return the result of `parse_topic` for a message to `identity` (rules 2 and 3).
 
     Raises:
         RemoteError: It is malformed, retained, addressed to somebody else, or seems to come from ourselves.
@@ -159,10 +159,10 @@ def accept(identity: int, topic: str, *, is_retained: bool) -> Route | None:
 
 
 def control_payload(route: Route, payload: bytes) -> bytes:
-    """The control frame in a payload, for `codec` to decode.
+    """Return the control frame in a payload, for `codec` to decode.
 
     Raises:
-        RemoteError: It does not begin as one.
+        RemoteError: The payload does not begin like a control frame.
     """
     if payload[:2] != bytes((_VERSION, _CONTROL)):
         raise RemoteError(
@@ -173,7 +173,7 @@ def control_payload(route: Route, payload: bytes) -> bytes:
 
 
 def encode_data(epoch: int, number: int, frame: bytes) -> bytes:
-    """The payload of a data frame; `number` 0 asks for no acknowledgement."""
+    """Return the payload of a data frame; `number` 0 requests no acknowledgement."""
     assert 0 <= epoch <= EPOCH_MAX, epoch
     assert 0 <= number <= SEQUENCE_MAX, number
     return bytes((_VERSION, _NUMBERED)) + _varint(epoch) + _varint(number) + frame
@@ -198,7 +198,7 @@ def decode_data(payload: bytes) -> Numbered:
 
 
 def encode_acknowledgements(epoch: int, numbers: Iterable[int]) -> list[bytes]:
-    """Payloads that acknowledge frames of the neighbour's `epoch`; none for no numbers, usually one."""
+    """Return payloads that acknowledge frames of the neighbour's `epoch`: none without numbers, usually one."""
     assert 0 <= epoch <= EPOCH_MAX, epoch
     ranges = _ranges(numbers)
     head = bytes((_VERSION, _ACK)) + _varint(epoch)
@@ -215,11 +215,11 @@ def encode_acknowledgements(epoch: int, numbers: Iterable[int]) -> list[bytes]:
 
 
 def decode_acknowledgement(payload: bytes, numbers_max: int) -> Acknowledgement:
-    """The numbers in an acknowledgement.
+    """Return the numbers in an acknowledgement.
 
     Args:
-        payload: What came.
-        numbers_max: How many frames can be waiting at all; a range is only spelled out up to this many.
+        payload: The received payload.
+        numbers_max: Largest number of frames that can be waiting; longer lists of numbers are refused.
 
     Raises:
         RemoteError: It is malformed, or names more than that.
@@ -233,9 +233,11 @@ def decode_acknowledgement(payload: bytes, numbers_max: int) -> Acknowledgement:
         gap, at = _read_varint(payload, at, SEQUENCE_MAX)
         more, at = _read_varint(payload, at, SEQUENCE_MAX)
         if gap == 0:
-            raise RemoteError("An acknowledgement names a number twice, or 0; ranges rise, from 1.")
+            raise RemoteError("An acknowledgement names a number twice, or 0; ranges must rise, from 1.")
         if len(numbers) + more + 1 > numbers_max:
-            raise RemoteError(f"An acknowledgement names more than {numbers_max} frames, all that can be waiting.")
+            raise RemoteError(
+                f"An acknowledgement names more than {numbers_max} frames, the largest number that can be waiting."
+            )
         first = end + gap
         end = first + more
         if end > SEQUENCE_MAX:
@@ -260,7 +262,7 @@ def _ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
 def _id(text: str, topic: str) -> int:
     if _ID.fullmatch(text) is None or int(text) > FEDERATOR_ID_MAX:
         raise RemoteError(
-            f"The control topic {_shown(topic)} has {_shown(text)} where a federator id stands; expected 0 to "
+            f"The control topic {_shown(topic)} has {_shown(text)} in place of a federator id; expected 0 to "
             f"{FEDERATOR_ID_MAX} in plain decimal."
         )
     return int(text)

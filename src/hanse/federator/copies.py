@@ -1,17 +1,17 @@
-"""One publication out of the copies that overlapping host subscriptions bring.
+"""Merger of the duplicates that overlapping host subscriptions cause.
 
-A broker may send a publication once for each subscription of ours that it matches (Mosquitto does), each copy with
-the identifier of one subscription, one directly after the other. The rule: a publication whose canonical packet
-equals the one before it, and which came for a subscription that the one before has not come for, is a copy of it.
-Two equal publications in a row are told apart by the identifier that repeats, or by one that was not yet asked for
-when the first of them came: identifiers only ever rise.
+A broker may send a publication once for each matching subscription of ours (Mosquitto does), each time with the
+identifier of one subscription, directly one after the other. The rule: a publication is a duplicate of the one before
+it if both canonical packets are equal and its subscription identifier is new among those of the earlier ones. Two
+separate but equal publications in a row are recognised by a repeated identifier, or by one that was not yet requested
+when the first of them arrived: identifiers only ever grow.
 """
 
 from hanse.mqtt.publication import Publication
 
 
 class CopyMerger:
-    """Remembers the last publication, also from one read to the next."""
+    """Memory of the last publication, also from one read to the next."""
 
     __slots__ = ("_identifiers", "_newest", "_packet")
 
@@ -21,11 +21,11 @@ class CopyMerger:
         self._newest = 0
 
     def merge(self, publications: list[Publication], newest: int) -> list[Publication]:
-        """The publications without the copies; the caller still acknowledges each copy's receipt.
+        """Return the publications without the duplicates; the caller still acknowledges every receipt.
 
         Args:
-            publications: one read of the host.
-            newest: the largest identifier that was asked for by now.
+            publications: one read of the host broker.
+            newest: the largest identifier requested so far.
         """
         packet, identifiers, bound = self._packet, self._identifiers, self._newest
         originals = []

@@ -1,18 +1,18 @@
-"""Which of the filters that are wanted at a broker to hold there: those that no other one covers.
+"""Choice of the filters to hold at a broker, among the wanted ones: those that no other filter covers.
 
-A broker may send a publication once for each subscription that it matches (Mosquitto does). With `#` beside ten narrow
-filters that is eleven writes, reads and comparisons for each message.
+A broker may send a publication once for each matching subscription (Mosquitto does). With `#` beside ten narrow
+filters, that is eleven writes, reads and comparisons per message.
 
 Rules:
 
-- A filter is left out while one that covers it is granted: not before, as the broker may refuse that one, and what is
-  wanted must not fall silent meanwhile. For the same reason one that is released ends only after those that it covered
-  have been asked for; a broker takes the words of one session in order.
-- What the broker has granted once it will grant again: where a queue stands before us its answer takes as long, and
-  copies would make the queue longer.
-- What a filter covers is looked for among those that begin like it, up to its first wildcard. Where these are more than
-  `SEARCHED_MAX` it covers nothing: to end so many, and to ask for them again, costs more than copies do, of which a
-  publication has as many as it matches filters.
+- A filter is left out while a filter that covers it is granted, but not before: the broker may refuse the wider one,
+  and wanted publications must not stop meanwhile. For the same reason, a released filter ends only after the filters
+  that it covered have been requested. A broker handles the requests of one session in order.
+- A filter that the broker has granted once will be granted again. Behind a long queue, its answer takes long, and
+  duplicates would make the queue longer.
+- Covered filters are searched among those with the same beginning, up to the first wildcard. If there are more than
+  `SEARCHED_MAX`, the filter covers nothing: ending that many filters and requesting them again costs more than the
+  duplicates, of which a publication has as many as it matches filters.
 """
 
 from bisect import bisect_left, insort
@@ -21,43 +21,43 @@ from typing import NamedTuple
 from hanse.protocol.topics import covers
 from hanse.protocol.trie import FilterIndex
 
-# A search of this length takes a millisecond, each time that a filter with a wildcard comes or goes.
+# A search of this length takes a millisecond, each time a filter with a wildcard is added or removed.
 SEARCHED_MAX = 1_000
 
-# In the place of each wildcard this makes a name that is matched by every filter that covers the one with wildcards.
+# In the place of each wildcard, this makes a name that exactly the filters match that cover the filter with wildcards.
 _ANY_LEVEL = "\x01"
 _LAST_CHARACTER = "\U0010ffff"
 
 
 class Change(NamedTuple):
-    """What to say to the broker: first all that is to be subscribed to, then what is to end."""
+    """Requests to the broker: first all subscriptions, then all that end."""
 
     subscribe: list[str]
     unsubscribe: list[str]
 
 
 class Covering:
-    """The filters of one session; no IO.
+    """Filters of one session; no IO.
 
     Attributes:
-        held: Those that the broker holds for us, or has been asked to.
+        held: filters that the broker holds for us, or has been asked to hold.
     """
 
     def __init__(self) -> None:
         self.held: set[str] = set()
         self._wanted: list[str] = []  # sorted
-        self._wide = FilterIndex()  # of those held, the granted ones that can cover others
+        self._wide = FilterIndex()  # granted filters that can cover others
         self._granted_once: set[str] = set()
 
     def want(self, filter_: str) -> Change:
-        """A filter is wanted from now on."""
+        """Add a wanted filter, and return the requests."""
         if not self._is_wanted(filter_):
             insort(self._wanted, filter_)
         asked = self._hold([filter_])
         return Change(asked, self._cover(filter_) if asked and filter_ in self._granted_once else [])
 
     def release(self, filter_: str) -> Change:
-        """A filter is not wanted any longer."""
+        """Remove a wanted filter, and return the requests."""
         if self._is_wanted(filter_):
             del self._wanted[bisect_left(self._wanted, filter_)]
         if filter_ not in self.held:
@@ -66,7 +66,7 @@ class Covering:
         return Change(self._uncover(filter_), [filter_])
 
     def granted(self, filter_: str) -> Change:
-        """The broker holds a filter: those that it covers can go."""
+        """Note that the broker granted a filter, and return the covered ones to end."""
         if filter_ not in self.held or not _has_wildcard(filter_):
             return Change([], [])
         if len(self._granted_once) >= SEARCHED_MAX:
@@ -75,7 +75,10 @@ class Covering:
         return Change([], self._cover(filter_))
 
     def refused(self, filter_: str) -> Change:
-        """The broker will not hold a filter, though it may have done so before: what it covered is asked for."""
+        """Note that the broker refuses a filter that it may have granted before.
+
+        Return the covered filters to request.
+        """
         self._granted_once.discard(filter_)
         return Change(self._uncover(filter_), [])
 
@@ -84,7 +87,7 @@ class Covering:
         return self._is_covered(filter_)
 
     def _cover(self, filter_: str) -> list[str]:
-        """From now on a filter covers others: those that can go."""
+        """Let a filter cover others, and return the redundant ones."""
         if len(self._alike(filter_)) > SEARCHED_MAX:
             return []
         self._wide.add(filter_)
@@ -113,12 +116,12 @@ class Covering:
         return any(covers(wide, filter_) for wide in self._wide.match(name))
 
     def _below(self, wide: str) -> list[str]:
-        """The wanted filters that a filter covers, sorted."""
+        """Return the wanted filters that a filter covers, sorted."""
         return [other for at in self._alike(wide) if covers(wide, other := self._wanted[at])]
 
     def _alike(self, wide: str) -> range:
-        """The places of the wanted filters that begin like one with wildcards."""
-        # Without the last slash, because `a/#` covers `a`, too.
+        """Return the positions of the wanted filters with the same beginning as one with wildcards."""
+        # Without the last slash, because `a/#` also covers `a`.
         start = wide[: min(wide.find(wildcard) for wildcard in "+#" if wildcard in wide)].removesuffix("/")
         return range(bisect_left(self._wanted, start), bisect_left(self._wanted, start + _LAST_CHARACTER))
 

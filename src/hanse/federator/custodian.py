@@ -1,20 +1,21 @@
-"""The disk and the receipts behind custody: carries out what `hanse.protocol.custody` wants done.
+"""Disk and receipts behind custody: carries out the effects of `hanse.protocol.custody`.
 
-    outbox/       batches that wait for a way, a neighbour or the host broker
-    delivered     ids that the host broker has taken, for the process after this one
-    packets       packet identifiers of what the host broker delivered, and the ids that it got
+    outbox/       batches that wait for a route, a neighbour or the host broker
+    delivered     ids that the host broker has acknowledged, for the next process
+    packets       packet identifiers of the host broker's deliveries, and their ids
     journal       QoS 2 to the host broker: message ids, packet identifiers, released or not
-    wanted.json   what others wanted when it was last written
+    wanted.json   filters that others wanted when it was last written
 
 Rules:
 
-1. `Stored` is said when a record would survive a power cut: one `commit` at a time, in a thread, for all that came
-   meanwhile. A disk that refuses is told and tried again; until then nobody is acknowledged.
-2. A full outbox does what the operator chose: `stop` (acknowledge nobody until there is room), `drop-oldest` or
-   `drop-newest`, each drop counted.
-3. What waits on disk ages: an expiry that ran out meanwhile is honoured when it is read.
-4. What one turn reads is bounded: the protocol asks for the rest, that of `BLOCKED` follows in the next turns. A file
-   that cannot be opened is tried again, and what was asked for after it waits.
+1. `Stored` is reported when a record would survive a power cut. One `commit` runs at a time, in a thread, for all
+   records since the last one. A disk that refuses is reported and tried again; until then nobody gets an
+   acknowledgement.
+2. A full outbox acts as the operator chose: `stop` (no acknowledgements until there is capacity), `drop-oldest` or
+   `drop-newest`, with each drop counted.
+3. Messages on disk age: an expiry that passed meanwhile is applied when they are read.
+4. Reading is bounded per turn. The protocol requests the rest; that of `BLOCKED` follows in the next turns. A file that
+   cannot be opened is tried again, and later requests wait.
 """
 
 import asyncio
@@ -41,26 +42,26 @@ _log = logging.getLogger(__name__)
 
 FETCH_RECORDS = 256
 FETCH_BYTES = 1 << 20
-# After the disk refused, or while the outbox is full.
+# Delay of the next attempt after the disk refused, or while the outbox is full.
 RETRY_S = 1.0
-# Discards wait this long for a commit of their own; one that is lost only means a copy.
+# Delay after which discards get a commit of their own. A lost one only causes a duplicate.
 TIDY_S = 1.0
 _WALL = struct.Struct(">d")
 OVERFLOWS = ("stop", "drop-oldest", "drop-newest")
 
 
 class Custodian:
-    """One federator's disk for custody, from `__init__` to `stop`.
+    """Disk of one federator for custody, from `__init__` to `stop`.
 
     Args:
-        directory: the state directory.
-        bytes_max: the outbox's limit.
+        directory: state directory.
+        bytes_max: limit of the outbox.
         overflow: one of `OVERFLOWS`.
-        step: gives the protocol an event.
-        counters: where drops are counted.
+        step: function that gives the protocol an event.
+        counters: counters of drops.
 
     Raises:
-        LocalError: Something in the directory cannot be made or read.
+        LocalError: A file or directory cannot be created or read.
     """
 
     def __init__(
@@ -81,11 +82,11 @@ class Custodian:
         self._step = step
         self._counters = counters
         self._loop = asyncio.get_running_loop()
-        # Stores that a full outbox did not take: in order, and nobody overtakes.
+        # Stores that a full outbox did not accept, in order; none overtakes.
         self._unstored: deque[Store] = deque()
-        # What of it was done before the outbox had it, by way.
+        # Per route: positions that were acknowledged before they were written.
         self._done_unstored: dict[int, set[int]] = {}
-        # What is to be read; the first of it is being read, or could not be.
+        # Requested reads. The first one is under way, or failed.
         self._fetches: deque[Fetch] = deque()
         self._ends: dict[int, int] = {}
         self._is_committing = False
@@ -93,10 +94,11 @@ class Custodian:
         self._timer: asyncio.TimerHandle | None = None
         self._is_stopped = False
 
-    # --- what the process before this one left ------------------------------------------------------------------------
+    # --- state of the former process
+    # ---------------------------------------------------------------------------------------
 
     def read_wanted(self) -> list[str]:
-        """What others wanted; nothing where that cannot be read: claims will tell."""
+        """Return the filters that others wanted; none if the file is unreadable, because claims will tell."""
         try:
             found = json.loads(self._wanted_path.read_text())
             return [group for group in found if isinstance(group, str)] if isinstance(found, list) else []
@@ -104,7 +106,7 @@ class Custodian:
             return []
 
     def write_wanted(self, groups: Iterable[str]) -> None:
-        """Keep what others want; a disk that refuses is counted, and tried again when it changes."""
+        """Write the filters that others want. A disk that refuses is counted, and tried again at the next change."""
         beside = self._wanted_path.with_suffix(".new")
         try:
             beside.write_text(json.dumps(sorted(groups)))
@@ -115,7 +117,7 @@ class Custodian:
     # --- effects ------------------------------------------------------------------------------------------------------
 
     def store(self, effect: Store) -> None:
-        """Write records; `Stored` follows."""
+        """Write records. `Stored` follows."""
         self._unstored.append(effect)
         self._append()
 
@@ -159,19 +161,19 @@ class Custodian:
                 dropped = self.outbox.drop_oldest(way, Outbox.bytes_of(payloads))
                 self._counters["dropped_outbox_oldest"] += dropped
                 return self.outbox.append(way, payloads)
-            # An empty record in the place of what is dropped: positions follow each other.
+            # An empty record in the place of a dropped one, because positions are consecutive.
             position = self.outbox.append(way, [b""] * len(payloads))
             self._counters["dropped_outbox_newest"] += sum(1 for payload in payloads if payload)
             return position
 
     def fetch(self, effect: Fetch) -> None:
-        """Read records, after what is being done now; `Fetched` follows, in the order of what was asked for."""
+        """Read records after the current requests. `Fetched` follows, in the order of the requests."""
         self._fetches.append(effect)
         if len(self._fetches) == 1:
             self._loop.call_soon(self._read)
 
     def _read(self) -> None:
-        """One piece of what was asked for first."""
+        """Read one piece for the first request."""
         if self._is_stopped:
             return
         way, start, stop = self._fetches[0].way, self._fetches[0].start, self._fetches[0].end
@@ -179,16 +181,16 @@ class Custodian:
             found = self.outbox.read(way, start, FETCH_RECORDS, FETCH_BYTES)
         except LocalError as error:
             self._counters["outbox_not_read"] += 1
-            _log.error("the outbox could not be read, what waits there waits on: %s", error)
+            _log.error("the outbox could not be read, its messages wait: %s", error)
             self._loop.call_later(RETRY_S, self._read)
             return
         wanted = [record for record in found if record[0] < stop]
-        # What was found says nothing of what comes after it, unless that is beyond the end, or nothing.
+        # The records found say nothing about later ones, unless those are beyond the end, or there are none.
         end = found[-1][0] + 1 if found and len(wanted) == len(found) else stop
         if way == BLOCKED and end < stop:
             self._fetches[0] = Fetch(way, end, stop)
         else:
-            self._fetches.popleft()  # the protocol asks for the rest when it has room
+            self._fetches.popleft()  # the protocol requests the rest when it has capacity
         if self._fetches:
             self._loop.call_soon(self._read)
         records = [(position, tuple(self._runs_of(way, position, payload))) for position, payload in wanted]
@@ -205,14 +207,14 @@ class Custodian:
             runs = codec.decode_data(payload[_WALL.size :], is_record=True)
         except RemoteError as error:
             self._counters["outbox_records_refused"] += 1
-            _log.warning("record %d of way %d in the outbox is refused: %s", position, way, error)
+            _log.warning("record %d of route %d in the outbox is refused: %s", position, way, error)
             return []
         kept = [piece for run in runs for piece in aged(run, age_s)]
         self._counters["expired_in_outbox"] += sum(run.length for run in runs) - sum(run.length for run in kept)
         return kept
 
     def discard(self, effect: Discard) -> None:
-        """Let go of records."""
+        """Discard records."""
         self.outbox.discard(effect.way, effect.positions)
         if self._unstored:
             self._note_done(effect)
@@ -222,7 +224,7 @@ class Custodian:
             self._loop.call_later(TIDY_S, self._tidy)
 
     def _note_done(self, effect: Discard) -> None:
-        """What the outbox has not taken yet is not to lie there for ever when it has."""
+        """Note positions that were acknowledged before they were written, so that the outbox can drop them."""
         first = min((store.position for store in self._unstored if store.way == effect.way), default=None)
         if first is not None:
             done = self._done_unstored.setdefault(effect.way, set())
@@ -250,7 +252,7 @@ class Custodian:
         error = done.exception()
         if error is not None:
             self._counters["outbox_not_written"] += 1
-            _log.error("the outbox could not be written, nobody is acknowledged for what waits: %s", error)
+            _log.error("the outbox could not be written, waiting messages are not acknowledged: %s", error)
             self._ends = {**ends, **self._ends}
             self._retry_later()
             return
@@ -269,7 +271,7 @@ class Custodian:
             self._append()
 
     def stop(self) -> None:
-        """Write what is left, and let go."""
+        """Write the remaining records, and close."""
         self._is_stopped = True
         if self._timer is not None:
             self._timer.cancel()

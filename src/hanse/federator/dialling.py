@@ -1,14 +1,15 @@
-"""Keeps the links to the wanted neighbours, and ends the others, by whichever kind of link.
+"""Dialling of the wanted neighbours, and end of the other links, for each kind of link.
 
 Rules:
 
-1. Of two that want each other the smaller id dials; the larger one too if nothing stands after a while (the smaller
-   may not reach it), and at once if the smaller has no way to know where to (this side does not listen).
-2. A dialler whose neighbour has got through from the other side is ended.
-3. New links before old ones end: a link that is no longer wanted stays until those that were wanted with it stand, for
-   at most `REPLACE_S`. Then the protocol hears that the neighbour is removed, and the link is closed when what it
-   owes is acknowledged, at the latest after `DRAIN_S`.
-4. A neighbour in the clear on another machine is not dialled, unless the operator said `insecure`.
+1. Of two federators that want each other, the one with the smaller id dials. The larger one also dials if there is no
+   link after a while (the smaller may not reach it), and at once if the smaller cannot know its address (this side does
+   not listen).
+2. A dialler whose neighbour has connected from the other side is ended.
+3. New links begin before old ones end. An unwanted link stays until the links that are wanted now are up, for at most
+   `REPLACE_S`. Then the protocol learns that the neighbour is removed, and the link is closed when everything sent on
+   it is acknowledged, at the latest after `DRAIN_S`.
+4. A neighbour on another machine is not dialled without TLS, unless the operator set `insecure`.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ from hanse.federator.settings import is_loopback
 from hanse.federator.words import Peer
 from hanse.mqtt import urls
 
-DIAL_TOO_S = 2.0  # rule 1; a dial that is refused because the other side has not heard of us takes up to 1 s
+DIAL_TOO_S = 2.0  # rule 1; a dial refused by a side that does not know this federator yet takes up to 1 s
 REPLACE_S = 3.0
 DRAIN_S = 2.0
 _DRAIN_STEP_S = 0.02
@@ -30,10 +31,10 @@ _log = logging.getLogger(__name__)
 
 
 class Dialling:
-    """The links of one federator, held against what is wanted.
+    """Links of one federator, compared with the wanted ones.
 
     Args:
-        forget: tells the protocol that the overlay no longer has a link.
+        forget: function that tells the protocol that the overlay no longer has a link.
     """
 
     def __init__(
@@ -56,15 +57,15 @@ class Dialling:
         self._refused: set[str] = set()
 
     def is_up(self, identity: int) -> bool:
-        """Whether a link stands."""
+        """Return whether a link is up."""
         return self._links.is_up(identity)
 
     async def settle(
         self, now: float, wanted: Mapping[int, Peer], guests: Mapping[int, Peer], up: Collection[int]
     ) -> None:
-        """Dial who is wanted, end who is neither wanted nor a guest. `up` are the links that stand."""
+        """Dial wanted neighbours, and end links to others, except guests. `up` are the links that are up."""
         if isinstance(self._links, BrokerLinkBook):
-            # Each side has its own half of such a link: a guest's is made from here.
+            # Each side has its own half of such a link; a guest's half is made from here.
             wanted = {**guests, **wanted}
         for identity, peer in sorted(wanted.items()):
             self._unwanted_s.pop(identity, None)
@@ -105,21 +106,21 @@ class Dialling:
             self._links.dial(url)
 
     def _may_dial(self, url: str) -> bool:
-        """Rule 4."""
+        """Apply rule 4."""
         address = urls.parse(url)
         if self._is_insecure or address.is_tls or is_loopback(address.host):
             return True
         if url not in self._refused and len(self._refused) < 1_000:
             self._refused.add(url)
             _log.warning(
-                "%s is on another machine and in the clear, and is not dialled; let its federator listen on mqtts://, "
+                "%s is on another machine and without TLS, and is not dialled; let its federator listen on mqtts://, "
                 "or allow it here with --insecure",
                 address,
             )
         return False
 
     async def _end(self, identity: int) -> None:
-        """Rule 3."""
+        """Apply rule 3."""
         self._unwanted_s.pop(identity, None)
         self._since_s.pop(identity, None)
         self._forget(identity)

@@ -1,35 +1,35 @@
-"""What comes back without our ids through somebody else's bridge, and is not to be carried round again.
+"""Detection of publications that come back without our ids through a foreign bridge and must not loop.
 
-Where a host has a static bridge, the bridge and the federation can close a loop: what is delivered at one broker comes
-back at another as a new publication, and again, without end. Two memories by a hash of topic and payload cut it:
+At a host with a static bridge, the bridge and the federation can form a loop. A delivery at one broker comes back at
+another as a new publication, again and again. Two memories, by a hash of topic and payload, cut the loop:
 
-- what was *delivered* to the host is expected back there within `DELIVERED_S`: the bridge's own copy of it;
-- what was *sent* from the host is expected back there within `SENT_S`: it went round through another broker;
-- both are expected from the federators whose brokers are joined with this one by bridges (`bridges`), which took the
-  bridge's copy for a publication of its own.
+- A publication *delivered* to the host is expected back there within `DELIVERED_S`: the bridge's own duplicate.
+- A publication *sent* from the host is expected back there within `SENT_S`, after a round through another broker.
+- Both are expected from the federators whose brokers are joined with this one by bridges (`bridges`), because those
+  took the bridge's duplicate for a publication of their own.
 
-Each entry cancels as many arrivals, at the host and from those federators, as it can have echoes: one for each of
-those federators. So the number of publications stays right even where an honest repeat is taken for an echo and the
-echo for the repeat. Equal content makes exactness impossible: at a host with a bridge, of the same bytes published on
-the same topic again within `SENT_S`, with no echo between them, not all are carried.
-Hosts without a bridge are not affected: the memory is active only while a bridge is up.
+Each entry cancels as many arrivals, at the host and from those federators, as it can have echoes: one for each of those
+federators. The number of publications thus stays right even if an honest repeat is taken for an echo and the echo for
+the repeat. Equal content makes exactness impossible: at a host with a bridge, if the same bytes are published on the
+same topic again within `SENT_S`, with no echo between them, not all of them are forwarded. Hosts without a bridge are
+not affected: the memory is active only while a bridge is up.
 
-`ContentMemory` serves hosts without No Local too, which send our own publications back to us (`older_host`).
+`ContentMemory` also serves hosts without No Local, which send our own publications back to us (`older_host`).
 """
 
 from collections import deque
 
 from hanse.mqtt.publication import payload_of, split, topic_bytes_of
 
-# A bridge answers within its round trip; longer only takes more honest repeats for echoes.
+# A bridge answers within its round trip. A longer time only mistakes more honest repeats for echoes.
 DELIVERED_S = 10.0
 SENT_S = 1.0
-# Some 200 bytes an entry, four times; at the limit the oldest is forgotten, which at worst lets one echo pass.
+# Some 200 bytes per entry, four times. At the limit, the oldest is forgotten, which at worst lets one echo pass.
 ENTRIES_MAX = 50_000
 
 
 class ContentMemory:
-    """Contents of the last seconds, and how often each; of equal ones the oldest is taken first."""
+    """Contents of the last seconds, and how often each; of equal ones the oldest is used first."""
 
     __slots__ = ("_counts", "_entries_max", "_order", "_taken", "span_s")
 
@@ -38,21 +38,21 @@ class ContentMemory:
         self._entries_max = ENTRIES_MAX if entries_max is None else entries_max
         self._counts: dict[int, int] = {}
         self._order: deque[tuple[float, int, int]] = deque()
-        # What still stands in the order and counts no more: the oldest of its content.
+        # Entries still in the order that no longer count: the oldest of their content.
         self._taken: dict[int, int] = {}
 
     def __len__(self) -> int:
         return len(self._order)
 
     def add(self, now: float, key: int, count: int) -> None:
-        """Expect so many arrivals more of this content."""
-        # Here too: where nothing ever arrives nothing is taken, and this would grow without end.
+        """Expect so many more arrivals of this content."""
+        # Here as well: if nothing ever arrives, nothing is taken, and this would grow without end.
         self._forget(now)
         self._counts[key] = self._counts.get(key, 0) + count
         self._order.append((now, key, count))
 
     def take(self, now: float, key: int) -> bool:
-        """Whether this arrival was expected; if so, it is expected once less."""
+        """Return whether this arrival was expected; if so, expect one less."""
         self._forget(now)
         if key not in self._counts:
             return False
@@ -61,19 +61,19 @@ class ContentMemory:
         return True
 
     def is_awaited(self, key: int) -> bool:
-        """Whether an arrival of this content is expected."""
+        """Return whether an arrival of this content is expected."""
         return key in self._counts
 
     def was_taken(self, key: int) -> bool:
-        """Whether an arrival of this content was expected lately and came: what comes again may be the same one."""
+        """Return whether an expected arrival of this content came lately: another one may be its repeat."""
         return key in self._taken
 
     def wait(self, seconds: float) -> None:
-        """Nothing could arrive for so long: everything lives that much longer."""
+        """Extend all entries, because nothing could arrive for so long."""
         self._order = deque((since + seconds, key, count) for since, key, count in self._order)
 
     def clear(self) -> None:
-        """Nothing of it will arrive any more."""
+        """Forget all entries, because none of them will arrive any more."""
         self._order.clear()
         self._counts.clear()
         self._taken.clear()
@@ -97,33 +97,33 @@ def _decrease(counts: dict[int, int], key: int, by: int) -> None:
 
 
 class EchoMemory:
-    """What crossed this host lately, in either direction."""
+    """Contents that crossed this host lately, in either direction."""
 
     __slots__ = ("_delivered", "_delivered_by_link", "_sent", "_sent_by_link", "echoes", "is_active", "joined")
 
     def __init__(self) -> None:
         self.is_active = False
-        # The federators whose brokers hang together with this one, and how many echoes one publication has.
+        # The federators whose brokers are joined with this one, and the number of echoes per publication.
         self.joined: frozenset[int] = frozenset()
         self.echoes = 1
         self._delivered, self._delivered_by_link = ContentMemory(DELIVERED_S), ContentMemory(DELIVERED_S)
         self._sent, self._sent_by_link = ContentMemory(SENT_S), ContentMemory(SENT_S)
 
     def expect_from(self, joined: frozenset[int], *, is_bridged: bool) -> None:
-        """Who is joined with this host by bridges, and whether it has a bridge at all: else nothing is remembered."""
+        """Set the federators joined by bridges, and whether this host has a bridge. Without one, remember nothing."""
         self.is_active = is_bridged
         self.joined = joined
         self.echoes = max(1, len(joined))
 
     def remember(self, now: float, run: bytes) -> None:
-        """These packets were delivered to the host."""
+        """Remember packets that were delivered to the host."""
         for start, end in split(run):
             key = key_of(run[start:end])
             self._delivered.add(now, key, self.echoes)
             self._delivered_by_link.add(now, key, self.echoes)
 
     def without_echoes(self, now: float, run: bytes) -> tuple[bytes, int]:
-        """What of the packets of a joined federator is not something coming back, and how many they are."""
+        """Return a joined federator's packets that are not echoes, and how many echoes there were."""
         fresh = []
         for start, end in split(run):
             packet = run[start:end]
@@ -133,7 +133,7 @@ class EchoMemory:
         return b"".join(fresh), len(fresh)
 
     def is_echo(self, now: float, packet: bytes) -> bool:
-        """Whether this arrival at the host is something coming back; if not, it is remembered as sent."""
+        """Return whether this arrival at the host is an echo; if not, remember it as sent."""
         key = key_of(packet)
         if self._delivered.take(now, key) or self._sent.take(now, key):
             return True
@@ -143,5 +143,5 @@ class EchoMemory:
 
 
 def key_of(packet: bytes) -> int:
-    """The content of one canonical packet: its topic and its payload, whatever else a broker changed."""
+    """Return a key of topic and payload of one canonical packet, independent of the rest, which brokers may change."""
     return hash((topic_bytes_of(packet), payload_of(packet)))

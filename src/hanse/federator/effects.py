@@ -1,7 +1,7 @@
-"""What the protocol wants done (`hanse.protocol.effects`), done: each effect by the room that it is for.
+"""Execution of the protocol's effects (`hanse.protocol.effects`): each effect goes to the module that serves it.
 
-Rules: effects are carried out in order, when `carry_out` returns they are done or under way; what can only be done
-later (a disk, a link without room) is that room's, which tells the protocol itself.
+Rules: effects are carried out in order. When `carry_out` returns, they are done or under way. An effect that can only
+be completed later (by a disk, by a link without capacity) belongs to its module, which tells the protocol itself.
 """
 
 import logging
@@ -36,28 +36,28 @@ _log = logging.getLogger(__name__)
 
 
 class Wishes(Protocol):
-    """Who subscribes at the host broker for the others; a leaf has none."""
+    """Subscriber at the host broker on behalf of others; a leaf has none."""
 
     def begin(self, group: str) -> None:
-        """Somebody elsewhere wants a group."""
+        """Subscribe, because a federator elsewhere wants a group."""
 
     def end(self, group: str) -> None:
-        """Nobody does any longer."""
+        """Unsubscribe, because no federator wants the group any more."""
 
 
 class Effects:
-    """Those of one federator.
+    """Executor of one federator's effects.
 
     Args:
-        links: to the neighbours.
-        custodian: the disk behind custody.
-        wanted: the subscriptions at the host broker.
-        state: where the epoch is kept.
-        sent: where control frames are counted, by neighbour.
-        send_runs: sends a neighbour runs, with a token.
-        deliver: hands runs to the host broker, with a token.
-        finish_batch: lets the host broker forget a batch that it handed in.
-        tell: hands a notice to those who watch.
+        links: links to the neighbours.
+        custodian: disk behind custody.
+        wanted: subscriptions at the host broker.
+        state: state directory with the epoch.
+        sent: counters of control frames, by neighbour.
+        send_runs: function that sends runs to a neighbour, with a token.
+        deliver: function that hands runs to the host broker, with a token.
+        finish_batch: function that lets the host broker forget a batch that it handed in.
+        tell: function that hands a notice to observers.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Effects:
         self._tell = tell
 
     def carry_out(self, effects: Sequence[Effect]) -> None:
-        """Do them."""
+        """Carry out effects."""
         for effect in effects:
             match effect:
                 case Send(neighbour, frame):

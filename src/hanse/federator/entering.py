@@ -1,4 +1,4 @@
-"""From settings to a place in the federation: what the agent does before it knows its id."""
+"""Entry into the federation: from the settings to the federator's id."""
 
 import dataclasses
 import socket
@@ -12,23 +12,23 @@ from hanse.federator.settings import FederatorSettings
 from hanse.federator.store import StateDirectory
 from hanse.mqtt import urls
 
-# The settings anew, with what the manager hands out below flags, environment and file.
+# Reads the settings again, with the manager's values below flags, environment and file.
 ReadAgain = Callable[[Mapping[str, object]], FederatorSettings]
 
 
 @dataclass(frozen=True, slots=True)
 class Entrance:
-    """How the federator came in, and the door through which it may come in again."""
+    """Result of entering the federation, and the client with which the federator may enter again."""
 
     door: Door
     entry: Entry
 
 
 async def enter(settings: FederatorSettings, state: StateDirectory) -> Entrance:
-    """Join the federation, or take up what was kept on disk; asks until one of them is possible.
+    """Join the federation, or resume the state on disk; retry until one of them succeeds.
 
     Raises:
-        LocalError: The manager refuses, and there is nothing on disk.
+        LocalError: The manager refuses, and there is no state on disk.
     """
     client = ManagerClient(settings.manager, settings.manager_ca_file)
     door = Door(client, identity_of(settings), settings.join_token, state.path)
@@ -36,7 +36,7 @@ async def enter(settings: FederatorSettings, state: StateDirectory) -> Entrance:
 
 
 def identity_of(settings: FederatorSettings) -> Identity:
-    """How this federator names itself."""
+    """Return the federator's own statement of its identity."""
     ip = settings.advertised_listener or str(urls.parse(settings.broker))
     link = None
     if settings.link == "direct":
@@ -46,7 +46,7 @@ def identity_of(settings: FederatorSettings) -> Identity:
 
 
 def with_link_port(settings: FederatorSettings) -> FederatorSettings:
-    """A link listener on port 0 gets its port here: the manager is told it before anything listens."""
+    """Choose the port of a link listener on port 0 now, because the manager must know it before anything listens."""
     listen = settings.listen_address()
     if listen is None or listen.port or settings.link_advertised is not None:
         return settings
@@ -61,10 +61,10 @@ def with_link_port(settings: FederatorSettings) -> FederatorSettings:
 
 
 def with_handed_out(settings: FederatorSettings, entrance: Entrance, read_again: ReadAgain | None) -> FederatorSettings:
-    """The settings with what the manager hands out, where the operator said nothing himself."""
+    """Return the settings with the manager's values, for those that the operator left open."""
     word = entrance.entry.membership.word
     if read_again is None:
         return settings
     anew = read_again(word.settings)
-    # The port that was chosen stays, whatever is read.
+    # The chosen port stays, whatever the new settings say.
     return dataclasses.replace(anew, link_listen=settings.link_listen)
