@@ -335,8 +335,9 @@ def test_one_federator_of_many_with_one_token_is_listed_and_expelled(tmp_path: P
         assert "token-created" in lines[0]
         assert any(re.search(r"operator \S+ .*expelled  federator 1  ip=tcp://127.0.0.1:2", line) for line in lines)
         assert any("federator 0 (127.0.0.1)  joined  federator 0" in line for line in lines)
-        newest = json.loads(hanse("audit", "--json", "--limit", "1", folder=tmp_path).stdout)
-        assert (newest["action"], newest["subject"]) == ("revoked", "federator 1")
+        # The brokers do not exist, so the manager may meanwhile have found other federators gone.
+        newest = map(json.loads, hanse("audit", "--json", "--limit", "5", folder=tmp_path).stdout.splitlines())
+        assert ("revoked", "federator 1") in {(entry["action"], entry["subject"]) for entry in newest}
         assert "detail" in here.join("tcp://127.0.0.1:4", token=token)
 
 

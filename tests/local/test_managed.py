@@ -66,8 +66,9 @@ def test_a_manager_places_the_federation_and_a_running_broker_may_join(tmp_path:
                 found = json.load(answer)
             assert [one["state"] for one in found["federators"]] == ["up"] * 3
             assert found["isTwoConnected"]
-            # A started broker serves its federator over its socket.
-            assert [connections(tmp_path / f"run/site-{k}/broker/mosquitto.sock") for k in range(3)] == [1, 1, 0]
+            # A started broker serves its federator over its socket: the main session and others.
+            counts = [connections(tmp_path / f"run/site-{k}/broker/mosquitto.sock") for k in range(3)]
+            assert [count > 0 for count in counts] == [True, True, False]
             with Client(running.port(0)) as subscriber, Client(given.port) as publisher:
                 subscriber.subscribe("given/#")
                 eventually(lambda: knows(running, "given/#"), "all know given/#")

@@ -95,7 +95,7 @@ def test_telemetry_that_cannot_be_decoded_is_refused_with_the_reason(bronze: Any
         (
             "telemetry",
             "$hanse/telemetry/v1/delivery/<script>",
-            "Telemetry id '<script>': 1 to 260 letters, digits and _.:@- only.",
+            "Telemetry has the id '<script>'; expected 1 to 260 letters, digits and _.:@-.",
             "",
             0,
         ),
