@@ -18,7 +18,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.budget import examples
 
 from hanse.errors import LocalError, Unavailable
-from hanse.federator.outbox import Outbox
+from hanse.federator.damaged import COPIES_MAX
+from hanse.federator.outbox import DAMAGES_MAX, Outbox
 from hanse.federator.segment import HEADER_BYTES, RECORD_BYTES
 
 ALL = 1 << 30
@@ -202,7 +203,7 @@ def test_append_and_discard_touch_no_disk(tmp_path: Path, monkeypatch: pytest.Mo
     outbox.discard(1, range(500))
     assert opened == []
     outbox.commit()
-    assert opened == [tmp_path / "1_0.log", tmp_path / "1_0.done"]
+    assert opened == [tmp_path / "1_0.log", tmp_path / "1.end", tmp_path / "1_0.done"]
 
 
 def test_what_does_not_fit_is_refused_whole_and_the_oldest_can_make_room(tmp_path: Path) -> None:
@@ -398,6 +399,7 @@ def test_what_the_done_file_names_is_used_though_the_log_lost_it(tmp_path: Path)
     outbox.commit()
     log = tmp_path / "1_0.log"
     os.truncate(log, HEADER_BYTES + 4 * (RECORD_BYTES + 10))
+    (tmp_path / "1.end").unlink()  # as an older version leaves it
     after = make(tmp_path)
     assert after.append(1, [b"new"]) == 9  # not 4 to 8, or the old discard would hit it
     after.commit()
@@ -530,7 +532,7 @@ FILLS_THE_DISK = """
 import resource, sys
 from pathlib import Path
 from hanse.errors import LocalError
-from hanse.federator.outbox import Outbox
+from hanse.federator.outbox import DAMAGES_MAX, Outbox
 
 path, limit = Path(sys.argv[1]), int(sys.argv[2])
 if limit:
@@ -574,7 +576,7 @@ WITHOUT_DESCRIPTORS = """
 import resource, sys
 from pathlib import Path
 from hanse.errors import LocalError
-from hanse.federator.outbox import Outbox
+from hanse.federator.outbox import DAMAGES_MAX, Outbox
 
 outbox = Outbox(Path(sys.argv[1]), bytes_max=1 << 30)
 outbox.append(1, [b"a", b"b"])
@@ -731,7 +733,7 @@ def test_a_million_records_cost_less_than_20_mb(in_memory: Path) -> None:
 COMMITS = """
 import random, sys
 from pathlib import Path
-from hanse.federator.outbox import Outbox
+from hanse.federator.outbox import DAMAGES_MAX, Outbox
 
 rng = random.Random(int(sys.argv[2]))
 outbox = Outbox(Path(sys.argv[1]), bytes_max=1 << 30, segment_bytes=3_000)
@@ -918,3 +920,122 @@ def test_a_read_beyond_its_limit_in_bytes_takes_nothing_more(tmp_path: Path) -> 
     outbox.commit()
     outbox.append(2, [b"", b"y"])
     assert [position for position, _ in outbox.read(2, 0, 16, 60)] == [0, 1, 2]
+
+
+# What is told of damage.
+
+
+def filled(path: Path, count: int = 10, **options: int) -> Path:
+    """Return the only log of a way with numbered records."""
+    outbox = make(path, **options)
+    outbox.append(1, numbered(count))
+    outbox.commit()
+    outbox.close()
+    return path / "1_0.log"
+
+
+def start_of(number: int) -> int:
+    return HEADER_BYTES + number * (RECORD_BYTES + 10)
+
+
+def flip(file: Path, at: int) -> None:
+    raw = bytearray(file.read_bytes())
+    raw[at] ^= 0x40
+    file.write_bytes(raw)
+
+
+def test_a_lost_end_of_a_log_is_told_with_its_positions_and_its_copy_is_kept(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    os.truncate(log, start_of(4) + 7)
+    outbox = make(tmp_path)
+    (damage,) = outbox.damages
+    assert (damage.way, damage.file, damage.start, damage.size) == (1, "1_0.log", start_of(4), 7)
+    assert (damage.first, damage.end, damage.records) == (4, 10, 6)
+    assert (damage.before, damage.after) == (numbered(10)[3], b"")
+    assert (outbox.counters.damaged_records, outbox.counters.damaged_bytes) == (6, 7)
+    assert (tmp_path / "1_0.log.damaged").stat().st_size == start_of(4) + 7
+    assert list(contents(outbox, 1)) == [0, 1, 2, 3]
+    assert outbox.append(1, [b"new"]) == 10
+    outbox.commit()
+    again = make(tmp_path)
+    assert (again.damages, list(contents(again, 1))) == ([], [0, 1, 2, 3, 10])
+
+
+def test_a_log_that_is_gone_is_told(tmp_path: Path) -> None:
+    filled(tmp_path).unlink()
+    outbox = make(tmp_path)
+    assert [(one.first, one.end, one.records, one.size) for one in outbox.damages] == [(0, 10, 10, 0)]
+    assert outbox.ways() == {1: (10, 10)}
+    assert make(tmp_path).damages == []
+
+
+def test_damage_between_records_is_told_with_its_neighbours(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    flip(log, start_of(3) + RECORD_BYTES)
+    flip(log, start_of(7))  # a marker
+    outbox = make(tmp_path)
+    assert [(one.first, one.end, one.records, one.size) for one in outbox.damages] == [
+        (3, 4, 1, RECORD_BYTES + 10),
+        (7, 8, 1, RECORD_BYTES + 10),
+    ]
+    assert (outbox.damages[0].before, outbox.damages[0].after) == (numbered(10)[2], numbered(10)[4])
+    assert list(contents(outbox, 1)) == [0, 1, 2, 4, 5, 6, 8, 9]
+
+
+def test_damage_to_what_was_done_with_costs_nothing(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    outbox = make(tmp_path)
+    outbox.discard(1, [2, 3, 8, 9])
+    outbox.commit()
+    flip(log, start_of(3))
+    os.truncate(log, start_of(8))
+    after = make(tmp_path)
+    assert [one.records for one in after.damages] == [0, 0]
+    assert after.counters.damaged_records == 0
+    assert list(contents(after, 1)) == [0, 1, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("at", range(0, HEADER_BYTES, 3))
+def test_a_damaged_header_costs_no_record(tmp_path: Path, at: int) -> None:
+    log = filled(tmp_path)
+    flip(log, at)
+    outbox = make(tmp_path)
+    assert len(contents(outbox, 1)) == 10
+    assert (outbox.counters.damaged, outbox.counters.damaged_records) == (1, 0)
+    outbox.append(1, [b"more"])
+    outbox.commit()
+    again = make(tmp_path)
+    assert len(contents(again, 1)) == 11
+    assert again.counters.damaged == 0
+
+
+def test_damage_is_told_for_older_logs_too_when_the_outbox_is_opened(tmp_path: Path) -> None:
+    log = filled(tmp_path, 40, segment_bytes=400)
+    assert len(logs(tmp_path)) > 2
+    flip(log, start_of(1) + RECORD_BYTES)
+    outbox = make(tmp_path, segment_bytes=400)
+    assert [(one.first, one.end) for one in outbox.damages] == [(1, 2)]
+    assert len(contents(outbox, 1)) == 39
+
+
+def test_copies_and_descriptions_of_damage_are_bounded(tmp_path: Path) -> None:
+    outbox = make(tmp_path)
+    for way in range(DAMAGES_MAX + 9):
+        outbox.append(way, [b"x"])
+    outbox.commit()
+    for log in logs(tmp_path):
+        flip(log, HEADER_BYTES + RECORD_BYTES)
+    after = make(tmp_path)
+    assert len(after.damages) == DAMAGES_MAX
+    assert after.counters.damaged_records == DAMAGES_MAX + 9
+    assert len(list(tmp_path.glob("*.damaged"))) == COPIES_MAX
+
+
+def test_the_noted_end_may_be_damaged_or_missing(tmp_path: Path) -> None:
+    filled(tmp_path)
+    for raw in (b"", b"\0" * 28, b"\xff" * 28, (tmp_path / "1.end").read_bytes()[:-1] + b"\0"):
+        (tmp_path / "1.end").write_bytes(raw)
+        outbox = make(tmp_path)
+        assert (len(contents(outbox, 1)), outbox.damages) == (10, [])
+    (tmp_path / "1.end").unlink()
+    assert make(tmp_path).damages == []

@@ -110,6 +110,7 @@ class Agent:
             overflow=settings.outbox_overflow,
             step=self._step,
             counters=self.counters,
+            gaps=self._gaps,
         )
         # While true the host may hand in again what a former process has numbered.
         self._may_come_again = True

@@ -14,7 +14,8 @@ Rules:
 2. A full outbox acts as the operator chose: `stop` (no acknowledgements until there is capacity), `drop-oldest` or
    `drop-newest`, with each drop counted.
 3. Messages on disk age: an expiry that passed meanwhile is applied when they are read.
-4. Reading is bounded per turn. The protocol requests the rest; that of `BLOCKED` follows in the next turns. A file that
+4. Losses on disk are logged, counted and put among the gaps of `/accounts` (`losses`).
+5. Reading is bounded per turn. The protocol requests the rest; that of `BLOCKED` follows in the next turns. A file that
    cannot be opened is tried again, and later requests wait.
 """
 
@@ -29,7 +30,9 @@ from pathlib import Path
 
 from hanse.errors import LocalError, RemoteError, Unavailable
 from hanse.federator.aging import aged
+from hanse.federator.gaps import GapBook
 from hanse.federator.journal import DeliveryJournal
+from hanse.federator.losses import Losses
 from hanse.federator.outbox import Outbox
 from hanse.federator.ring import DeliveredRing
 from hanse.federator.slots import PacketSlots
@@ -59,6 +62,7 @@ class Custodian:
         overflow: one of `OVERFLOWS`.
         step: function that gives the protocol an event.
         counters: counters of drops.
+        gaps: where losses on disk are noted.
 
     Raises:
         LocalError: A file or directory cannot be created or read.
@@ -72,8 +76,13 @@ class Custodian:
         overflow: str,
         step: Callable[[Event], None],
         counters: Counter[str],
+        gaps: GapBook | None = None,
     ) -> None:
         self.outbox = Outbox(directory / "outbox", bytes_max=bytes_max)
+        self._losses = Losses(
+            self.outbox, stamp_bytes=_WALL.size, counters=counters, gaps=GapBook() if gaps is None else gaps
+        )
+        self._losses.report()
         self.ring = DeliveredRing(directory / "delivered")
         self.slots = PacketSlots(directory / "packets")
         self.journal = DeliveryJournal(directory / "journal")
@@ -184,6 +193,8 @@ class Custodian:
             _log.error("the outbox could not be read, its messages wait: %s", error)
             self._loop.call_later(RETRY_S, self._read)
             return
+        if self.outbox.damages:
+            self._losses.report()
         wanted = [record for record in found if record[0] < stop]
         # The records found say nothing about later ones, unless those are beyond the end, or there are none.
         end = found[-1][0] + 1 if found and len(wanted) == len(found) else stop

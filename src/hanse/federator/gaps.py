@@ -60,6 +60,10 @@ class GapBook:
         self._gaps.append(gap)
         return gap
 
+    def now_us(self) -> int:
+        """Return the time in the unit of gaps."""
+        return self._clock_us()
+
     def rows(self) -> list[list[str | int | None]]:
         """Return the gaps, oldest first, in the form of `/accounts`."""
         return [[gap.kind, gap.since_us, gap.until_us, gap.publications, gap.detail] for gap in self._gaps]

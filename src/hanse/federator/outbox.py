@@ -19,9 +19,12 @@ Rules:
    never reached the disk: nobody can remember it.)
 3. A disk that refuses (full, broken) loses nothing that is in memory: `commit` says so, and the next one writes the
    same again, from the same place; after a failed sync, too, since what the kernel then calls clean may not be on disk.
-4. A start never fails for what it finds in the files: a torn end (a power cut) is cut off, a damaged record is
-   skipped, a file without a header is put aside; each is counted.
-5. Bounded: `bytes_max` for all that is live, `pending_bytes_max` for what is not on disk yet, 9 bytes of memory for
+4. A start never fails for what it finds in the files. A torn end (a power cut) is cut off. A damaged record is
+   skipped, and whole records behind it are used. A damaged header is made again from the records. A file without any
+   record is put aside. Whatever is lost by damage is counted and kept in `damages`, with a copy of the file.
+5. After each commit `<way>.end` holds the end of the way, so that a lost end of a log is known from a write that was
+   cut off. It is not synced, and written after the log is: it never names more than what was on disk.
+6. Bounded: `bytes_max` for all that is live, `pending_bytes_max` for what is not on disk yet, 9 bytes of memory for
    each record on disk. What does not fit is refused; what is dropped to make room is the caller's word, and counted.
 
 `commit` may run in a thread of its own while all else is called from the loop: the lock is never held over a write or
@@ -33,14 +36,16 @@ import contextlib
 import errno
 import os
 import re
+import struct
 import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from zlib import crc32
 
 from hanse.errors import LocalError, Unavailable
-from hanse.federator.damaged import put_aside
+from hanse.federator.damaged import keep_copy, put_aside
 from hanse.federator.segment import (
     HEADER_BYTES,
     LIVE,
@@ -48,6 +53,7 @@ from hanse.federator.segment import (
     RECORD_BYTES,
     SEGMENT_BYTES_MAX,
     Segment,
+    Stretch,
     new_salt,
 )
 
@@ -66,7 +72,36 @@ _COMPACT_SHARE = 4
 _SMALL_SHARE = 8
 
 _NAME = re.compile(r"(-?\d{1,20})_(\d{1,20})\.(log|done|log\.new)")
+_END_NAME = re.compile(r"(-?\d{1,20})\.end")
+_END = struct.Struct("<QQQI")  # first position of the last segment, its bytes, next position, checksum
 _POSITION_MAX = 2**63
+
+# Damages that are described; more are only counted.
+DAMAGES_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Records that a way lost on disk.
+
+    Attributes:
+        way: whose.
+        file: name of the log.
+        start, size: the damaged bytes; `size` is 0 where the file lacks them.
+        first, end: the positions that they may have held, `end` excluded.
+        records: how many of these were not done with, at most.
+        before, after: payloads of the records around them; empty where there is none.
+    """
+
+    way: int
+    file: str
+    start: int
+    size: int
+    first: int
+    end: int
+    records: int
+    before: bytes = b""
+    after: bytes = b""
 
 
 @dataclass(slots=True)
@@ -76,12 +111,22 @@ class OutboxCounters:
     appended: int = 0
     discarded: int = 0
     dropped: int = 0  # by `drop_oldest`
-    damaged: int = 0  # records, or stretches of a file, whose checksum was wrong
+    damaged: int = 0  # stretches of a file that are no records, or records whose checksum was wrong
+    damaged_records: int = 0  # records that were lost by that, at most
+    damaged_bytes: int = 0
     torn: int = 0  # ends of a file that were cut off at the start
     put_aside: int = 0  # files without a header that can be understood
     commits: int = 0
     commits_failed: int = 0
     compactions: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """The end of a way that was noted last: its last segment, and its next position; 0 where nothing is noted."""
+
+    first: int
+    next: int
 
 
 class _Way:
@@ -124,6 +169,7 @@ class Outbox:
         records: how many they are.
         pending_bytes: what of it is not on disk yet.
         counters: what happened.
+        damages: what was lost on disk, for the caller to report and clear.
 
     Raises:
         LocalError: The directory cannot be made or read.
@@ -143,6 +189,7 @@ class Outbox:
         self.records = 0
         self.pending_bytes = 0
         self.counters = OutboxCounters()
+        self.damages: list[Damage] = []
         self._directory = directory
         self._bytes_max = bytes_max
         self._segment_bytes = segment_bytes
@@ -354,8 +401,13 @@ class Outbox:
                     data = self._read_one(log, segment, index)
                 records, damaged = segment.records(data, index, stop)
                 for at in damaged:
-                    self.counters.damaged += 1
+                    size = segment.size_of(at)
                     self._discard(segment.way, self._ways[segment.way], at, at + 1)
+                    before = next((payload for position, payload in reversed(records) if position < at), b"")
+                    after = next((payload for position, payload in records if position > at), b"")
+                    start = offsets[segment.index(at)]
+                    name = segment.path.name
+                    self._note(Damage(segment.way, name, start, size, at, at + 1, 1, before, after), segment.path)
                 for record in records:
                     length = len(record[1])
                     if length > left and found:
@@ -366,6 +418,15 @@ class Outbox:
                     return -1
                 index = stop
         return left
+
+    def _note(self, damage: Damage, path: Path) -> None:
+        """Count records that were lost, and keep a copy of the file in which they were."""
+        self.counters.damaged += 1
+        self.counters.damaged_records += damage.records
+        self.counters.damaged_bytes += damage.size
+        if len(self.damages) < DAMAGES_MAX:
+            self.damages.append(damage)
+        keep_copy(path)
 
     @staticmethod
     def _read_one(log: int, segment: Segment, index: int) -> bytes:
@@ -441,6 +502,14 @@ class Outbox:
                     else:
                         self.pending_bytes -= RECORD_BYTES + len(payload)
                 del state.flight[:used]
+            self._write_end(segment)
+
+    def _write_end(self, segment: Segment) -> None:
+        """Rule 5. Where that fails the end that is noted is smaller, and nothing is missed."""
+        path = self._directory / f"{segment.way}.end"
+        fields = _END.pack(segment.first, segment.size, segment.end, 0)[:-4]
+        with contextlib.suppress(LocalError), _opened(path, os.O_WRONLY | os.O_CREAT) as file:
+            _write_all(file, fields + crc32(fields, segment.way & 0xFFFFFFFF).to_bytes(4, "little"), 0)
 
     def _append_log(self, segment: Segment, data: bytes) -> None:
         was_torn, segment.is_torn = segment.is_torn, True
@@ -513,6 +582,7 @@ class Outbox:
         self._create(successor, b"")
         with self._lock:
             state.segments.append(successor)
+        self._write_end(successor)
 
     def _compact(self, _: int, state: _Way) -> None:
         for segment in state.segments[:-1]:
@@ -552,6 +622,9 @@ class Outbox:
         for path in self._directory.iterdir():
             match = _NAME.fullmatch(path.name)
             if match is None:
+                end = _END_NAME.fullmatch(path.name)
+                if end is not None and path.name == f"{int(end[1])}.end":
+                    files.setdefault(int(end[1]), {})
                 continue
             way, first, kind = int(match[1]), int(match[2]), match[3]
             if kind == "log.new":
@@ -564,51 +637,105 @@ class Outbox:
 
     def _recover_way(self, way: int, firsts: dict[int, set[str]]) -> _Way:
         state = _Way()
-        is_damaged = False
-        for first in sorted(firsts):
+        noted = self._read_end(way)
+        has_lost_name = False
+        done: list[tuple[int, int]] = []
+        lost: list[tuple[Path, Stretch]] = []
+        order = sorted(firsts)
+        for number, first in enumerate(order):
             state.next = max(state.next, first)
-            done_path = self._directory / f"{way}_{first}.done"
+            path = self._directory / f"{way}_{first}.log"
+            done_path = path.with_suffix(".done")
             if "log" not in firsts[first]:
                 done_path.unlink()  # its log was deleted first
                 continue
-            path = self._directory / f"{way}_{first}.log"
-            segment = self._recover_segment(path, way, first, is_last=first == max(firsts))
+            data = path.read_bytes()
+            segment, stretches = self._recover_segment(path, way, first, data)
+            lost += [(path, stretch) for stretch in stretches]
+            is_last = first == order[-1]
+            following = noted.next if is_last else order[number + 1]
             if segment is None:
-                size = path.stat().st_size
-                if self._set_aside(path):
+                if self._set_aside(path, data):
                     # As many positions as it can have held stay unused.
-                    state.next = max(state.next, first + size // RECORD_BYTES)
-                    is_damaged = True
+                    guess = first + len(data) // RECORD_BYTES
+                    state.next = max(state.next, guess)
+                    has_lost_name = True
+                    lost.append((path, Stretch(0, len(data), first, max(following, first) or guess, b"", b"")))
                 done_path.unlink(missing_ok=True)
                 continue
-            used = segment.scan_done(done_path.read_bytes()) if "done" in firsts[first] else first
+            if "done" in firsts[first]:
+                raw = done_path.read_bytes()
+                done += segment.done_ranges(raw)
+                state.next = max(state.next, segment.scan_done(raw))
             state.segments.append(segment)
-            state.next = max(state.next, segment.end, used)
+            state.next = max(state.next, segment.end)
             self.records += segment.live
             self.bytes += segment.live_bytes
-        if is_damaged:
+            torn = len(data) - segment.size
+            missing = following > segment.end if is_last else torn > 0
+            if missing:
+                before = segment.last_payload(data)
+                lost.append((path, Stretch(segment.size, torn, segment.end, following, before, b"")))
+            if torn and is_last:
+                if missing:
+                    keep_copy(path)
+                else:
+                    self.counters.torn += 1
+                os.truncate(path, segment.size)
+        if not order and noted.next:
+            path = self._directory / f"{way}_{noted.first}.log"
+            lost.append((path, Stretch(0, 0, noted.first, noted.next, b"", b"")))
+        state.next = max(state.next, noted.next)
+        has_lost_name = has_lost_name or noted.next > (state.segments[-1].end if state.segments else 0)
+        for path, stretch in lost:
+            records = _not_done(stretch.first, stretch.end, done)
+            self._note(
+                Damage(
+                    way,
+                    path.name,
+                    stretch.start,
+                    stretch.size,
+                    stretch.first,
+                    stretch.end,
+                    records,
+                    stretch.before,
+                    stretch.after,
+                ),
+                path,
+            )
+        if has_lost_name:
             # Rule 2, now that the name is gone that kept the position; a disk that refuses will say so at `commit`.
             with contextlib.suppress(LocalError):
                 self._succeed(way, state)
         return state
 
-    def _recover_segment(self, path: Path, way: int, first: int, *, is_last: bool) -> Segment | None:
-        data = path.read_bytes()
+    def _recover_segment(self, path: Path, way: int, first: int, data: bytes) -> tuple[Segment | None, list[Stretch]]:
+        """Return the segment of a log, and its damaged stretches."""
         segment = Segment.read(self._directory, way, first, data)
+        if segment is not None:
+            return segment, segment.scan(data)
+        segment = Segment.salvage(self._directory, way, first, data)
         if segment is None:
-            return None
-        damaged, torn_bytes = segment.scan(data, verify=is_last)
-        self.counters.damaged += damaged
-        if torn_bytes and is_last:
-            self.counters.torn += 1
-            os.truncate(path, segment.size)
-        elif torn_bytes:
-            self.counters.damaged += 1
-        return segment
+            return None, []
+        stretches = segment.scan(data)
+        keep_copy(path)
+        with _opened(path, os.O_WRONLY) as log:
+            _write_all(log, segment.header(), 0)
+            os.fsync(log)
+        return segment, [Stretch(0, HEADER_BYTES, first, first, b"", b""), *stretches]
 
-    def _set_aside(self, path: Path) -> bool:
-        """Whether it was damaged; else it was made, and cut off before its header was on disk."""
-        data = path.read_bytes()
+    def _read_end(self, way: int) -> _End:
+        try:
+            raw = (self._directory / f"{way}.end").read_bytes()
+        except FileNotFoundError:
+            return _End(0, 0)
+        if len(raw) != _END.size or crc32(raw[:-4], way & 0xFFFFFFFF) != int.from_bytes(raw[-4:], "little"):
+            return _End(0, 0)
+        first, _, following, _ = _END.unpack(raw)
+        return _End(first, following)
+
+    def _set_aside(self, path: Path, data: bytes) -> bool:
+        """Return whether it was damaged; else it was made, and cut off before its header was on disk."""
         if len(data) < HEADER_BYTES or not data.strip(b"\0"):
             path.unlink()
             self.counters.torn += 1
@@ -625,6 +752,15 @@ def _segment_at(segments: list[Segment], position: int) -> int:
 
 def _first(segment: Segment) -> int:
     return segment.first
+
+
+def _not_done(first: int, end: int, done: list[tuple[int, int]]) -> int:
+    """Return how many positions from `first` to before `end` lie in none of the ranges."""
+    at, count = first, 0
+    for start, length in sorted(done):
+        count += max(0, min(start, end) - at)
+        at = max(at, start + length)
+    return count + max(0, end - at)
 
 
 def _runs(positions: Iterable[int]) -> Iterator[tuple[int, int]]:

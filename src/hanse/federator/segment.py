@@ -22,6 +22,7 @@ import struct
 from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from zlib import crc32
 
@@ -39,6 +40,24 @@ SEGMENT_BYTES_MAX = 1 << 31  # with the largest payload at its end, offsets stil
 # What `done` says of a record. Discarded ones are found by a pattern: no list of them is kept.
 LIVE, DISCARDED, NOTED = 0, 1, 2
 _RUNS = re.compile(rb"\x01+")
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Damaged bytes of a log.
+
+    Attributes:
+        start, size: where they are.
+        first, end: the positions that they may have held, `end` excluded.
+        before, after: payloads of the records around them; empty where there is none.
+    """
+
+    start: int
+    size: int
+    first: int
+    end: int
+    before: bytes
+    after: bytes
 
 
 class Segment:
@@ -111,6 +130,11 @@ class Segment:
             return wanted
         return bisect_left(relative, wanted)
 
+    def size_of(self, position: int) -> int:
+        """Return the bytes of the record at a position that exists."""
+        index = self.index(position)
+        return self.offsets[index + 1] - self.offsets[index]
+
     def encode(
         self, position: int, payloads: Sequence[bytes | None], bytes_max: int
     ) -> "tuple[bytes, array[int], int]":
@@ -174,55 +198,60 @@ class Segment:
 
     @classmethod
     def read(cls, directory: Path, way: int, first: int, data: bytes) -> "Segment | None":
-        """The segment with that header; None where the header is not one of this way and position."""
+        """Return the segment with that header; None where the header is not one of this way and position."""
         if len(data) < HEADER_BYTES:
             return None
         segment = cls(directory, way, first, _HEADER.unpack_from(data)[3])
         return segment if data.startswith(segment.header()) else None
 
-    def scan(self, data: bytes, *, verify: bool) -> tuple[int, int]:
-        """Find the records in the bytes of the log: damaged stretches, and bytes at the end that are no record.
+    @classmethod
+    def salvage(cls, directory: Path, way: int, first: int, data: bytes) -> "Segment | None":
+        """Return the segment of a log whose header is damaged; None if no record of it can be found.
 
-        Args:
-            data: the log.
-            verify: check every payload, as the end of the last log needs it; else it is enough that each record
-                begins where the one before says, and payloads are checked when they are read.
+        The salt also stands before each record, so the header can be made again.
         """
-        unpack = _RECORD.unpack_from
-        salt, first = self.salt, self.first
+        if len(data) < HEADER_BYTES + RECORD_BYTES:
+            return None
+        for salt in (_HEADER.unpack_from(data)[3], int.from_bytes(data[HEADER_BYTES : HEADER_BYTES + 4], "little")):
+            segment = cls(directory, way, first, salt)
+            if segment._find_record(data, HEADER_BYTES, first) >= 0:
+                return segment
+        return None
+
+    def scan(self, data: bytes) -> list[Stretch]:
+        """Find all records in the bytes of the log, and return the damaged stretches between them.
+
+        What stands behind the last record is not among them: it lies beyond `size`.
+        """
+        first = self.first
         at, last, expected = HEADER_BYTES, len(data) - RECORD_BYTES, first
         relative, offsets = self._relative, self.offsets
         offsets.pop()
-        damaged = 0
-        is_unsure = False  # whether the record before was taken at its word
+        stretches: list[Stretch] = []
         while True:
-            is_plain = is_record = False
-            if at <= last:
-                marker, length, position, _ = unpack(data, at)
-                is_plain = marker == salt and position == expected and at + RECORD_BYTES + length <= len(data)
-                is_record = (is_plain and not verify) or self._is_record(data, at, expected)
-            if is_unsure and not is_plain and not self._is_record(data, offsets[-1], expected - 1):
-                # It named a wrong length, and what follows it was skipped.
-                at, expected, is_record = offsets.pop(), first + relative.pop(), False
-            if is_record:
-                relative.append(position - first)
-                offsets.append(at)
-                expected = position + 1
-                at += RECORD_BYTES + length
-                is_unsure = is_plain and not verify
-                continue
-            is_unsure = False
-            found = self._find_record(data, at + 1, expected)
-            if found < 0:
-                break
-            damaged += 1
-            at = found
+            if at > last or not self._is_record(data, at, expected):
+                found = self._find_record(data, at + 1, expected)
+                if found < 0:
+                    break
+                position = _RECORD.unpack_from(data, found)[2]
+                before = _payload_at(data, offsets[-1]) if offsets else b""
+                stretches.append(Stretch(at, found - at, expected, position, before, _payload_at(data, found)))
+                at = found
+            _, length, position, _ = _RECORD.unpack_from(data, at)
+            relative.append(position - first)
+            offsets.append(at)
+            expected = position + 1
+            at += RECORD_BYTES + length
         offsets.append(at)
         self.size = at
         self.done = bytearray(len(relative))
         self.live = len(relative)
         self.live_bytes = at - offsets[0]
-        return damaged, len(data) - at
+        return stretches
+
+    def last_payload(self, data: bytes) -> bytes:
+        """Return the payload of the last record in the bytes of the log; nothing if there is none."""
+        return _payload_at(data, self.offsets[-2]) if self._relative else b""
 
     def records(self, data: bytes, low: int, high: int) -> tuple[list[tuple[int, bytes]], list[int]]:
         """The live ones in `data`, which begins with record `low`: (position, payload), and which are damaged."""
@@ -271,13 +300,20 @@ class Segment:
 
     # What is done with.
 
+    def done_ranges(self, data: bytes) -> list[tuple[int, int]]:
+        """Return the first position and the length of each range that the file names, without damaged entries."""
+        whole = len(data) // _DONE.size * _DONE.size
+        return [
+            (start, count)
+            for start, count, checksum in _DONE.iter_unpack(data[:whole])
+            if count and start >= self.first and checksum == self._done_checksum(start, count)
+        ]
+
     def scan_done(self, data: bytes) -> int:
-        """Take over what the file says: the position after the largest that it names. What is damaged is repeated."""
+        """Take over what the file says, and return the position after the largest that it names."""
         end = self.first
         whole = len(data) // _DONE.size * _DONE.size
-        for start, count, checksum in _DONE.iter_unpack(data[:whole]):
-            if not count or start < self.first or checksum != self._done_checksum(start, count):
-                continue
+        for start, count in self.done_ranges(data):
             low, high = self.index(start), self.index(start + count)
             self.discard(start, start + count)
             self.done[low:high] = bytes([NOTED]) * (high - low)
@@ -348,6 +384,11 @@ class Segment:
 def new_salt() -> int:
     """A salt for a new segment."""
     return int.from_bytes(os.urandom(4)) | 1
+
+
+def _payload_at(data: bytes, at: int) -> bytes:
+    length = _RECORD.unpack_from(data, at)[1]
+    return data[at + RECORD_BYTES : at + RECORD_BYTES + length]
 
 
 def _seed(salt: int, length: int, position: int) -> int:
