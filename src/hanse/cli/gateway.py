@@ -115,3 +115,12 @@ def _show(found: dict[str, Any]) -> None:
     for row in found["ranking"]:
         table.add_row(row["broker"], row["url"], "yes" if row["takes_clients"] else "no", row["score"], row["reason"])
     console.print(table)
+    for one in found.get("by_topic", []):
+        chosen = one["broker"] if one["broker"] is not None else "no broker"
+        console.print(
+            f"\nredirected at {one['listener']} ({one['mode']}) as a {one['as']}: {chosen}, {one['why']}", markup=False
+        )
+        table = Table("broker", "reference", "takes clients", "reason", box=None)
+        for row in one["ranking"]:
+            table.add_row(row["broker"], row["reference"], "yes" if row["takes_clients"] else "no", row["reason"])
+        console.print(table)

@@ -62,6 +62,6 @@ def rows(ranking: Ranking) -> list[dict[str, Any]]:
 def _on_topic(settings: GatewaySettings, topic: str | None) -> str | None:
     if topic is None:
         return None
-    if settings.mode == "proxy":
+    if not any((one.mode or settings.mode) != "proxy" for one in settings.listeners()):
         return f"no part in the choice: the gateway proxies, and the broker is chosen by {HASH} before SUBSCRIBE"
     return topic

@@ -34,6 +34,15 @@ class Metrics:
         self._workers = registry.gauge("workers", "Workers that serve clients.")
         self._restarts = registry.counter("worker_restarts_total", "Workers that ended and were replaced.")
         self._doubts = registry.counter("doubts_total", "Times when most brokers were silent and nobody was moved.")
+        self._redirects = registry.counters("redirects_total", "Clients that were told another server.", ("how",))
+        self._proxied = registry.counters(
+            "redirect_proxied_total", "Clients of redirecting listeners that were proxied instead.", ("reason",)
+        )
+        self._checks = registry.counter("redirect_checks_total", "Credentials that were checked at a broker.")
+        self._topics = registry.gauge("topics", "Topics of brokers that discovery knows.")
+        self._topics_dropped = registry.counter("topics_dropped_total", "Sights of topics that had no place.")
+        self._looks_refused = registry.counter("looks_refused_total", "Looks for topics that were not begun.")
+        self._groups = registry.gauge("groups", "Groups that federators have shown, once per broker.")
         self._up = registry.gauges("broker_up", "1 if the broker takes clients.", ("broker",))
         self._at = registry.gauges("broker_clients", "Clients that are attached to the broker.", ("broker",))
         self._rtt = registry.gauges("broker_rtt_seconds", "Round trip of the health session.", ("broker",))
@@ -63,9 +72,18 @@ class Metrics:
             (self._messages, "messages"),
             (self._dropped, "drops"),
             (self._wills, "wills"),
+            (self._redirects, "redirects"),
+            (self._proxied, "proxied"),
         ):
             for label, count in total[name].items():
                 family.labels(label).set(count)
+        self._checks.set(total["redirect_checks"])
+        self._dropped.labels("redirected").set(total["redirect_lost"])
+        if (knowledge := supervisor.knowledge) is not None:
+            self._topics.set(knowledge.topics.count)
+            self._topics_dropped.set(knowledge.topics.dropped)
+            self._looks_refused.set(knowledge.watch.looks_refused)
+            self._groups.set(len(knowledge.groups))
         for verdict, count in supervisor.verdicts.items():
             self._verdicts.labels(verdict).set(count)
         for view in supervisor.directory.views:

@@ -173,7 +173,7 @@ class OtherProcess:
         elif kind == "ready":
             self._ready.set()
         else:
-            self._on_report(kind, **message)
+            self._on_report(kind, worker=self.index, **message)
 
 
 def _write(fd: int, data: bytes) -> None:

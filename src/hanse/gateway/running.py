@@ -11,7 +11,6 @@ from typing import Any, Final
 import hanse
 from hanse import logs
 from hanse.errors import LocalError
-from hanse.gateway.addresses import ListenAddress
 from hanse.gateway.pages import make_server
 from hanse.gateway.process import OtherProcess, tls_context
 from hanse.gateway.settings import GatewaySettings
@@ -56,7 +55,7 @@ async def run(settings: GatewaySettings) -> int:
     raise_file_limit(settings.connections_max)
     tls = tls_context(settings)
     asked = settings.listeners()
-    _refuse_unbuilt(settings, asked)
+    _refuse_unbuilt(settings)
     sockets = [listen(address, settings.workers) for address in asked]
     listeners = [
         dataclasses.replace(address, port=made[0].getsockname()[1])
@@ -111,14 +110,10 @@ async def _start_workers(supervisor: Supervisor, sockets: list[list[socket.socke
     await asyncio.gather(*(worker.start() for worker in workers))
 
 
-def _refuse_unbuilt(settings: GatewaySettings, listeners: list[ListenAddress]) -> None:
+def _refuse_unbuilt(settings: GatewaySettings) -> None:
     """Refuse settings that this version does not carry out, rather than ignore them."""
-    for name, is_given in (
-        ("manager", bool(settings.manager)),
-        ("mode other than proxy", settings.mode != "proxy" or any(one.mode not in ("", "proxy") for one in listeners)),
-    ):
-        if is_given:
-            raise LocalError(f"This version of the gateway has no {name}; remove it from the settings.")
+    if settings.manager:
+        raise LocalError("This version of the gateway has no manager; remove it from the settings.")
 
 
 def raise_file_limit(connections_max: int) -> None:

@@ -9,6 +9,8 @@ from hanse import logs
 from hanse.errors import HanseError, LocalError
 from hanse.gateway.addresses import MODES, ListenAddress, parse_broker, parse_brokers, parse_listen
 from hanse.gateway.placement import POLICIES, Broker
+from hanse.gateway.redirect.targets import check_reference, parse_moved, parse_source
+from hanse.protocol.topics import check_filter
 from hanse.settings import duration, setting
 
 
@@ -61,6 +63,37 @@ class GatewaySettings:
 
     mode: str = setting("proxy", "What happens to a client: proxied, redirected, or as it says itself.", choices=MODES)
     policy: str = setting("hash", "How clients without a session are placed; all others by the hash.", choices=POLICIES)
+    redirect_return_s: float = duration(
+        30.0, "A redirected client that is back within this time is proxied.", minimum_s=0.1, maximum_s=3600
+    )
+    redirect_idle_s: float = duration(
+        5.0, "From CONNACK to a redirect of a client that asks for nothing.", minimum_s=0.1, maximum_s=3600
+    )
+    redirect_unknown: str = setting(
+        "any", "A client whose topics no broker is known to have: any broker, or 0x8F.", choices=("any", "refuse")
+    )
+    redirect_deny: tuple[str, ...] = setting(
+        (), "Filters that are not accepted from redirected clients (0x8F).", check=_each(check_filter)
+    )
+    redirect_moved: tuple[str, ...] = setting(
+        (), "Topics that have moved to a broker for good (0x9D), as FILTER=BROKER.", check=_each(parse_moved)
+    )
+    redirect_check_rate: float = setting(
+        200.0, "Checks of credentials at the brokers, per second over all workers.", minimum=1, maximum=1e6
+    )
+    groups: tuple[str, ...] = setting(
+        (), "Where a broker's federator shows its groups, as BROKER=http://HOST:PORT.", check=_each(parse_source)
+    )
+    groups_interval_s: float = duration(5.0, "Between two questions to a federator.", minimum_s=0.1, maximum_s=3600)
+    discover: bool = setting(False, "Listen at brokers without a federator to learn their topics.")
+    discover_interval_s: float = duration(60.0, "From one round of that to the next.", minimum_s=0.1, maximum_s=86_400)
+    discover_for_s: float = duration(5.0, "How long it listens at one broker.", minimum_s=0.1, maximum_s=3600)
+    discover_expiry_s: float = duration(
+        600.0, "A topic that was not seen for this time is forgotten.", minimum_s=0.1, maximum_s=604_800
+    )
+    discover_topics_max: int = setting(100_000, "Topics that are remembered.", minimum=1, maximum=10_000_000)
+    vitals_topic: str = setting("", "Where brokers report load, memory and battery; see docs/gateway.md.")
+
     placement_key: str = setting("client-id", "What the hash is taken of.", choices=("client-id", "username"))
 
     # One process fills one core with about 50,000 small messages per second.
@@ -143,6 +176,11 @@ class GatewaySettings:
         for listener in self.listeners():
             if listener.is_tls and self.cert_file is None:
                 raise LocalError(f"The listener {listener.url()} needs a certificate; give cert_file and key_file.")
+            if listener.is_websocket and listener.mode in ("redirect", "auto"):
+                raise LocalError(
+                    f"The listener {listener.url()} cannot redirect, because a reference names an MQTT port and not a "
+                    "WebSocket; write ?mode=proxy."
+                )
             if not listener.is_tls and not listener.is_loopback and not self.insecure:
                 raise LocalError(
                     f"The listener {listener.url()} would take passwords in the clear from beyond this machine; write "
@@ -159,6 +197,14 @@ class GatewaySettings:
                 else "The brokers are given and a manager is, too; give one of them."
             )
         known = self.brokers()
+        for one in known:
+            check_reference(one)
+        ids = {one.id for one in known}
+        named = [("groups", parse_source(text)[0]) for text in self.groups]
+        named += [("redirect_moved", parse_moved(text)[1]) for text in self.redirect_moved]
+        for name, broker_id in named:
+            if self.broker and broker_id not in ids:
+                raise LocalError(f"{name} names the broker {broker_id!r}; known: {', '.join(sorted(ids))}.")
         if self.broker and self.site and not any(one.site == self.site for one in known):
             raise LocalError(f"No broker belongs to the site {self.site!r}; write --broker ID=URL?site={self.site}.")
 

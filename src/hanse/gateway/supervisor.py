@@ -21,12 +21,15 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from hanse.errors import LocalError
-from hanse.gateway.addresses import ListenAddress
+from hanse.gateway.addresses import ListenAddress, parse_listen
 from hanse.gateway.brokers.dialling import Dialler
 from hanse.gateway.brokers.directory import Directory
 from hanse.gateway.brokers.health import suspects_to_judge
 from hanse.gateway.brokers.probe import Probe
-from hanse.gateway.explain import explain
+from hanse.gateway.explain import explain, rows
+from hanse.gateway.redirect.choice import Wish
+from hanse.gateway.redirect.knowledge import Knowledge
+from hanse.gateway.redirect.redirector import Redirector
 from hanse.gateway.session import BrokerLimits, limits_of_connack
 from hanse.gateway.settings import GatewaySettings
 from hanse.gateway.traffic import added
@@ -90,6 +93,10 @@ class Supervisor:
         # What workers counted that have ended, and open connections by worker and address.
         self._gone: dict[str, Any] = {}
         self._opened: dict[int, dict[str, int]] = {}
+        self.knowledge = None
+        if Redirector.is_wanted(settings):
+            self.knowledge = Knowledge(settings, self.directory, self._dialler)
+        self._looks: set[asyncio.Task[None]] = set()
 
     # --- beginning and end --------------------------------------------------------------------------------------------
 
@@ -101,6 +108,8 @@ class Supervisor:
             _log.warning("a broker is drained since before this start", extra={"broker": broker_id})
         self._watch()
         self._judging = self._loop.create_task(self._judge(), name="judge brokers")
+        if self.knowledge is not None:
+            self.knowledge.start()
         until = self._loop.time() + FIRST_S
         for probe in self._probes.values():
             # At most FIRST_S in all: a broker that is silent is judged later.
@@ -130,6 +139,11 @@ class Supervisor:
     async def stop(self) -> None:
         """End the workers and the health sessions."""
         await asyncio.gather(*(worker.stop() for worker in self.workers))
+        for look in list(self._looks):
+            look.cancel()
+        await asyncio.gather(*self._looks, return_exceptions=True)
+        if self.knowledge is not None:
+            await self.knowledge.stop()
         if self._judging is not None:
             self._judging.cancel()
             await asyncio.gather(self._judging, return_exceptions=True)
@@ -171,14 +185,40 @@ class Supervisor:
         """Return the sums of what all workers have counted."""
         return added([self._gone, *(worker.count() for worker in self.workers)])
 
-    def on_report(self, kind: str, **fields: Any) -> None:  # noqa: ANN401 - as JSON brings it
+    def on_report(self, kind: str, worker: int = 0, **fields: Any) -> None:  # noqa: ANN401 - as JSON brings it
         """Take a message of a worker's."""
         if kind == "ended":
             probe = self._probes.get(fields["broker"])
             if probe is not None:
                 probe.hint()
         elif kind == "addresses":
-            self._share_addresses(fields["worker"], fields["opened"])
+            self._share_addresses(worker, fields["opened"])
+        elif kind == "where" and self.knowledge is not None:
+            self._answer(worker, fields)
+        elif kind == "redirected":
+            for index, other in enumerate(self.workers):
+                if index != worker:
+                    other.send("redirected", **fields)
+
+    def _answer(self, worker: int, question: dict[str, Any]) -> None:
+        """Tell a worker where a client's topics are: at once, or after another look at the brokers."""
+        assert self.knowledge is not None
+        number, handle = question["number"], self.workers[worker]
+        wish = Wish(
+            bytes.fromhex(question["client"]), tuple(question["filters"]), question["publisher"], question["came_from"]
+        )
+        listener = parse_listen(question["listener"])
+        if not self.knowledge.needs_look(wish):
+            handle.send("there", number=number, answer=self.knowledge.where_now(wish, listener))
+            return
+
+        async def look() -> None:
+            assert self.knowledge is not None
+            handle.send("there", number=number, answer=await self.knowledge.where(wish, listener))
+
+        task = self._loop.create_task(look(), name="look for topics")
+        self._looks.add(task)
+        task.add_done_callback(self._looks.discard)
 
     def _share_addresses(self, worker: int, opened: dict[str, int] | None) -> None:
         """Tell each worker how many connections of an address the others have, so that a limit holds for the sum.
@@ -306,7 +346,33 @@ class Supervisor:
 
     def explain(self, client: str, topic: str | None, *, is_clean: bool) -> dict[str, Any]:
         """Return where a client is placed, and why."""
-        return explain(self.settings, self.directory, self.limits, client, topic, is_clean=is_clean)
+        found = explain(self.settings, self.directory, self.limits, client, topic, is_clean=is_clean)
+        if topic is not None and self.knowledge is not None:
+            found["by_topic"] = self._explain_topic(client, topic)
+        return found
+
+    def _explain_topic(self, client: str, topic: str) -> list[dict[str, Any]]:
+        """Return where a subscriber and a publisher of a topic would be redirected, per redirecting listener."""
+        assert self.knowledge is not None
+        tables: list[dict[str, Any]] = []
+        for listener in self.listeners:
+            mode = listener.mode or self.settings.mode
+            if mode == "proxy" or listener.is_websocket:
+                continue
+            for is_publisher in (False, True):
+                wish = self.knowledge.wish(client.encode(), (topic,), is_publisher=is_publisher)
+                ranking, references = self.knowledge.rank(wish, listener)
+                tables.append(
+                    {
+                        "listener": listener.url(),
+                        "mode": mode,
+                        "as": "publisher" if is_publisher else "subscriber",
+                        "broker": ranking.chosen.id if ranking.chosen is not None else None,
+                        "why": ranking.policy_reason,
+                        "ranking": [{**row, "reference": references[row["broker"]]} for row in rows(ranking)],
+                    }
+                )
+        return tables
 
     @property
     def is_ready(self) -> bool:

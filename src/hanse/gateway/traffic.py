@@ -17,6 +17,10 @@ class Traffic:
         broker_failures: connections to brokers that did not come about.
         late: connections that were cut off because they did not take what was written to them.
         wills: what became of the wills of clients that are gone.
+        redirects: redirects, by packet and code.
+        proxied: clients of redirecting listeners that were proxied, by reason.
+        redirect_checks: checks of credentials at brokers.
+        redirect_lost: publications of QoS 0 that came from clients while they were redirected.
     """
 
     def __init__(self) -> None:
@@ -30,6 +34,10 @@ class Traffic:
         self.moved: dict[str, int] = {}
         self.wills: dict[str, int] = {}
         self.at_brokers: dict[str, int] = {}
+        self.redirects: dict[str, int] = {}
+        self.proxied: dict[str, int] = {}
+        self.redirect_checks = 0
+        self.redirect_lost = 0
 
     def refuse(self, reason: str) -> None:
         """Count a connection that got no session."""
@@ -52,6 +60,10 @@ class Traffic:
             "moved": dict(self.moved),
             "wills": dict(self.wills),
             "at_brokers": dict(self.at_brokers),
+            "redirects": dict(self.redirects),
+            "proxied": dict(self.proxied),
+            "redirect_checks": self.redirect_checks,
+            "redirect_lost": self.redirect_lost,
             "messages": {"in": sessions.from_clients, "out": sessions.to_clients},
             "drops": dict(sessions.drops),
             "closes": dict(sessions.closes),

@@ -45,6 +45,7 @@ from hanse.gateway.front.connect import (
 )
 from hanse.gateway.front.rates import Rates
 from hanse.gateway.placement import HASH, Broker, Query, choose, rank
+from hanse.gateway.redirect.redirector import Redirector
 from hanse.gateway.session import BrokerLimits, minimum_of, new_session
 from hanse.gateway.session import Settings as SessionSettings
 from hanse.gateway.session.events import (
@@ -59,6 +60,7 @@ from hanse.gateway.session.events import (
     ReplayWanted,
     Subscribed,
     SubscriptionsWanted,
+    TopicsAsked,
 )
 from hanse.gateway.settings import GatewaySettings
 from hanse.gateway.traffic import Traffic
@@ -136,6 +138,19 @@ class Worker:
         self._drain_rates: dict[str, float] = {}
         self._allowances: dict[str, float] = {}
         self._share = share
+        self._redirector = None
+        if Redirector.is_wanted(settings):
+            self._redirector = Redirector(
+                settings,
+                self.directory,
+                self._dialler,
+                session_settings=self._session_settings,
+                traffic=self.traffic,
+                share=share,
+                ask=report,
+                proxy=self._proxy,
+                run=self._run,
+            )
         self._turn = random.randrange(1 << 16)  # noqa: S311 - spreads the first clients of several workers
         self._round: list[Client] = []
         self._tick_number = 0
@@ -196,6 +211,8 @@ class Worker:
                 pass
         for client in list(self._clients):
             client.abort()
+        if self._redirector is not None:
+            await self._redirector.stop()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -213,6 +230,10 @@ class Worker:
                 view = self.directory.view(broker_id)
                 if view is not None:
                     view.rtt_ms = rtt_ms
+        elif message["kind"] == "there" and self._redirector is not None:
+            self._redirector.answered(message["number"], message["answer"])
+        elif message["kind"] == "redirected" and self._redirector is not None:
+            self._redirector.heard(message["key"], message["broker"], message["reference"])
         elif message["kind"] == "elsewhere":
             self._rates.set_elsewhere(message["opened"])
 
@@ -275,6 +296,11 @@ class Worker:
         # Behind the others: the deadline of its CONNACK is later than theirs.
         self._waiting.pop(client, None)
         self._waiting[client] = None
+        if self._redirector is None or not self._redirector.take(client, connect, rest):
+            self._proxy(client, connect, rest)
+
+    def _proxy(self, client: Client, connect: Connect, rest: bytes) -> None:
+        now = self._loop.time()
         session = new_session(self._session_settings, self.traffic.sessions, now)
         client.session = session
         session.start(connect, rest, now)
@@ -345,6 +371,8 @@ class Worker:
                 session.known_subscriptions((), now)
             case Subscribed(token, _):
                 session.barrier_passed(token, now)
+            case TopicsAsked() if self._redirector is not None:
+                self._redirector.asked(client, event)
             case _:
                 pass
 

@@ -24,15 +24,18 @@ class Asker(Protocol):
 class Connection(asyncio.Protocol):
     """One connection.
 
+    Args:
+        wanted_bytes_max: publications of at most this are handed out whole.
+
     Attributes:
         ended: set when the connection is closed.
         failure: why it ended, if the broker broke a rule.
         received_bytes: what came.
     """
 
-    def __init__(self, asker: Asker) -> None:
+    def __init__(self, asker: Asker, wanted_bytes_max: int = 0) -> None:
         self._asker = asker
-        self._reader = Reader()
+        self._reader = Reader(wanted_bytes_max=wanted_bytes_max)
         self._transport: asyncio.Transport | None = None
         self.ended = asyncio.Event()
         self.failure = ""

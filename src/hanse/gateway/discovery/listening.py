@@ -36,6 +36,7 @@ from hanse.gateway.discovery.packets import (
 )
 from hanse.gateway.front.connect import MQTT_3_1_1, MQTT_5
 from hanse.gateway.placement import Broker
+from hanse.mqtt.properties import read_varint
 
 EVERYTHING: Final = ("#",)
 LISTEN_S: Final = 5.0
@@ -55,6 +56,9 @@ LOST: Final = "lost"
 
 # Called with topic and whether the publication was a retained one.
 OnTopic = Callable[[str, bool], None]
+# Called with the payload of each small publication.
+OnPayload = Callable[[bytes], None]
+PAYLOAD_BYTES_MAX: Final = 4_096
 
 
 class Credentials(NamedTuple):
@@ -96,7 +100,13 @@ class _Listener:
     """The asker of one connection."""
 
     def __init__(
-        self, level: int, filters: Sequence[str], credentials: Credentials, bytes_max: int, on_topic: OnTopic
+        self,
+        level: int,
+        filters: Sequence[str],
+        credentials: Credentials,
+        bytes_max: int,
+        on_topic: OnTopic,
+        on_payload: OnPayload | None,
     ) -> None:
         self.level = level
         self.code: int | None = None
@@ -108,6 +118,7 @@ class _Listener:
         self._credentials = credentials
         self._bytes_max = bytes_max
         self._on_topic = on_topic
+        self._on_payload = on_payload
 
     def hello(self) -> bytes:
         username, password = self._credentials
@@ -125,6 +136,8 @@ class _Listener:
             if packet.kind == PUBLISH:
                 self.publications += 1
                 self._on_topic(packet.topic.decode(), packet.is_retained)
+                if self._on_payload is not None and packet.body:
+                    self._on_payload(self._payload(packet.body))
                 if packet.qos:
                     answers += puback(packet.packet_id)
             elif packet.kind == CONNACK:
@@ -143,6 +156,12 @@ class _Listener:
         if connection.received_bytes >= self._bytes_max:
             self._end(BYTES, "")
 
+    def _payload(self, body: bytes) -> bytes:
+        if self.level != MQTT_5:
+            return body
+        length, at = read_varint(body, 0, len(body))
+        return body[at + length :]
+
     def _end(self, ended: str, detail: str) -> None:
         if not self.ended:
             self.ended, self.detail = ended, detail
@@ -159,6 +178,7 @@ async def listen(
     bytes_max: int = RUN_BYTES_MAX,
     credentials: Credentials = Credentials(),  # noqa: B008 - immutable
     enough: asyncio.Event | None = None,
+    on_payload: OnPayload | None = None,
 ) -> Run:
     """Listen at a broker, and report each topic that a publication has.
 
@@ -171,13 +191,14 @@ async def listen(
         bytes_max: rule 1.
         credentials: of the session.
         enough: ends the run when it is set.
+        on_payload: told of the payloads of publications of at most `PAYLOAD_BYTES_MAX`; without it none is kept.
     """
     loop = asyncio.get_running_loop()
     until = loop.time() + for_s
     run = Run(LOST, "no attempt was made")
     for level in (MQTT_5, MQTT_3_1_1):
-        listener = _Listener(level, filters, credentials, bytes_max, on_topic)
-        connection = Connection(listener)
+        listener = _Listener(level, filters, credentials, bytes_max, on_topic, on_payload)
+        connection = Connection(listener, PAYLOAD_BYTES_MAX if on_payload is not None else 0)
         try:
             await dialler.dial(broker.url, lambda made=connection: made, max(0.001, until - loop.time()))  # type: ignore[misc]
             await _wait(until - loop.time(), listener.over, connection.ended, enough)

@@ -30,7 +30,7 @@ class Packet(NamedTuple):
 
     Attributes:
         kind: type of the packet, 1 to 15.
-        body: what follows the fixed header; empty for PUBLISH.
+        body: what follows the fixed header; of PUBLISH what follows topic and packet identifier, if that is wanted.
         topic: raw bytes.
         packet_id: 0 at QoS 0.
         is_retained: the RETAIN flag.
@@ -116,13 +116,15 @@ class Reader:
 
     Args:
         first: the type that the first packet must have; None for any.
+        wanted_bytes_max: a publication of at most this is handed out whole. Payloads of larger ones are skipped.
     """
 
-    __slots__ = ("_first", "_have", "_skip")
+    __slots__ = ("_first", "_have", "_skip", "_wanted_bytes_max")
 
-    def __init__(self, first: int | None = CONNACK) -> None:
+    def __init__(self, first: int | None = CONNACK, wanted_bytes_max: int = 0) -> None:
         self._have = b""
         self._first = first
+        self._wanted_bytes_max = wanted_bytes_max
         self._skip = 0
 
     @property
@@ -158,9 +160,14 @@ class Reader:
                 raise
             end = body + length
             if have[at] >> 4 == PUBLISH:
+                if end > size and length <= self._wanted_bytes_max:
+                    break
                 packet = _publication(have, at, body, min(end, size), end)
                 if packet is None:
                     break
+                if length <= self._wanted_bytes_max:
+                    behind = body + 2 + len(packet.topic) + (2 if packet.qos else 0)
+                    packet = packet._replace(body=have[behind:end])
                 found.append(packet)
                 if end > size:
                     self._skip = end - size

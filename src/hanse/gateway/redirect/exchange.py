@@ -119,6 +119,12 @@ class Redirection(Session):
             self._say_disconnect(code, reference)
             self._end_client(code, "redirected")
 
+    def not_accepted(self) -> None:
+        """Tell an accepted client that its topics are not accepted here (table I of the paper)."""
+        if self.is_accepted:
+            self._say_disconnect(FILTER_NOT_ACCEPTED)
+            self._end_client(FILTER_NOT_ACCEPTED, "filter_not_accepted")
+
     def no_broker(self, now: float) -> None:
         """Tell an accepted client that no broker takes it now (rule 2)."""
         self.disconnect(SERVER_BUSY, now)
@@ -193,8 +199,7 @@ class Redirection(Session):
         if accepted:
             self._ask(tuple(accepted), is_publisher=False)
         elif self.wish is None:
-            self._say_disconnect(FILTER_NOT_ACCEPTED)
-            self._end_client(FILTER_NOT_ACCEPTED, "filter_not_accepted")
+            self.not_accepted()
 
     def _ask(self, filters: tuple[str, ...], *, is_publisher: bool) -> None:
         # The first wish decides: the answer to it may be under way.

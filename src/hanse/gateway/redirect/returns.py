@@ -6,7 +6,7 @@ Rules:
    at most one redirect in a row, and a client whose library ignores references is served after one reconnection.
 2. Each connection that is proxied for this reason renews the window, so a client that reconnects again and again is
    not redirected in between.
-3. A client is known by its id, or without one by its address and credentials. The table is bounded: beyond it the
+3. A client is known by its id, or without one by its address and user name. The table is bounded: beyond it the
    oldest entries are forgotten, whose clients may be redirected a second time.
 """
 
@@ -36,25 +36,23 @@ class Returns:
 
     Args:
         window_s: rule 1.
-        secret: keys the hash, so that ids cannot be guessed from a table that leaks.
     """
 
-    def __init__(self, window_s: float, secret: bytes, entries_max: int = ENTRIES_MAX) -> None:
+    def __init__(self, window_s: float, entries_max: int = ENTRIES_MAX) -> None:
         self._window_s = window_s
-        self._secret = secret
         self._entries_max = entries_max
         self._sent: OrderedDict[bytes, Sent] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._sent)
 
-    def key(self, connect: Connect, address: str) -> bytes:
+    @staticmethod
+    def key(connect: Connect, address: str) -> bytes:
         """Return what a client is known by (rule 3)."""
         if connect.client_id:
-            return hashlib.blake2b(connect.client_id, digest_size=16, key=self._secret, person=b"id").digest()
-        parts = (address.encode(), connect.username or b"", connect.password or b"")
-        text = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
-        return hashlib.blake2b(text, digest_size=16, key=self._secret, person=b"login").digest()
+            return hashlib.blake2b(connect.client_id, digest_size=16, person=b"id").digest()
+        text = address.encode() + b"\0" + (connect.username or b"")
+        return hashlib.blake2b(text, digest_size=16, person=b"address").digest()
 
     def note(self, key: bytes, broker_id: str, reference: str, now: float) -> None:
         """Remember a redirect."""

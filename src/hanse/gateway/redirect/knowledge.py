@@ -1,0 +1,243 @@
+"""What a gateway knows about topics, and the answer to "where are these?". It lives beside the supervisor.
+
+Rules:
+
+1. Only brokers of the directory are answered with, whatever a federator, a manager or a broker says.
+2. Groups come from the pages of federators (`groups = ID=URL`). Brokers without such a page, and without a federator,
+   are listened to if `discover` is on (`hanse.gateway.discovery`).
+3. A source that does not answer keeps what it said last, for `STALE_S`.
+4. A client that has come back from a broker makes the gateway look again, if `discover` is on (figures 3 and 4 of the
+   TD-MQTT paper). It waits for that at most `LOOK_S`.
+5. What a broker reports of itself is a retained JSON object on `<vitals_topic>/<broker id>` at that broker:
+   `{"load": 0.4, "memory_free": 0.5, "battery": 0.9}`, each from 0 to 1, each optional.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import Sequence
+from typing import Any, Final
+
+from hanse.errors import HanseError
+from hanse.federator.manager_client import ManagerClient
+from hanse.gateway.addresses import ListenAddress
+from hanse.gateway.brokers.dialling import Dialler
+from hanse.gateway.brokers.directory import Directory
+from hanse.gateway.discovery.listening import Credentials, listen
+from hanse.gateway.discovery.topics import Topics
+from hanse.gateway.discovery.watch import LOOK_S, TopicWatch
+from hanse.gateway.placement import Broker, Ranking
+from hanse.gateway.redirect.choice import Place, Vitals, Wish, rank
+from hanse.gateway.redirect.groups import Groups
+from hanse.gateway.redirect.targets import parse_moved, parse_source, reference_of
+from hanse.gateway.settings import GatewaySettings
+from hanse.mqtt.reference import FILTER_NOT_ACCEPTED, SERVER_MOVED, USE_ANOTHER_SERVER
+from hanse.mqtt.refusal import SERVER_BUSY
+from hanse.protocol.topics import covers
+
+_log = logging.getLogger(__name__)
+
+STALE_S: Final = 60.0
+ASK_S: Final = 5.0
+VITALS_S: Final = 10.0
+VITALS_FOR_S: Final = 1.0
+
+
+class Knowledge:
+    """What one gateway knows."""
+
+    def __init__(self, settings: GatewaySettings, directory: Directory, dialler: Dialler) -> None:
+        self.groups = Groups()
+        self.topics = Topics(settings.discover_topics_max)
+        self._settings = settings
+        self._directory = directory
+        self._dialler = dialler
+        self._loop = asyncio.get_running_loop()
+        self._moved = [parse_moved(text) for text in settings.redirect_moved]
+        self._sources = dict(parse_source(text) for text in settings.groups)
+        self._said_at: dict[str, float] = {}
+        self._vitals: dict[str, tuple[float, Vitals]] = {}
+        # Clients that were sent to each broker since it last reported, or since the start.
+        self.sent: dict[str, int] = {}
+        self._silent: set[str] = set()
+        self._tasks: list[asyncio.Task[None]] = []
+        credentials = Credentials(settings.probe_username, settings.probe_password)
+        self._credentials = credentials
+        self.watch = TopicWatch(
+            self.topics,
+            dialler,
+            self._listened,
+            credentials=credentials,
+            interval_s=settings.discover_interval_s,
+            listen_s=settings.discover_for_s,
+            expiry_s=settings.discover_expiry_s,
+        )
+
+    def start(self) -> None:
+        """Begin to ask and to listen."""
+        if self._sources:
+            self._begin(self._ask_for_groups(), "groups")
+        if self._settings.vitals_topic:
+            self._begin(self._read_vitals(), "vitals")
+        if self._settings.discover:
+            self.watch.start()
+
+    def _begin(self, work: Any, name: str) -> None:  # noqa: ANN401 - a coroutine
+        self._tasks.append(self._loop.create_task(work, name=name))
+
+    async def stop(self) -> None:
+        """End all that is under way."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.watch.stop()
+
+    def _listened(self) -> list[Broker]:
+        return [
+            view.broker
+            for view in self._directory.members
+            if view.verdict == "up" and not view.broker.federator and view.broker.id not in self._sources
+        ]
+
+    # --- sources ------------------------------------------------------------------------------------------------------
+
+    async def _ask_for_groups(self) -> None:
+        clients = {one: ManagerClient([url], self._settings.manager_ca_file) for one, url in self._sources.items()}
+        while True:
+            await asyncio.gather(*(self._ask_one(one, client) for one, client in clients.items()))
+            await asyncio.sleep(self._settings.groups_interval_s)
+
+    async def _ask_one(self, broker_id: str, client: ManagerClient) -> None:
+        now = self._loop.time()
+        try:
+            document = await client.ask("GET", "/groups", shown=None, timeout_s=ASK_S)
+        except HanseError as error:
+            if broker_id not in self._silent:
+                self._silent.add(broker_id)
+                _log.warning("a federator shows no groups", extra={"broker": broker_id, "why": str(error)})
+            if now - self._said_at.get(broker_id, float("-inf")) > STALE_S:
+                self.groups.forget(broker_id)
+            return
+        self._silent.discard(broker_id)
+        self._said_at[broker_id] = now
+        self.groups.take_federator(broker_id, document)
+
+    async def _read_vitals(self) -> None:
+        while True:
+            views = [view for view in self._directory.members if view.verdict == "up"]
+            await asyncio.gather(*(self._read_vitals_of(view.broker) for view in views))
+            await asyncio.sleep(VITALS_S)
+
+    async def _read_vitals_of(self, broker: Broker) -> None:
+        topic = f"{self._settings.vitals_topic}/{broker.id}"
+        if "+" in topic or "#" in topic:
+            return
+        came = asyncio.Event()
+
+        def on_payload(payload: bytes) -> None:
+            vitals = parse_vitals(payload)
+            if vitals is not None:
+                self._vitals[broker.id] = (self._loop.time(), vitals)
+                self.sent.pop(broker.id, None)
+            came.set()
+
+        await listen(
+            self._dialler,
+            broker,
+            lambda *_: None,
+            on_payload=on_payload,
+            filters=[topic],
+            for_s=VITALS_FOR_S,
+            bytes_max=65_536,
+            credentials=self._credentials,
+            enough=came,
+        )
+
+    # --- the answer ---------------------------------------------------------------------------------------------------
+
+    def needs_look(self, wish: Wish) -> bool:
+        """Return whether the brokers should be looked at again for this client (rule 4)."""
+        return bool(wish.came_from and wish.filters) and self._settings.discover
+
+    async def where(self, wish: Wish, listener: ListenAddress) -> dict[str, Any]:
+        """Return where a client's topics are, after another look."""
+        await self.watch.look(wish.filters, LOOK_S)
+        return self.where_now(wish, listener)
+
+    def where_now(self, wish: Wish, listener: ListenAddress) -> dict[str, Any]:
+        """Return where a client's topics are: `code`, and with 0x9C and 0x9D `broker` and `reference`."""
+        wish = wish._replace(moved_to=self._moved_to(wish.filters))
+        if wish.filters and self._settings.redirect_unknown == "refuse" and not self._knows(wish):
+            return {"code": FILTER_NOT_ACCEPTED}
+        ranking, references = self.rank(wish, listener)
+        chosen = ranking.chosen
+        if chosen is None:
+            return {"code": SERVER_BUSY}
+        self.sent[chosen.id] = self.sent.get(chosen.id, 0) + 1
+        code = SERVER_MOVED if chosen.id == wish.moved_to else USE_ANOTHER_SERVER
+        return {"code": code, "broker": chosen.id, "reference": references[chosen.id]}
+
+    def wish(self, client: bytes, filters: tuple[str, ...], *, is_publisher: bool) -> Wish:
+        """Return what a client that has never been here would ask for."""
+        return Wish(client, filters, is_publisher, "", self._moved_to(filters))
+
+    def rank(self, wish: Wish, listener: ListenAddress) -> tuple[Ranking, dict[str, str]]:
+        """Return the ranking for a client, and what it would be told for each broker."""
+        now = self._loop.time()
+        presences = [self.topics.presence(one) for one in wish.filters]
+        places: list[Place] = []
+        references: dict[str, str] = {}
+        for view in self._directory.members:
+            broker = view.broker
+            reference, obstacle = reference_of(broker, listener)
+            references[broker.id] = reference
+            at, vitals = self._vitals.get(broker.id, (0.0, Vitals()))
+            places.append(
+                Place(
+                    view,
+                    reference,
+                    obstacle,
+                    standings=[self.groups.standing(broker.id, one) for one in wish.filters],
+                    presences=[found.get(broker.id) for found in presences],
+                    vitals=vitals if now - at < STALE_S else Vitals(),
+                    sent=self.sent.get(broker.id, 0),
+                )
+            )
+        return rank(wish, places), references
+
+    def _knows(self, wish: Wish) -> bool:
+        """Return whether any broker of the set has any of the topics."""
+        ids = [view.broker.id for view in self._directory.members]
+        return bool(wish.moved_to) or any(
+            any(
+                (standing := self.groups.standing(one, filter_)) is not None and (standing.role or wish.is_publisher)
+                for one in ids
+            )
+            or any(one in found for found in [self.topics.presence(filter_)] for one in ids)
+            for filter_ in wish.filters
+        )
+
+    def _moved_to(self, filters: Sequence[str]) -> str:
+        """Return the broker that all of a client's topics have moved to for good; empty if there is none."""
+        found = {
+            next((broker_id for wide, broker_id in self._moved if wide == one or covers(wide, one)), "")
+            for one in filters
+        }
+        return found.pop() if len(found) == 1 else ""
+
+
+def parse_vitals(payload: bytes) -> Vitals | None:
+    """Return what a broker reports; None if it cannot be read. What is out of range is left out."""
+    try:
+        document = json.loads(payload)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(document, dict):
+        return None
+    values = [document.get(name) for name in Vitals._fields]
+    return Vitals(
+        *(
+            float(one) if isinstance(one, int | float) and not isinstance(one, bool) and 0 <= one <= 1 else None
+            for one in values
+        )
+    )
