@@ -51,3 +51,39 @@ def test_filter_too_long_for_the_log_is_counted_as_unknown(tmp_path: Path) -> No
         eventually(lambda: unknown(federators[0]) == 1, "the subscription that the log cut is counted")
         client.client.unsubscribe("x" * 1_200)
         eventually(lambda: unknown(federators[0]) == 0, "its end is counted")
+
+
+def test_subscription_from_before_is_read_from_the_brokers_tree(tmp_path: Path) -> None:
+    # Only what `hanse up` configures: with `log_dest stderr` other lines would interrupt the tree.
+    lines = ["log_dest none", "log_dest topic", "log_dest stdout", "log_type none", *TICKS[1:]]
+    with (
+        Mosquitto(*TICKS) as one,
+        Mosquitto(*lines) as two,
+        Client(two.port, name="early bird") as early,
+        Client(two.port, name="shared") as shared,
+        Client(one.port) as publisher,
+    ):
+        early.subscribe("early/#")
+        early.subscribe("x" * 1_200)
+        shared.subscribe("$share/group/shared/+")
+        words = [[], ["--broker-output", str(two.log_path)]]
+        with running(ring([one, two], tmp_path, words)) as federators:
+            assert "can be read from its subscription tree" in federators[1].log
+            for wanted in ("early/#", "shared/+", "x" * 1_200):
+                eventually(lambda: federators[0].knows(wanted), f"{wanted[:20]} is known")  # noqa: B023
+            publisher.publish("early/x", b"1")
+            publisher.publish("x" * 1_200, b"2")
+            publisher.publish("shared/x", b"3")
+            assert [message.payload for message in early.expect(2)] == [b"1", b"2"]
+            shared.expect(1)
+            eventually(lambda: unknown(federators[1]) == 0, "nothing is unknown")
+            assert "not known here" not in federators[1].log
+            # What ended while the federator could not hear it is found, too.
+            federators[1].end()
+            early.client.unsubscribe("early/#")
+            shared.client.unsubscribe("$share/group/shared/+")
+            eventually(lambda: not federators[0].knows("x" * 1_200), "it has left")
+            federators[1].start()
+            eventually(lambda: federators[0].knows("x" * 1_200), "it is back")
+            for ended in ("early/#", "shared/+"):
+                eventually(lambda: not federators[0].knows(ended), f"{ended} has ended")  # noqa: B023

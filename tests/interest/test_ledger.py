@@ -2,12 +2,24 @@
 
 from collections import Counter
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.budget import examples
 
+from hanse.errors import RemoteError
 from hanse.interest.ledger import Counts, Ledger, LedgerState
-from hanse.interest.reports import ClientBack, ClientLeft, Confirmed, Gap, Report, Session, Subscribed, Unsubscribed
+from hanse.interest.reports import (
+    BridgeSeen,
+    ClientBack,
+    ClientLeft,
+    Confirmed,
+    Gap,
+    Report,
+    Session,
+    Subscribed,
+    Unsubscribed,
+)
 
 
 def ledger(*, bridge_topics: int = 0, subscriptions_max: int = 100) -> Ledger:
@@ -117,6 +129,71 @@ def test_gap_makes_everything_doubtful_until_the_counts_agree() -> None:
     assert of.state.doubtful == 0
 
 
+def test_as_many_missing_as_are_doubtful_means_that_all_of_these_ended() -> None:
+    of = ledger()
+    of.take([Subscribed("a", "t", 1), Subscribed("a", "$share/g/t", 1), Gap(), Subscribed("b", "u", 1)])
+    assert ticks(of, 1, 0, count=1) == []
+    assert ticks(of, 1, 0, count=1) == [Unsubscribed("a", "$share/g/t"), Unsubscribed("a", "t")]
+    assert of.state == LedgerState(known=1, unknown=0, ended_unseen=0, doubtful=0)
+
+
+def test_snapshot_shows_what_the_log_never_told_and_what_has_ended() -> None:
+    of = ledger()
+    of.take([Subscribed("a", "t", 1), Subscribed("gone", "t", 1), Subscribed("s", "$share/g/t", 1), Gap()])
+    of.begin_snapshot()
+    held = [("a", "t", 1), ("a", "u", 2), ("hanse-1", "$SYS/x", 1)]
+    reports = of.take_snapshot(held, is_whole=True)
+    assert reports == [Unsubscribed("gone", "t"), Subscribed("a", "t", 1), Subscribed("a", "u", 2)]
+    ticks(of, 3, 1)
+    assert of.state == LedgerState(known=4, unknown=0, ended_unseen=0, doubtful=0)
+
+
+def test_snapshot_without_the_federators_own_subscriptions_is_refused() -> None:
+    ledger().require_own([("a", "t", 1), ("hanse-1", "$SYS/x", 1)])
+    with pytest.raises(RemoteError, match="another broker's"):
+        ledger().require_own([("a", "t", 1)])
+
+
+def test_snapshot_that_is_not_whole_ends_nothing() -> None:
+    of = ledger()
+    of.take([Subscribed("a", "t", 1)])
+    of.begin_snapshot()
+    assert of.take_snapshot([("b", "u", 1)], is_whole=False) == [Subscribed("b", "u", 1)]
+    assert of.state.known == 2
+
+
+def test_log_is_newer_than_a_snapshot_that_was_asked_for_before() -> None:
+    of = ledger()
+    of.take([Subscribed("a", "t", 1), Subscribed("b", "t", 1)])
+    of.begin_snapshot()
+    of.take([Unsubscribed("a", "t"), Subscribed("b", "u", 1)])
+    assert of.take_snapshot([("a", "t", 1), ("b", "t", 1)], is_whole=True) == []
+    assert of.state.known == 2
+    of.begin_snapshot()
+    of.abandon_snapshot()
+
+
+def test_bridges_of_the_broker_in_a_snapshot_are_counted_and_no_interest() -> None:
+    of = ledger(bridge_topics=1)
+    of.take([BridgeSeen("host.up")])
+    of.begin_snapshot()
+    assert of.take_snapshot([("local.host.up", "out/#", 1), ("local.host.up", "more/#", 1)], is_whole=True) == []
+    ticks(of, 2)
+    assert of.state.unknown == 0
+
+
+def test_hints_are_interest_and_doubtful_until_the_counts_agree() -> None:
+    of = ledger()
+    of.take([Subscribed("a", "t", 1)])
+    ticks(of, 3)
+    hints = [("a", "t", 1), ("b", "u", 1), ("hanse-1", "x", 0)]
+    assert of.take_hints(hints) == [Subscribed("b", "u", 1)]
+    assert of.state == LedgerState(known=3, unknown=None, ended_unseen=None, doubtful=2)
+    assert ticks(of, 3, count=1) == [Confirmed()]
+    assert of.take_hints([("b", "v", 1)]) == [Subscribed("b", "v", 1)]
+    assert ticks(of, 3) == [Unsubscribed("b", "v")]
+
+
 def test_full_ledger_no_longer_claims_to_know() -> None:
     of = ledger(subscriptions_max=1)
     of.take([Subscribed("a", "t", 1), Subscribed("a", "u", 1)])
@@ -203,6 +280,8 @@ _STEPS = st.one_of(
     st.tuples(st.just("tick"), st.just(""), st.just(0)),
     st.tuples(st.just("tick"), st.just(""), st.just(0)),
 )
+# A snapshot is asked for, made by the broker, and arrives; anything may happen between these.
+_SNAPSHOT = st.tuples(st.sampled_from(["ask", "make", "arrive"]), st.just(""), st.just(0))
 
 
 def play(broker: Broker, kind: str, client: str, number: int) -> list[Report]:
@@ -267,3 +346,52 @@ def test_unknown_subscriptions_are_counted_and_never_make_the_ledger_give_up_one
         of.take(reports)
     of.tick(broker.counts(tells_away=True))
     assert told <= held_by(of)
+
+
+@settings(max_examples=examples(3_000))
+@given(st.lists(st.one_of(_STEPS, _SNAPSHOT), max_size=50))
+def test_snapshots_at_any_time_leave_the_ledger_with_no_less_than_the_broker_holds(
+    steps: list[tuple[str, str, int]],
+) -> None:
+    broker, of = Broker(), ledger()
+    made: list[tuple[str, str, int]] | None = None
+    is_asked = False
+    for kind, client, number in steps:
+        match kind:
+            case "tick":
+                of.tick(broker.counts(tells_away=True))
+            case "ask" if not is_asked:
+                of.begin_snapshot()
+                is_asked = True
+            case "make" if is_asked:
+                made = [(*one, 1) for one in sorted(broker.truth()) if not one[1].startswith("$share/")]
+            case "arrive" if made is not None:
+                of.take_snapshot(made, is_whole=True)
+                made, is_asked = None, False
+            case "ask" | "make" | "arrive":
+                pass
+            case _:
+                of.take(play(broker, kind, client, number))
+        assert broker.truth() <= held_by(of)
+    for _ in range(3):
+        of.tick(broker.counts(tells_away=True))
+    assert of.state.unknown == 0
+
+
+@settings(max_examples=examples(3_000))
+@given(st.lists(_STEPS, max_size=30), st.lists(_STEPS, max_size=30))
+def test_snapshot_makes_the_unknown_known(
+    unheard: list[tuple[str, str, int]], heard: list[tuple[str, str, int]]
+) -> None:
+    broker, of = Broker(), ledger()
+    for kind, client, number in unheard:
+        play(broker, kind, client, number)
+    of.begin_snapshot()
+    of.take_snapshot([(*one, 1) for one in broker.truth() if not one[1].startswith("$share/")], is_whole=True)
+    for kind, client, number in heard:
+        if kind == "tick":
+            of.tick(broker.counts(tells_away=True))
+        else:
+            of.take(play(broker, kind, client, number))
+        ordinary = {one for one in broker.truth() if not one[1].startswith("$share/")}
+        assert ordinary <= held_by(of)

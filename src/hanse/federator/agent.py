@@ -19,6 +19,7 @@ from dataclasses import replace
 from hanse.errors import HanseError, LocalError, RemoteError
 from hanse.federator.accounting import Accounting
 from hanse.federator.batches import HostBatches
+from hanse.federator.broker_output import broker_output
 from hanse.federator.copies import CopyMerger
 from hanse.federator.crossing import Crossing
 from hanse.federator.custodian import Custodian
@@ -232,7 +233,15 @@ class Agent:
             on_shares=self.management.tell_shares,
             counters=self.counters,
         )
-        self.unknown = UnknownInterest(sources.counted, is_host_up=lambda: self.host.client.is_connected)
+        self.unknown = UnknownInterest(
+            sources.counted,
+            output=broker_output(settings),
+            is_host_up=lambda: self.host.client.is_connected,
+            is_listening=lambda: self.host.client.is_connected and self.host.client.is_subscribed,
+            prompt=self.host.prompt_log,
+            take=self.interest.take,
+            held=registry.held_of,
+        )
         self.metrics = AgentMetrics(
             protocol=self.machine.counters,
             agent=self.counters,
@@ -346,7 +355,7 @@ class Agent:
         saving = save_again(self.interest.save_if_changed, self._wanted.save_if_changed)
         work = [saving, self.reporter.report_again(), self.management.tell_again(), self._end_coming_again()]
         work += [self._gateway_interest.watch(), self._check_session_again(), self._renewal.end_former_sessions()]
-        work += [self.unknown.watch(), *self.interest.watch()]
+        work += [*self.unknown.watch(), *self.interest.watch()]
         self._tasks += [asyncio.create_task(one) for one in work]
         self._arm()
 

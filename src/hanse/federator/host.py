@@ -36,6 +36,8 @@ from hanse.protocol.messages import Run
 
 INTERNAL_IDENTIFIER = 1
 # Below these the federator tries its own host; as all probes, they never cross.
+# Six lines of Mosquitto's log, of at most 999 bytes each; its output buffer has 4,096.
+_NEVER_SUBSCRIBED = [f"hanse/tree/{number}/{'-' * 850}" for number in range(6)]
 _HOST_PROBE_TOPIC = "hanse/probe/host"
 _SELF_PROBE_TOPIC = "hanse/probe/self"
 _SESSION_EXPIRY_S = 3600
@@ -134,6 +136,13 @@ class HostSession(ClientHandler):
             )
             for topic in topics
         )
+
+    def prompt_log(self) -> None:
+        """Make the broker log more than a block of its output buffer.
+
+        Mosquitto logs each unsubscription, also that of a filter that nobody subscribed to.
+        """
+        self.client.unsubscribe(_NEVER_SUBSCRIBED)
 
     def want(self, group: str) -> None:
         """Someone elsewhere wants a group: it is subscribed to, unless a subscription that stands covers it."""

@@ -268,6 +268,14 @@ class FederatorSettings:
         "Which MQTT the host broker speaks: 5, 4 (which is 3.1.1), or found out.",
         choices=("auto", "5", "4"),
     )
+    broker_output: Path | None = setting(  # noqa: RUF009
+        None,
+        "The file that the host broker's standard output goes to, where it is a Mosquitto on this machine with "
+        "`log_dest stdout`: from its subscription tree the federator learns what was subscribed to before its start.",
+    )
+    broker_pid_file: Path | None = setting(  # noqa: RUF009
+        None, "The broker's `pid_file`; needed with `broker_output` where root started the broker."
+    )
     broker_bridge_topics: int = setting(
         0,
         "The number of `topic` lines with out or both of the bridges in the host broker's configuration. Mosquitto "

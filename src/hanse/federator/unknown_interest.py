@@ -1,21 +1,27 @@
-"""Subscriptions at the host broker that nothing reported: the warning about them.
+"""Subscriptions at the host broker that its log never told: the remedies, and the warning where they do not suffice.
 
 A client that subscribed before the federator listened, or while it could not, is not in the broker's log topics. Such a
 client gets nothing from other brokers. The ledger (`hanse.interest.ledger`) knows how many such subscriptions there
-are; this module tells the operator.
+are; this module finds them where it can, and tells the operator of the others.
 
 Rules:
 
-1. The log has one line when unknown subscriptions appear or their number grows, and one line when there are none left.
-2. The warning says what the operator can do.
-3. If the broker publishes no counts, one line says that unknown subscriptions cannot be noticed.
+1. At the start the log says which remedies there are, and what that means.
+2. The log has one line when unknown subscriptions appear or their number grows, and one line when there are none left.
+3. The warning says what the operator can do.
+4. If the broker publishes no counts, one line says that unknown subscriptions cannot be noticed.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import replace
+from typing import Any
 
-from hanse.interest import MosquittoLogAdapter
+from hanse.errors import LocalError
+from hanse.federator.broker_output import BrokerOutput
+from hanse.federator.snapshots import SOURCE, Snapshots
+from hanse.interest import MosquittoLogAdapter, Report
 from hanse.interest.ledger import LedgerState
 
 LOOK_EVERY_S = 0.5
@@ -25,19 +31,45 @@ REMEDY = (
     "Until their clients subscribe again (a restart of the clients or of the broker does that), these get nothing from "
     "other brokers"
 )
+SETTING = "With `broker_output` the federator finds them by itself"
 _log = logging.getLogger(__name__)
 
 
 class UnknownInterest:
-    """The warning about unknown subscriptions.
+    """The remedies, and the warning.
 
     Args:
         adapter: the reader of the broker's log and counts; None if the federator has none.
+        output: where the broker prints its subscription tree; None if that cannot be read.
         is_host_up: returns whether the host broker is connected.
+        is_listening: returns whether the broker's log is heard.
+        prompt: makes the broker log more than a block of its output.
+        take: called with a source and its reports.
+        held: returns client, filter and QoS of what is held of a source.
     """
 
-    def __init__(self, adapter: MosquittoLogAdapter | None, *, is_host_up: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        adapter: MosquittoLogAdapter | None,
+        *,
+        output: BrokerOutput | None,
+        is_host_up: Callable[[], bool],
+        is_listening: Callable[[], bool],
+        prompt: Callable[[], None],
+        take: Callable[[str, list[Report]], None],
+        held: Callable[[str], Iterable[tuple[str, str, int]]],
+    ) -> None:
         self._adapter = adapter
+        self._snapshots = None
+        if adapter is not None and output is not None:
+            self._snapshots = Snapshots(
+                output,
+                adapter.ledger,
+                is_listening=is_listening,
+                prompt=prompt,
+                take=take,
+                held=lambda: held(SOURCE),
+            )
         self._is_host_up = is_host_up
         # As said in the log.
         self._told_unknown = 0
@@ -46,7 +78,12 @@ class UnknownInterest:
 
     def state(self) -> LedgerState | None:
         """Return the comparison with the broker's counts; None if nothing compares."""
-        return None if self._adapter is None else self._adapter.ledger.state
+        if self._adapter is None:
+            return None
+        state = self._adapter.ledger.state
+        if state.unknown is None or self._snapshots is None:
+            return state
+        return replace(state, unknown=max(0, state.unknown - self._snapshots.shared_covered))
 
     def page(self) -> dict[str, object] | None:
         """Return the part of `/healthz`."""
@@ -58,13 +95,36 @@ class UnknownInterest:
             "unknown": state.unknown,
             "ended_unseen": state.ended_unseen,
             "doubtful": state.doubtful,
-            "remedy": REMEDY + "." if state.unknown else None,
+            "remedy": self._remedy() + "." if state.unknown else None,
         }
 
-    async def watch(self) -> None:
-        """Look at the comparison until cancelled."""
+    def _remedy(self) -> str:
+        return f"{REMEDY}. {SETTING}" if self._snapshots is None else REMEDY
+
+    def watch(self) -> list[Coroutine[Any, Any, None]]:
+        """Return what runs until cancelled."""
         if self._adapter is None:
+            return []
+        self._announce()
+        return [self._look_again(), *([] if self._snapshots is None else [self._snapshots.watch()])]
+
+    def _announce(self) -> None:
+        """Log which remedies there are (rule 1)."""
+        if self._snapshots is None:
+            _log.info(
+                "subscriptions that were made before now, or while the broker was away, are not known here if they are "
+                "not in the federator's own state: no `broker_output` is set, from which they could be read. Their "
+                "number is shown on /healthz and as hanse_federator_interest_unknown"
+            )
             return
+        try:
+            pid = self._snapshots.check()
+        except LocalError as error:
+            _log.warning("subscriptions that were made before now cannot be read from the broker yet: %s", error)
+            return
+        _log.info("all subscriptions at the host broker can be read from its subscription tree (process %d)", pid)
+
+    async def _look_again(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             self.look(loop.time())
@@ -83,7 +143,9 @@ class UnknownInterest:
             self._tell_of_no_counts(now_s)
             return
         if state.unknown > self._told_unknown:
-            _log.warning("The host broker holds %d subscriptions that are not known here. %s.", state.unknown, REMEDY)
+            _log.warning(
+                "The host broker holds %d subscriptions that are not known here. %s.", state.unknown, self._remedy()
+            )
         elif not state.unknown and self._told_unknown:
             _log.info("All subscriptions at the host broker are known again.")
         self._told_unknown = state.unknown

@@ -21,6 +21,9 @@ Rules:
    doubtful subscriptions that match its topic.
 7. After a gap everything is doubtful. A tick without excess confirms everything.
 8. A client that reconnects to its session has all that the ledger holds of it, so all of it is reported again.
+9. A *snapshot* lists what the broker holds, and reaches the ledger by another way than the log. So of clients that the
+   log named since the snapshot was asked for, the log is right, and of all others the snapshot.
+10. If as many subscriptions are missing as are doubtful, all of these have ended.
 """
 
 import itertools
@@ -29,7 +32,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from hanse.errors import RemoteError
 from hanse.interest.reports import (
+    BridgeSeen,
     ClientBack,
     ClientLeft,
     Confirmed,
@@ -40,6 +45,8 @@ from hanse.interest.reports import (
     Unsubscribed,
 )
 
+# Client ids of the broker's own bridges begin with this, unless they are configured; the name of the bridge follows.
+BRIDGE_PREFIX = "local."
 # As many as the registry holds filters. Beyond it the counts can no longer be compared.
 SUBSCRIPTIONS_MAX = 1_000_000
 # Clients that left in one tick and are told apart by their number of subscriptions: 2 to this power combinations.
@@ -69,12 +76,14 @@ class LedgerState:
         unknown: subscriptions that the broker holds and the log never told; None while that cannot be known.
         ended_unseen: subscriptions in the ledger that the broker does not hold; None while that cannot be known.
         doubtful: subscriptions in the ledger that may have ended.
+        unknown_shared: how many of the unknown ones are shared subscriptions.
     """
 
     known: int
     unknown: int | None
     ended_unseen: int | None
     doubtful: int
+    unknown_shared: int = 0
 
 
 class _Client:
@@ -102,6 +111,7 @@ class Ledger:
 
     Attributes:
         changes: number of changes so far; equal numbers mean that `dump` returns the same.
+        gaps: number of gaps so far.
     """
 
     def __init__(
@@ -133,6 +143,12 @@ class Ledger:
         self._is_away_open = False
         # Whether an unknown or doubtful subscription may have ended since the last tick (rule 5).
         self._is_open = False
+        # Clients that the log named since a snapshot was asked for; None if none was.
+        self._named: set[str] | None = None
+        # Client ids under which bridges of the broker's own subscribe, which the log never names.
+        self._bridges: set[str] = set()
+        self._bridge_count = 0
+        self.gaps = 0
 
     # --- reports --------------------------------------------------------------------------------------------------
 
@@ -156,10 +172,15 @@ class Ledger:
                 case ClientBack(client, session_kept):
                     self._come(client, session_kept=session_kept)
                 case Gap():
+                    self.gaps += 1
                     self._doubt_everything()
+                case BridgeSeen(name):
+                    self._bridges.add(BRIDGE_PREFIX + name)
                 case _:
                     pass
             client_id = getattr(report, "client", None)
+            if client_id is not None and self._named is not None:
+                self._named.add(client_id)
             if client_id is not None and client_id.startswith(self._own_prefix):
                 self._counters["lines_of_our_own"] += 1
                 continue
@@ -324,6 +345,9 @@ class Ledger:
         if self._doubtful and self._excess == (0, 0) and self._is_complete:
             self._believe_everything()
             reports.append(Confirmed())
+        elif self._doubtful and self._have_all_doubtful_ended():
+            reports += self._end_doubtful(lambda _: True)
+            self._excess = self._excess_before = (0, 0)
         elif self._excess_before is not None and self._ended_unseen():
             for client in self._clients.values():
                 if client.is_away:
@@ -335,7 +359,7 @@ class Ledger:
 
     def _excess_of(self, counts: Counts) -> tuple[int, int]:
         shared = 0 if counts.shared is None else counts.shared - self._shared
-        return counts.ordinary - self._bridge_topics - self._ordinary, shared
+        return counts.ordinary - max(self._bridge_topics, self._bridge_count) - self._ordinary, shared
 
     def _decide(self, counts: Counts) -> list[Report]:
         """Decide what became of the sessions of those who left since the last tick (rule 4)."""
@@ -400,13 +424,15 @@ class Ledger:
         now, before = self._excess, self._excess_before
         if now is None or before is None or not self._is_complete:
             return LedgerState(known, None, None, self._doubtful)
-        unknown = max(0, min(now[0], before[0])) + max(0, min(now[1], before[1]))
-        return LedgerState(known, unknown, self._ended_unseen(), self._doubtful)
+        shared = max(0, min(now[1], before[1]))
+        unknown = max(0, min(now[0], before[0])) + shared
+        return LedgerState(known, unknown, self._ended_unseen(), self._doubtful, shared)
 
     def unmatched(self, is_match: Callable[[str], bool]) -> list[Report]:
         """End the doubtful subscriptions that a topic without subscribers matches (rule 6)."""
-        if not self._doubtful:
-            return []
+        return self._end_doubtful(is_match) if self._doubtful else []
+
+    def _end_doubtful(self, is_match: Callable[[str], bool]) -> list[Report]:
         reports: list[Report] = []
         for client_id, client in list(self._clients.items()):
             for wanted in sorted(client.doubtful):
@@ -415,6 +441,103 @@ class Ledger:
                     self._is_open = True
                     if not client_id.startswith(self._own_prefix):
                         reports.append(Unsubscribed(client_id, wanted))
+        return reports
+
+    def _have_all_doubtful_ended(self) -> bool:
+        """Return whether at two ticks exactly the doubtful subscriptions were missing (rule 10)."""
+        if self._excess is None or self._excess != self._excess_before or not self._is_complete or self._is_open:
+            return False
+        doubtful = [wanted for client in self._clients.values() for wanted in client.doubtful]
+        shared = sum(wanted.startswith("$share/") for wanted in doubtful)
+        return self._excess == (shared - len(doubtful), -shared)
+
+    def shared_filters(self) -> set[str]:
+        """Return the filters of all known shared subscriptions, without their share names."""
+        held = (
+            wanted for client in self._clients.values() for wanted in client.filters if wanted.startswith("$share/")
+        )
+        return {"/".join(wanted.split("/")[2:]) for wanted in held}
+
+    # --- snapshots ------------------------------------------------------------------------------------------------
+
+    def begin_snapshot(self) -> None:
+        """Note that a snapshot is about to be asked for: from here on the log is newer."""
+        self._named = set()
+
+    def abandon_snapshot(self) -> None:
+        """Note that the snapshot did not come."""
+        self._named = None
+
+    def require_own(self, held: Iterable[tuple[str, str, int]]) -> None:
+        """Refuse a snapshot without any subscription of a federator: it is another broker's, or none at all.
+
+        Raises:
+            RemoteError: there is none.
+        """
+        if not any(client_id.startswith(self._own_prefix) for client_id, _, _ in held):
+            raise RemoteError("it does not show this federator's own subscriptions; is it another broker's?")
+
+    def take_snapshot(self, held: Iterable[tuple[str, str, int]], *, is_whole: bool) -> list[Report]:
+        """Enter a snapshot (rule 9); return reports for the registry.
+
+        Args:
+            held: client, filter and QoS of the ordinary subscriptions.
+            is_whole: whether what is not in it has ended.
+        """
+        named, self._named = self._named or set(), None
+        snapshot: dict[str, dict[str, int]] = {}
+        self._bridge_count = 0
+        for client_id, wanted, qos in held:
+            if client_id in self._bridges:
+                self._bridge_count += 1
+            elif client_id not in named:
+                snapshot.setdefault(client_id, {})[wanted] = qos
+        reports = self._end_absent(snapshot, named) if is_whole else []
+        for client_id, filters in snapshot.items():
+            for wanted, qos in filters.items():
+                client = self._clients.get(client_id)
+                if client is None or wanted not in client.filters or wanted in client.doubtful:
+                    self._add(client_id, wanted, qos)
+                    if not client_id.startswith(self._own_prefix):
+                        reports.append(Subscribed(client_id, wanted, qos))
+        # What is missing at the next tick says nothing of the sessions that ended since the last one.
+        for client in self._undecided.values():
+            client.is_undecided = False
+            self._doubt(client)
+        self._undecided.clear()
+        self._excess = self._excess_before = None
+        return reports
+
+    def take_hints(self, held: Iterable[tuple[str, str, int]]) -> list[Report]:
+        """Enter subscriptions that the broker held at some time, as doubtful ones; return reports for the registry."""
+        reports: list[Report] = []
+        for client_id, wanted, qos in held:
+            client = self._clients.get(client_id)
+            if client is not None and wanted in client.filters:
+                continue
+            self._add(client_id, wanted, qos)
+            client = self._clients.get(client_id)
+            if client is None or wanted not in client.filters:
+                continue
+            client.doubtful.add(wanted)
+            self._doubtful += 1
+            if not client_id.startswith(self._own_prefix):
+                reports.append(Subscribed(client_id, wanted, qos))
+        if reports:
+            self._excess = self._excess_before = None
+        return reports
+
+    def _end_absent(self, snapshot: Mapping[str, Mapping[str, int]], named: set[str]) -> list[Report]:
+        """End the ordinary subscriptions that a whole snapshot does not show."""
+        reports: list[Report] = []
+        for client_id, client in list(self._clients.items()):
+            if client_id in named:
+                continue
+            there = snapshot.get(client_id, {})
+            for wanted in [one for one in client.filters if one not in there and not one.startswith("$share/")]:
+                self._drop(client_id, wanted)
+                if not client_id.startswith(self._own_prefix):
+                    reports.append(Unsubscribed(client_id, wanted))
         return reports
 
     # --- restart --------------------------------------------------------------------------------------------------

@@ -19,6 +19,8 @@ def agent_command(site: Site, link: str = "direct", manager: str | None = None) 
         words += ["--broker", site.broker_url]
     if site.broker_socket is not None:
         words += ["--broker-socket", str(site.broker_socket)]
+    if site.broker_output is not None:
+        words += ["--broker-output", str(site.broker_output)]
     if site.lane_port is not None:
         words += ["--broker-lane", f"ws://127.0.0.1:{site.lane_port}"]
     words += ["--state-dir", str(site.directory / "federator"), "--metrics", f"127.0.0.1:{site.metrics_port}"]

@@ -107,6 +107,9 @@ def configuration(settings: BrokerSettings) -> str:
         "log_timestamp false",
         "log_dest topic",
         f"log_dest file {settings.directory / 'mosquitto.log'}",
+        # Lets the federator make Mosquitto flush its output, where it reads the subscription tree. It is written in
+        # blocks, so the file above is the better one to read.
+        "log_dest stdout",
         *(f"log_type {kind}" for kind in MOSQUITTO_LOG_TYPES),
         "sys_interval 1",
         # Mosquitto started by root would change to a user who cannot write to the directory.

@@ -91,6 +91,11 @@ class Site:
         return self.directory / "broker"
 
     @property
+    def broker_output(self) -> Path | None:
+        """File with the output of a started broker."""
+        return None if self.broker_given else self.broker_directory / "output.log"
+
+    @property
     def broker_socket(self) -> Path | None:
         """Unix socket of a started broker for its federator, if any."""
         return None if self.broker_given else mosquitto.socket_path(self.broker_directory)
