@@ -353,7 +353,7 @@ def test_a_message_that_is_none_of_a_links_is_left_to_others(pair: Pair) -> None
 @pytest.mark.parametrize(
     ("topic", "payload", "retain", "says"),
     [
-        ("federator/core_ann/1/9", b"\x01\x01", False, "no neighbour"),
+        ("federator/core_ann/1/9", b"\x01\x01", False, "not a connected neighbour"),
         ("federator/core_ann/1/1", b"\x01\x01", False, "as its sender"),
         ("federator/core_ann/3/2", b"\x01\x01", False, "addressed to 3"),
         ("federator/core_ann/1/2", b"\x01\x01", True, "retained"),

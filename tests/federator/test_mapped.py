@@ -341,7 +341,7 @@ def test_a_message_has_one_identifier_and_an_identifier_one_message(tmp_path: Pa
     for table in (journal, DeliveryJournal(path)):
         assert table.open() == [(2, (5, 5, 5), False), (3, (5, 5, 7), False)]
         assert table.packet_id_of(5, 5, 6) is None
-    with pytest.raises(LocalError, match="0 is no packet identifier"):
+    with pytest.raises(LocalError, match="0 is not a packet identifier"):
         journal.assign(0, 1, 1, 1)
     with pytest.raises(LocalError, match="65536"):
         journal.assign(65536, 1, 1, 1)

@@ -178,7 +178,7 @@ def test_an_absent_member_far_away_is_told_as_a_remark() -> None:
         (b"[]", "Expected JSON"),
         (b'"a"', "Expected JSON"),
         (b"{}", "Expected JSON"),
-        (b'{"topic": 1}', "must be a text"),
+        (b'{"topic": 1}', "must be a string"),
         (b'{"topic": "a", "wait_ms": true}', "a number"),
         (b'{"topic": "a", "wait_ms": 0}', "above 0"),
         (b'{"topic": "a", "wait_ms": 1e9}', "at most 10000"),
@@ -224,7 +224,7 @@ def probe(*path: int, origin: int = 0) -> bytes:
         (0, b"\x01\x05", "cut short"),
         (0, b"\x01\x02\x00\x00", "type 2"),
         (0, probe(0, 2), "must end with its sender"),
-        (7, probe(0, 7), "no neighbour that is up"),
+        (7, probe(0, 7), "not a connected neighbour"),
     ],
 )
 def test_attack_a_forged_probe_is_refused_and_goes_nowhere(neighbour: int, payload: bytes, says: str) -> None:

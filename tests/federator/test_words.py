@@ -55,9 +55,9 @@ def test_a_word_is_read_with_its_neighbours_in_order() -> None:
         ("changedEpoch", None, "`changedEpoch`"),
         ("state", 7, "`state`"),
         ("state", "u\np", "`state`"),
-        ("neighbors", None, "no list"),
-        ("neighbors", [{}] * 257, "no list of at most 256"),
-        ("neighbors", [7], "no JSON object"),
+        ("neighbors", None, "not a list"),
+        ("neighbors", [{}] * 257, "not a list of at most 256"),
+        ("neighbors", [7], "not a JSON object"),
         ("neighbors", [{"id": 1}], "`ip`"),
         ("neighbors", [{"id": 1, "ip": "http://b1"}], "no known scheme"),
         ("neighbors", [{"id": 1, "ip": "tcp://user:hunter2@b1:1"}], "holds a login"),
@@ -94,11 +94,11 @@ def test_attack_an_announcement_by_a_client_of_the_broker_is_refused() -> None:
     forged = json.loads(payload)
     forged["neighbors"] = []
     for attempt in (json.dumps(forged).encode(), json.dumps({**forged, "mac": 7}).encode()):
-        with pytest.raises(RemoteError, match="not the manager's"):
+        with pytest.raises(RemoteError, match="not from the manager"):
             read_announcement(attempt, 0, CREDENTIAL)
-    with pytest.raises(RemoteError, match="not the manager's"):
+    with pytest.raises(RemoteError, match="not from the manager"):
         read_announcement(payload, 0, "hanse-fed-0-open-11")
-    with pytest.raises(RemoteError, match="not the manager's"):
+    with pytest.raises(RemoteError, match="not from the manager"):
         read_announcement(payload, 0, None)
     for cut in range(len(payload)):
         with pytest.raises(RemoteError):
@@ -107,7 +107,7 @@ def test_attack_an_announcement_by_a_client_of_the_broker_is_refused() -> None:
 
 @pytest.mark.parametrize("payload", [b"", b"[]", b"7", b"\xff", b"[" * 100_000])
 def test_an_announcement_that_is_no_object_is_refused(payload: bytes) -> None:
-    with pytest.raises(RemoteError, match="no JSON object"):
+    with pytest.raises(RemoteError, match="not a JSON object"):
         read_announcement(payload, 0, CREDENTIAL)
 
 
@@ -134,7 +134,7 @@ def test_a_membership_is_found_again_and_only_its_owner_can_read_it(tmp_path: Pa
     membership_cache.write(tmp_path, kept)
     assert membership_cache.read(tmp_path) == kept
     assert (tmp_path / membership_cache.FILE_NAME).stat().st_mode & 0o777 == 0o600
-    with pytest.raises(LocalError, match="could not be kept"):
+    with pytest.raises(LocalError, match="could not be saved"):
         membership_cache.write(tmp_path / "nowhere", kept)
 
 

@@ -1,16 +1,16 @@
-"""What neighbours hand in for this host broker, looked at before the broker gets it.
+"""Check of publications from neighbours before the host broker gets them.
 
-A hop passes bodies on unread, and only the last one knows what it is about to publish. A broker ends the session for
-one packet that breaks a rule, and at QoS 1 and 2 the packet would be sent again after each reconnect, for ever.
+A hop forwards bodies unread, and only the last hop knows what it is about to publish. A broker ends the session for one
+packet that breaks a rule. At QoS 1 and 2, the packet would then be sent again after each reconnect, for ever.
 
 Rules:
 
-1. What reaches the host is canonical, its topic may cross (R54) and is one that every broker takes, as are the texts
-   in its properties: Mosquitto ends the session for a control character in any of them.
-2. What breaks a rule is dropped packet by packet and counted by reason; the others of its run go on.
-3. The common case pays next to nothing: a topic is judged once, and packets of one size and topic are compared as
-   bytes. 0.09 us a publication in runs of 64 of one size and topic, 0.8 us where they are mixed, 1.1 us where one comes
-   alone, 7 us with properties, each of which is looked at (CPU time, CPython 3.11, the project's two-core machine).
+1. The host broker gets only canonical packets. Their topics may cross (R54), and every broker accepts them, as well as
+   the texts in the properties: Mosquitto ends the session for a control character in any of them.
+2. An invalid packet is dropped alone and counted by reason. The others of its run go on.
+3. The common case costs next to nothing: a topic is checked once, and packets of one size and topic are compared as
+   bytes. This takes 0.09 us per publication in runs of 64 of one size and topic, 0.8 us if they are mixed, 1.1 us for a
+   single one, 7 us with properties, each of which is checked (CPU time, CPython 3.11, the project's two-core machine).
 """
 
 from collections import Counter
@@ -30,28 +30,28 @@ _RESPONSE_TOPIC = 0x08
 
 
 class Gate:
-    """One for a host.
+    """Gate of one host broker.
 
     Args:
-        counters: to count into: `gate_malformed`, `gate_closed_topic`, `gate_unportable`.
+        counters: counters of `gate_malformed`, `gate_closed_topic`, `gate_unportable`.
     """
 
     def __init__(self, counters: Counter[str]) -> None:
         self._counters = counters
         self._reader = Reader(is_canonical=True)
-        # From the length of the topic to an empty length of properties: what was found good before.
+        # Packet heads that were valid before, from the length of the topic to the empty length of the properties.
         self._good: set[bytes] = set()
 
     def admit(self, body: bytes, count: int) -> tuple[bytes, int]:
-        """What of a run may be published at the host, and how many they are.
+        """Return the part of a run that may be published at the host broker, and its number of publications.
 
         Args:
-            body: whole PUBLISH packets of one QoS, as `codec.decode_data` has made sure.
-            count: how many.
+            body: whole PUBLISH packets of one QoS, as checked by `codec.decode_data`.
+            count: their number.
         """
         size = len(body)
         at, stride = (2, body[1] + 2) if body[1] < 128 else packet_end(body, 0)
-        # Packets of one size, each beginning as the first does: one look for all of them.
+        # Packets of one size with the same beginning need only one check.
         if stride * count == size and at + 3 <= stride:
             stop = at + (body[at] << 8 | body[at + 1]) + (5 if body[0] & 0x06 else 3)
             if body[at:stop] in self._good and (
@@ -67,7 +67,7 @@ class Gate:
         return b"".join(kept), len(kept)
 
     def admit_run(self, run: Run) -> Run:
-        """A neighbour's run without what no broker should be given."""
+        """Return a neighbour's run without the packets that no broker should get."""
         body, length = self.admit(run[7], run[3])
         return run if length == run[3] else run._replace(body=body, length=length)
 
@@ -92,7 +92,7 @@ class Gate:
         return True
 
     def _judge(self, body: bytes, start: int, end: int) -> str | None:
-        """Under which name the packet is refused; None if it is not."""
+        """Return the reason for which the packet is refused; None if it is valid."""
         try:
             publication = self._reader.read(body, start, end)
             check_name(publication.topic)
@@ -106,7 +106,7 @@ class Gate:
 
 
 def _judge_properties(packet: bytes, topic_bytes: int) -> str | None:
-    """The same for the properties of a canonical packet, which are well-formed by now."""
+    """Return the same for the properties of a canonical packet, which are well-formed here."""
     at = 1
     while packet[at] > 127:
         at += 1

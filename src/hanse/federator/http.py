@@ -1,15 +1,15 @@
-"""A small HTTP/1.1 server for `/healthz`, `/metrics` and other pages: GET and HEAD, one request a connection.
+"""A small HTTP/1.1 server for `/healthz`, `/metrics` and other pages: GET and HEAD, one request per connection.
 
 Rules:
 
-1. It gives only what a route returns, and takes nothing: no bodies, no uploads, no keep-alive. Only a route of
-   `posts` takes a POST: JSON of bounded size, from this machine alone, and never from a page in a browser.
-2. Everything is bounded: connections, the size of a request's head, the time until it is complete, and the time for
-   the answer to leave. Who is slow is cut off, and the next one gets the place.
-3. A request is read strictly; whatever is odd gets 400, and the connection ends. Nothing a client sends is repeated
-   to it, so that nothing can be smuggled into a page or a log.
-4. A route runs on the event loop and must be quick; one of `posts` may wait, and is cancelled when its client goes.
-   One that fails is a 500 and a line in the log, nothing more.
+1. It gives only the result of a route, and accepts nothing: no bodies, no uploads, no keep-alive. Only a route of
+   `posts` accepts a POST: JSON of bounded size, only from this machine, and never from a page in a browser.
+2. Everything is bounded: connections, the size of a request's head, the time until it is complete, and the time for the
+   answer to leave. A slow client is cut off, and the next one gets the slot.
+3. A request is parsed strictly. An odd one gets 400, and the connection ends. Text of a client is never repeated to it,
+   so nothing can be smuggled into a page or a log.
+4. A route runs on the event loop and must be quick. One of `posts` may wait, and is cancelled when its client goes. A
+   route that fails is a 500 and a line in the log, nothing more.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,256}")
 _TARGET = re.compile(rb"/[!-~]*")
 _VALUE = re.compile(rb"[\t -~\x80-\xff]*")
 _METHODS = (b"GET", b"HEAD")
-# What a client may go on sending after its answer: a form that was not wanted, not a film.
+# Bytes that a client may send after its answer: an unwanted form, not a film.
 _DROPPED_BYTES_MAX = 1 << 20
 _HEAD_END = b"\r\n\r\n"
 _log = logging.getLogger(__name__)
@@ -44,16 +44,17 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """What one server allows.
+    """Limits of one server.
 
     Attributes:
-        head_bytes_max: Request line and headers. Prometheus sends about 300 bytes, a browser with cookies 2,000.
-        headers_max: Header lines; 100 is what Apache and Python's own server take.
-        connections_max: At once. A scraper or two, a health check and a person with curl are ten.
-        request_s: From the connection to the end of the head. Longer lets a slow client hold a place longer.
-        answer_s: From the answer to the end of the connection. Prometheus itself gives up after 10 s.
-        body_bytes_max: What a POST may hold: the longest topic, with every second character escaped.
-        post_s: From the end of a POST to its answer.
+        head_bytes_max: Size of request line and headers. Prometheus sends about 300 bytes, a browser with cookies
+            2,000.
+        headers_max: Number of header lines; 100 is the limit of Apache and Python's own server.
+        connections_max: Simultaneous connections. A scraper or two, a health check and a person with curl are ten.
+        request_s: Time from the connection to the end of the head. A longer one lets a slow client hold a slot longer.
+        answer_s: Time from the answer to the end of the connection. Prometheus itself gives up after 10 s.
+        body_bytes_max: Size of a POST: the longest topic, with every second character escaped.
+        post_s: Time from the end of a POST to its answer.
     """
 
     head_bytes_max: int = 8_192
@@ -66,7 +67,7 @@ class HttpLimits:
 
 
 class Request(NamedTuple):
-    """All that matters of a request; the query is for nobody here."""
+    """Relevant parts of a request. The query is ignored."""
 
     method: bytes
     path: str
@@ -78,7 +79,7 @@ class _Refused(Exception):  # noqa: N818 - never leaves this module
 
 
 def read_head(head: bytes, headers_max: int) -> Request:
-    """A request's head, without its blank line, as method and path.
+    """Return method and path of a request's head, without its blank line.
 
     Raises:
         _Refused: With the status to answer.
@@ -90,7 +91,7 @@ def read_head(head: bytes, headers_max: int) -> Request:
 
 
 def _read(head: bytes, headers_max: int) -> tuple[bytes, str, dict[bytes, bytes]]:
-    """Method, path and headers, their names in small letters; of a name that comes twice, the last."""
+    """Return method, path and headers, their names in small letters; of a repeated name, the last value."""
     line, *lines = head.split(b"\r\n")
     parts = line.split(b" ")
     if len(parts) != 3 or _TOKEN.fullmatch(parts[0]) is None:
@@ -112,7 +113,7 @@ def _read(head: bytes, headers_max: int) -> tuple[bytes, str, dict[bytes, bytes]
         name = name.lower()
         hosts += name == b"host"
         value = value.strip()
-        # RFC 9112, 6.3: two lengths that differ are a way to smuggle a request.
+        # RFC 9112, 6.3: two different lengths are a means to smuggle a request.
         if name == b"content-length" and headers.get(name, value) != value:
             raise _Refused(HTTPStatus.BAD_REQUEST)
         headers[name] = value
@@ -126,12 +127,12 @@ class HttpServer:
     """The server.
 
     Args:
-        routes: Path to what answers it.
-        posts: Path to what answers a POST there, given the body.
+        routes: Path to the function that answers it.
+        posts: Path to the function that answers a POST there, given the body.
 
     Attributes:
-        answered: How many requests got which status.
-        cut_off: Connections that ended for lack of time, or of room.
+        answered: Number of answers by status.
+        cut_off: Number of connections that ended for lack of time or capacity.
     """
 
     def __init__(
@@ -151,19 +152,19 @@ class HttpServer:
 
     @property
     def port(self) -> int:
-        """The port that it listens on."""
+        """Port of the listening socket."""
         assert self._server is not None, "the server was not started"
         port: int = self._server.sockets[0].getsockname()[1]
         return port
 
     async def start(self, host: str, port: int) -> str:
-        """Listen; port 0 takes a free one.
+        """Start to listen; port 0 takes a free one.
 
         Returns:
-            Its URL, without a path.
+            The URL, without a path.
 
         Raises:
-            LocalError: The address cannot be had.
+            LocalError: The address is not available.
         """
         loop = asyncio.get_running_loop()
         try:
@@ -175,7 +176,7 @@ class HttpServer:
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
 
     async def stop(self) -> None:
-        """Listen no more, and end every connection. Harmless when it does not run."""
+        """Stop listening, and end every connection. Do nothing if the server does not run."""
         server, self._server = self._server, None
         if server is None:
             return
@@ -185,7 +186,7 @@ class HttpServer:
         await server.wait_closed()
 
     def answer(self, head: bytes) -> bytes:
-        """The whole answer to a request's head (without its blank line); no IO."""
+        """Return the whole answer to a request's head (without its blank line); no IO."""
         try:
             request = read_head(head, self.limits.headers_max)
         except _Refused as refused:
@@ -206,7 +207,7 @@ class HttpServer:
         return self._written(HTTPStatus(status), media_type, raw, is_head=request.method == b"HEAD")
 
     def posting(self, head: bytes, peer: str) -> tuple[PostRoute, int] | None:
-        """What takes a POST, and how long its body is; None for a head that is `answer`'s.
+        """Return the route of a POST, and the length of its body; None for a head that `answer` handles.
 
         Raises:
             _Refused: With the status to answer.
@@ -230,7 +231,7 @@ class HttpServer:
         return route, int(length)
 
     async def answer_post(self, route: PostRoute, body: bytes) -> bytes:
-        """The whole answer to a POST."""
+        """Return the whole answer to a POST."""
         try:
             async with asyncio.timeout(self.limits.post_s):
                 status, media_type, answer = await route(body)
@@ -243,7 +244,7 @@ class HttpServer:
         return self._written(HTTPStatus(status), media_type, raw, is_head=False)
 
     def refusal(self, status: HTTPStatus, *, is_head: bool = False) -> bytes:
-        """An answer that says no more than its status."""
+        """Return an answer that contains only its status."""
         return self._written(status, TEXT, f"{status.phrase}\n".encode(), is_head=is_head)
 
     def _written(self, status: HTTPStatus, media_type: str, body: bytes, *, is_head: bool) -> bytes:
@@ -261,7 +262,7 @@ class HttpServer:
         return head.encode("latin-1") if is_head else head.encode("latin-1") + body
 
     def admit(self, connection: "_Connection") -> bool:
-        """Take a connection in; False if there are too many."""
+        """Accept a connection; return False if there are too many."""
         if len(self._connections) >= self.limits.connections_max:
             self.cut_off += 1
             return False
@@ -269,7 +270,7 @@ class HttpServer:
         return True
 
     def forget(self, connection: "_Connection") -> None:
-        """A connection is gone."""
+        """Remove a closed connection."""
         self._connections.discard(connection)
 
 
@@ -283,25 +284,25 @@ class _Connection(asyncio.Protocol):
         self._is_answered = False
         self._dropped_bytes = 0
         self._deadline: asyncio.TimerHandle | None = None
-        # What takes a POST's body, and how long that is.
+        # The route of a POST, and the length of its body.
         self._posting: tuple[PostRoute, int] | None = None
         self._task: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are such by behaviour, not by inheritance.
+        # uvloop's transports have the same methods without being subclasses.
         transport = cast("asyncio.Transport", transport)
         self._transport = transport
         if self._server.admit(self):
             self._set_deadline(self._server.limits.request_s, self._on_late)
         else:
-            # Without a deadline, which only those within the limit have: gone as soon as the answer is.
+            # Without a deadline, which only those within the limit have: it ends as soon as the answer has left.
             self._is_answered = True
             transport.write(self._server.refusal(HTTPStatus.SERVICE_UNAVAILABLE))
             transport.close()
 
     def data_received(self, data: bytes) -> None:
         if self._is_answered:
-            # Read and dropped: closing on unread bytes would reset the answer away. But not for ever.
+            # Read and drop up to a limit: closing with unread bytes would reset the connection and lose the answer.
             self._dropped_bytes += len(data)
             if self._dropped_bytes > _DROPPED_BYTES_MAX:
                 self.abort()
@@ -318,11 +319,11 @@ class _Connection(asyncio.Protocol):
             self._send(self._server.refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE))
 
     def eof_received(self) -> bool:
-        # Somebody may close his half right behind the request and still want to hear the answer, which is written
-        # by now or never.
+        # A client may close its half right behind the request and still expect the answer, which is written by now or
+        # never.
         return False
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why does not matter
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the reason does not matter
         if self._deadline is not None:
             self._deadline.cancel()
         if self._task is not None:
@@ -355,7 +356,7 @@ class _Connection(asyncio.Protocol):
                 self._deadline.cancel()
             self._task = asyncio.ensure_future(self._answer_post(route, bytes(self._buffer[:length])))
         if self._task is not None:
-            self._buffer.clear()  # whatever follows is for nobody
+            self._buffer.clear()  # later bytes are ignored
 
     async def _answer_post(self, route: PostRoute, body: bytes) -> None:
         answer = await self._server.answer_post(route, body)
@@ -368,7 +369,7 @@ class _Connection(asyncio.Protocol):
         self._buffer.clear()
         self._set_deadline(self._server.limits.answer_s, self._on_slow)
         self._transport.write(answer)
-        # Only our half: the client's FIN then ends the rest, or the deadline does.
+        # Close only our half: then the client's FIN ends the rest, or the deadline does.
         self._transport.write_eof()
 
     def _set_deadline(self, after_s: float, call: Callable[[], None]) -> None:

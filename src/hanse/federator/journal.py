@@ -1,29 +1,31 @@
-"""Deliveries to the host at QoS 2 that are under way: message id to packet identifier, and whether PUBREL may be sent.
+"""QoS 2 deliveries to the host broker under way: message id to packet identifier, and whether PUBREL may be sent.
 
-A process that is killed in the middle of the handshake must go on with it, not begin it anew: with another packet
-identifier the host would take the message for another one. A slot is four words:
+A process that is killed in the middle of the handshake must continue it, not start again. With another packet
+identifier, the broker would take the message for a different one. A slot has four words:
 
     number | order of assignment | origin, check of the slot | epoch, state
 
-The state is in the last word, which changes in one write; so a slot is in one of these states, whenever the kill
-comes:
+The state is in the last word, which changes in one write. A slot is therefore always in one of these states, whenever
+the kill happens:
 
-- *free*. Before `assign` has returned nothing of the packet was written to the connection. After a restart the message
+- *free*. Before `assign` has returned, no part of the packet was written to the connection. After a restart the message
   comes again from upstream, or from the outbox, and is sent as new. `assign` frees the slot, writes the first three
   words, then the last.
-- *assigned*. PUBLISH may have left or not. It is sent (again) with the same identifier and DUP: a host that has it
-  answers PUBREC and does not deliver it twice.
-- *released*. PUBREC came; it is written before PUBREL leaves, so the host still holds the identifier while the state
-  is *assigned*, and PUBLISH is never sent again after the host may have forgotten it. After a restart only PUBREL is
-  sent. Was PUBCOMP under way, the host answers that it does not know the identifier, which ends it as well. The id goes
-  into the `DeliveredRing` next, and after a restart once more: in the ring but not released, a message would be taken
-  for delivered when it comes again, and never be released.
-- *free* again, by `complete`, after PUBCOMP. The id must be in the `DeliveredRing` before: a kill between the two in
-  the other order would leave a delivery that nobody remembers, and a second one when it comes again from upstream.
+- *assigned*. PUBLISH may have left or not. It is sent (again) with the same identifier and DUP. A broker that has it
+  answers with PUBREC and does not deliver it twice.
+- *released*. PUBREC arrived. The state is written before PUBREL leaves, so the broker still holds the identifier while
+  the state is *assigned*, and PUBLISH is never sent again after the broker may have forgotten it. After a restart, only
+  PUBREL is sent. If PUBCOMP was under way, the broker answers that it does not know the identifier, which also ends the
+  handshake. The id goes into the `DeliveredRing` next, and after a restart once more. A message in the ring but not
+  released would be treated as delivered when it arrives again, and never be released.
+- *free* again, by `complete`, after PUBCOMP. The id must be in the `DeliveredRing` before. In the other order, a kill
+  between the two would leave a delivery that nobody remembers, and a second one when the message arrives again from
+  upstream.
 
-Where the host has lost the session, what was assigned goes out under new identifiers: `assign` frees the former slot of
-a message first, so that a message never has two. A power cut may bring older states back: a handshake that the host has
-finished is then begun again, which may double the message; it is never lost, since upstream was not told.
+If the broker has lost the session, assigned messages go out under new identifiers. `assign` frees the former slot of a
+message first, so a message never has two. A power cut may restore older states. A handshake that the broker has
+finished is then started again, which may duplicate the message. The message is never lost, because upstream got no
+acknowledgement.
 """
 
 from pathlib import Path
@@ -45,10 +47,10 @@ class DeliveryJournal:
     """The table in a file, by packet identifier.
 
     Args:
-        path: made if it is missing; put aside and begun anew if it is damaged.
+        path: created if it is missing; put aside and replaced by a new one if it is damaged.
 
     Raises:
-        LocalError: The file cannot be made or mapped.
+        LocalError: The file cannot be created or mapped.
     """
 
     def __init__(self, path: Path) -> None:
@@ -64,13 +66,13 @@ class DeliveryJournal:
         return len(self._messages)
 
     def assign(self, packet_id: int, origin: int, epoch: int, number: int) -> None:
-        """Before PUBLISH is written: this message goes out under this identifier.
+        """Before PUBLISH is written: note that this message goes out under this identifier.
 
         Raises:
             LocalError: There is no such packet identifier.
         """
         if not 1 <= packet_id < _SLOTS:
-            raise LocalError(f"{packet_id} is no packet identifier; 1 to {_SLOTS - 1} are.")
+            raise LocalError(f"{packet_id} is not a packet identifier; expected 1 to {_SLOTS - 1}.")
         message = (origin, epoch, number)
         former = self._packet_ids.get(message)
         if former is not None:
@@ -89,20 +91,20 @@ class DeliveryJournal:
         self._messages[packet_id] = message
 
     def release(self, packet_id: int) -> None:
-        """PUBREC came; before PUBREL is written. An identifier that is free is ignored."""
+        """Note PUBREC before PUBREL is written. Ignore an identifier that is free."""
         message = self._messages.get(packet_id)
         if message is not None:
             self._words[packet_id * _SLOT_WORDS + 3] = message[1] << 16 | _RELEASED
 
     def complete(self, packet_id: int) -> None:
-        """PUBCOMP came, or the host refused; after the id is in the ring. An identifier that is free is ignored."""
+        """Note PUBCOMP or a refusal, after the id is in the ring. Ignore an identifier that is free."""
         message = self._messages.pop(packet_id, None)
         if message is not None:
             self._words[packet_id * _SLOT_WORDS + 3] = 0
             del self._packet_ids[message]
 
     def open(self) -> list[tuple[int, MessageId, bool]]:
-        """Packet identifier, message id and whether it is released, in the order in which they were assigned."""
+        """Return packet identifier, message id and whether it is released, in the order of assignment."""
         words = self._words
         found = [
             (words[packet_id * _SLOT_WORDS + 1], packet_id, message) for packet_id, message in self._messages.items()
@@ -113,11 +115,11 @@ class DeliveryJournal:
         ]
 
     def packet_id_of(self, origin: int, epoch: int, number: int) -> int | None:
-        """The identifier under which a message is under way."""
+        """Return the identifier under which a message is under way."""
         return self._packet_ids.get((origin, epoch, number))
 
     def close(self) -> None:
-        """Let go of it; the file stays."""
+        """Close the table; the file stays."""
         self._words.release()
         self._table.close()
 
@@ -141,7 +143,7 @@ class DeliveryJournal:
 
 
 def _check(packet_id: int, origin: int, epoch: int, number: int, order: int) -> int:
-    """A slot that does not hold what was written together is told by this."""
+    """Return the checksum by which a slot is recognised whose words were not written together."""
     mixed = ((packet_id * 31 + origin) * 1_000_003 + epoch) * 1_000_003 + number
     mixed = mixed * 1_000_003 + order
     return (mixed ^ mixed >> 32 ^ mixed >> 64) & 0xFFFFFFFF

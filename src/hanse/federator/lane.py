@@ -1,21 +1,23 @@
-"""The lane: a second connection to the host broker, over WebSocket, for streams of QoS 0 that cannot come back.
+"""Bulk connection: a second connection to the host broker, over WebSocket, for streams of QoS 0 that cannot come back.
 
-Mosquitto reads a packet of a plain connection by three calls of the kernel, and many packets of a WebSocket by one: it
+Mosquitto reads each packet of a plain connection with three system calls, but many packets of a WebSocket with one. It
 spends 4.6 us on a message of such a stream instead of 7.0, and one hop carries 1.3 times as much. A lone message takes
-40 us longer that way. And No Local is per client: what the lane publishes comes back by any subscription of the session
-that matches it.
+40 us longer on that route. No Local applies per client: publications of the bulk connection come back by any
+subscription of the session that matches them.
 
 Rules:
 
-1. The session is where everything goes by default. The lane is entered while more than `ENTER_PER_S` publications a
-   second are delivered, all of groups that no subscription of the session meets, and left when these are fewer than
-   `LEAVE_PER_S`, or when one comes that may meet.
-2. Nothing is overtaken: at each change what comes waits until the broker has answered on the way that is left (a
-   *fence*), and has therefore taken all that went there before.
-3. A subscription that meets what the lane carries is said to the broker after the lane was left. Until the broker has
-   answered all that was said about subscriptions, no new groups are taken in.
-4. A session that a former process left may have subscriptions that nobody knows of: with such a one the lane rests.
-5. A lane that cannot be had, or that does not answer, is done without; it is dialled again, ever more rarely.
+1. By default, everything goes over the session. The bulk connection is used while more than `ENTER_PER_S` publications
+   per second are delivered, all of groups that no subscription of the session overlaps. The session takes over again
+   below `LEAVE_PER_S`, or when a publication arrives that a subscription may match.
+2. Nothing is overtaken: at each switch, new publications wait until the broker has answered on the old connection (a
+   *fence*), and has therefore accepted everything sent there before.
+3. A subscription that overlaps the groups of the bulk connection is sent to the broker after the switch back. Until the
+   broker has answered all subscription requests, no new groups use the bulk connection.
+4. A session from a former process may have subscriptions that nobody knows. With such a session, the bulk connection
+   rests.
+5. Without a bulk connection, or if it does not answer, the session carries everything. It is dialled again, less and
+   less often.
 """
 
 import asyncio
@@ -36,27 +38,28 @@ _log = logging.getLogger(__name__)
 ENTER_PER_S = 10_000
 LEAVE_PER_S = 2_000
 WINDOW_S = 0.1
-# After groups that meet came by: they will again.
+# Pause after groups that a subscription overlaps: more of them will come.
 REST_S = 10.0
-# Sets of groups that are known to meet nothing, or something.
+# Sets of groups that are known to overlap no subscription, or some.
 GROUPS_MAX = 1_024
-# Held back at a fence: what comes within some milliseconds.
+# Bytes held back at a fence: those that arrive within some milliseconds.
 HELD_BYTES_MAX = WRITE_BYTES_MAX
 
 Groups = tuple[str, ...]
 
 
 class Lane:
-    """One for a host session.
+    """Bulk connection beside one host session.
 
     Args:
-        address: the broker's WebSocket listener.
-        connect: the CONNECT to begin with.
-        publish: the session's way for a run of QoS 0.
-        fence: calls back when the broker has taken all that the session has sent; Unavailable where it cannot now.
-        held: the filters of the session, those asked for among them.
-        is_settled: whether the broker has answered all that was said about subscriptions.
-        counters: the session's, for what is dropped.
+        address: WebSocket listener of the broker.
+        connect: the first CONNECT.
+        publish: function that publishes a run of QoS 0 over the session.
+        fence: function that calls back when the broker has accepted all that the session sent; raises Unavailable if it
+            cannot now.
+        held: function that returns the filters of the session, including requested ones.
+        is_settled: function that returns whether the broker has answered all subscription requests.
+        counters: the session's counters of drops.
     """
 
     def __init__(
@@ -81,12 +84,12 @@ class Lane:
         self._backoff = Backoff(BackoffSettings(), random.random)
         self._dialling: asyncio.Task[None] | None = None
         self._wire: WebSocketPublisher | None = None
-        # Where deliveries go: by the lane, by the session, or, between the two, nowhere yet.
+        # Route of deliveries: the bulk connection, the session, or, between the two, none yet.
         self.is_used = False
         self._is_between = False
-        # A fence that was asked for before the session or the lane ended is nobody's.
+        # A fence that was requested before the session or the bulk connection ended is ignored.
         self._fence_number = 0
-        # The ping of the lane that was sent last before it was left.
+        # The last ping that was sent on the bulk connection before the switch back.
         self._awaited = 0
         self._answer_timer: asyncio.TimerHandle | None = None
         self._waiting: list[tuple[bytes, int, list[Groups]]] = []
@@ -97,15 +100,15 @@ class Lane:
         self._since = 0.0
         self._rests_until = 0.0
 
-    # --- its life -----------------------------------------------------------------------------------------------------
+    # --- start and end ------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """The session stands: have the lane ready."""
+        """Open the bulk connection, because the session is connected."""
         if self._dialling is None:
             self._dialling = self._loop.create_task(self._keep())
 
     def stop(self) -> None:
-        """The session is gone, or about to go."""
+        """Close it, because the session is gone or about to go."""
         if self._dialling is not None:
             self._dialling.cancel()
             self._dialling = None
@@ -124,7 +127,7 @@ class Lane:
                 await wire.closed.wait()
             except (HanseError, OSError) as error:
                 where = f"ws://{self._address.host}:{self._address.port}"
-                _log.info("the lane to %s cannot be had, so the session carries all: %s", where, error)
+                _log.info("the bulk connection to %s is not available, so the session carries all: %s", where, error)
             finally:
                 wire.abort()
                 if self._wire is wire:
@@ -137,7 +140,7 @@ class Lane:
     # --- deliveries ---------------------------------------------------------------------------------------------------
 
     def deliver(self, run: bytes, count: int, groups: list[Groups]) -> None:
-        """Publish a run of QoS 0 of these groups by the way that is right now."""
+        """Publish a run of QoS 0 of these groups on the current route."""
         self._packets += count
         now = self._loop.time()
         elapsed_s = now - self._since
@@ -159,13 +162,13 @@ class Lane:
             self._publish(run, count)
 
     def meets(self, filters: Iterable[str]) -> bool:
-        """Whether a subscription to one of these may bring back what the lane carries, or is about to."""
+        """Return whether a subscription to one of these may bring back publications of the bulk connection."""
         if not self.is_used and not self._is_between:
             return False
         return any(meet(filter_, group) for filter_ in filters for groups in self._apart for group in groups)
 
     def leave(self, then: Callable[[], None] | None = None) -> None:
-        """Let the session carry all again; call `then` when the broker has taken all that went by the lane."""
+        """Switch back to the session; call `then` when the broker has accepted all of the bulk connection."""
         if then is not None:
             self._after.append(then)
         if self.is_used and self._wire is not None:
@@ -191,7 +194,7 @@ class Lane:
             self._is_between = False
 
     def _on_fence(self, number: int) -> None:
-        """The broker has taken all that the session sent: the lane is free, if it still may be used."""
+        """Switch to the bulk connection, if still allowed: the broker has accepted all that the session sent."""
         if number != self._fence_number or not self._is_between:
             return
         if self._wire is None or self._after or not all(self._are_apart(groups) for _, _, groups in self._waiting):
@@ -204,12 +207,12 @@ class Lane:
             self._send(run, count)
 
     def _on_answer(self, number: int) -> None:
-        """The broker has answered a ping of the lane: it has taken all that went there before."""
+        """Handle the answer to a ping: the broker has accepted all that was sent before it."""
         if self._answer_timer is not None and number >= self._awaited:
             self._settle()
 
     def _settle(self) -> None:
-        """From here on the session carries all, what waited first."""
+        """Let the session carry all, the waiting publications first."""
         if self._answer_timer is not None:
             self._answer_timer.cancel()
             self._answer_timer = None
@@ -230,7 +233,7 @@ class Lane:
         self._waiting_bytes += len(run)
 
     def _send(self, run: bytes, count: int) -> None:
-        assert self._wire is not None, "it is used"
+        assert self._wire is not None, "the bulk connection is in use"
         if self._wire.waiting_bytes() > WRITE_BYTES_MAX:
             self._counters.drop("slow_peer", count)
             return
@@ -238,7 +241,7 @@ class Lane:
         self._counters.publications_out += count
 
     def _are_apart(self, groups: list[Groups]) -> bool:
-        """Whether no subscription of the session meets any of these, as far as can be told now."""
+        """Return whether no subscription of the session overlaps any of these, as far as is known now."""
         for one in groups:
             known = self._apart.get(one)
             if known is None:

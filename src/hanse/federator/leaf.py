@@ -1,18 +1,18 @@
-"""A federator without a host broker: a leaf, which hands what it wants to whoever runs it instead of to a broker.
+"""A federator without a host broker: a leaf, which hands its publications to a taker in its process.
 
-It is an ordinary member of the overlay to its neighbours: the same machine, links, epochs, custody and ring. It belongs
-in this room because it is made of nothing else; who takes its publications (a collector's spool) knows of no link.
+To its neighbours it is an ordinary member of the overlay: the same machine, links, epochs, custody and ring. It belongs
+in this package because it consists of its parts. The taker (a collector's spool) knows nothing of links.
 
 Rules:
 
-1. Interest is what it is given at the start, told before the first link, and does not change.
-2. A batch of QoS 1 or 2 is acknowledged to the federation when its taker says so, and remembered in the ring before;
-   nothing of it is handed over twice, by this process or the next (R55, R57).
-3. What its taker does not take is never acknowledged, and waits with the neighbours, on their disks: a leaf writes
-   nothing of its own to its outbox. That is for what it passes on between neighbours, if it has several.
-4. It ends without a word, as if its link were lost, so that its neighbours keep for it what comes meanwhile, for
-   `absence_s` (R38, R75); with `is_leaving` it says goodbye, and nothing is kept.
-5. It publishes nothing, and would rather not be a core: whoever else wants a group is elected before it.
+1. Its interest is given at the start, told before the first link, and does not change.
+2. A batch of QoS 1 or 2 is acknowledged to the federation when the taker says so, and is in the ring before. Nothing of
+   it is handed over twice, by this process or the next (R55, R57).
+3. A batch that the taker does not acknowledge is never acknowledged, and waits with the neighbours, on their disks. A
+   leaf writes nothing of its own to its outbox. The outbox is for messages between its neighbours, if it has several.
+4. It ends without a message, as if its link were lost, so that its neighbours keep publications for it for `absence_s`
+   (R38, R75). With `is_leaving` it announces its leave, and nothing is kept.
+5. It publishes nothing, and avoids to be a core: any other federator that wants a group is elected before it.
 """
 
 import asyncio
@@ -53,35 +53,35 @@ _log = logging.getLogger(__name__)
 
 _SUMMARIES = bytes((codec.SUMMARIES,))
 _WARNED = frozenset({"identity_conflict", "limit_reached", "grouping_differs"})
-# Measures of the accounts: here before for its groups, and delivered before for another one.
+# Measures of the accounts for duplicates: of its groups, and of a message already delivered for another group.
 _COPIES = frozenset({"duplicate", "merged"})
-# Topics whose verdict is remembered, where groups are wider than the filters.
+# Topics whose match is cached, if groups are wider than the filters.
 _TOPICS_MAX = 65_536
 
-# Publications, in the order of their ids, and what to call when they would survive a power cut.
+# Publications, in the order of their ids, and the function to call when they would survive a power cut.
 Take = Callable[[list[Run], Callable[[], None]], None]
 
 
 class _NoHost:
-    """There is no broker to subscribe at."""
+    """Placeholder without a broker to subscribe at."""
 
     def begin(self, group: str) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def end(self, group: str) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 class Leaf:
     """One leaf, from `start` to `stop`.
 
     Args:
-        settings: its id, its neighbours, and what the federation has in common; nothing of a broker is read.
-        filters: what it wants.
-        state: its state directory.
-        take: is handed what comes.
-        on_links: told, whenever that changes, how many links are up.
-        delivered: ids that the taker has from an earlier process, beyond what the ring knows.
+        settings: its id, its neighbours, and the federation's common settings; those of a broker are ignored.
+        filters: wanted filters.
+        state: state directory.
+        take: function that receives publications.
+        on_links: called with the number of links that are up, whenever it changes.
+        delivered: ids that the taker has from an earlier process, beyond those in the ring.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Leaf:
         delivered: Iterable[tuple[int, int, int, int]] = (),
     ) -> None:
         if settings.id is None:
-            raise LocalError("A leaf has no id; give --id N, one that no federator has.")
+            raise LocalError("A leaf has no id; give --id N, one that no other federator has.")
         self.identity = settings.id
         self._settings = settings
         self._filters = tuple(filters)
@@ -108,7 +108,7 @@ class Leaf:
         self._armed_at = 0.0
         self._is_stopped = False
         self.counters: Counter[str] = Counter()
-        # Rule 3: without an end to its patience nothing for the taker goes to the outbox.
+        # Rule 3: with unlimited patience, nothing for the taker goes to the outbox.
         protocol = replace(settings.protocol_settings(), stuck_after_s=math.inf)
         self.machine = Machine(
             self.identity,
@@ -117,7 +117,7 @@ class Leaf:
             wall_s=int(time.time()),
             stored_epoch=state.read_epoch(),
         )
-        # A grouping may make a group wider than the filter that is in it: a broker would sort that out.
+        # A grouping may make a group wider than its filter. At a broker, the broker would sort that out.
         self._is_exact = all(protocol.grouping.group_of(one) == one for one in self._filters)
         self._is_wanted: dict[str, bool] = {}
         self._whole_gate = Gate(Counter())
@@ -169,14 +169,14 @@ class Leaf:
 
     @property
     def copies(self) -> int:
-        """Publications that came again, from whomever, and were not handed over again."""
+        """Number of duplicates, from any sender, which were not handed over again."""
         rows = (row for row in self.machine.accounts.rows() if row.measure in _COPIES)
         return sum(row.publications for row in rows if self._internal.isdisjoint(row.groups))
 
-    # --- life -------------------------------------------------------------------------------------------------------
+    # --- start and end ------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin: epoch on disk, what was delivered before, interest, and then links."""
+        """Start: epoch on disk, ids delivered before, interest, and then links."""
         now = self._loop.time()
         self._carry_out(self.machine.start(now))
         delivered = [*self.custodian.ring.entries(), *self._delivered]
@@ -191,11 +191,11 @@ class Leaf:
         self._arm()
 
     async def stop(self, *, is_leaving: bool = False) -> None:
-        """Rule 4. Nothing is to be said to be taken after this."""
+        """Apply rule 4. The taker must not acknowledge anything after this."""
         await self.tracing.stop()
         if is_leaving:
             self._step(events.Leave())
-            await asyncio.sleep(0.05)  # the frames that say so leave with the loop's next turns
+            await asyncio.sleep(0.05)  # the leave messages go out with the loop's next turns
         self._is_stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -239,7 +239,7 @@ class Leaf:
             self.counters["forwarded"] += count
 
     def _publish_to(self, group: str, packets: list[bytes]) -> None:
-        """Something of our own for other federators: what became of their probes."""
+        """Publish packets of this leaf for other federators: reports on their probes."""
         for packet in packets:
             self._hand_on(self.machine.publish_to(self._loop.time(), group, packet[0] >> 1 & 3, [packet]))
 
@@ -266,7 +266,7 @@ class Leaf:
 
     def _on_frames(self, neighbour: int, frames: list[Frame]) -> None:
         if self._is_stopped:
-            return  # unacknowledged: it comes again
+            return  # unacknowledged, so it is sent again
         for frame in frames:
             topic, payload, receipt = frame.topic, frame.payload, frame.receipt
             try:
@@ -284,7 +284,8 @@ class Leaf:
                 _log.warning("frame of federator %d refused: %s", neighbour, error)
                 self.links.ack(neighbour, receipt)
 
-    # --- what is taken ------------------------------------------------------------------------------------------------
+    # --- delivery to the taker
+    # -----------------------------------------------------------------------------------------
 
     def _deliver(self, runs: Sequence[Run], token: int) -> None:
         wanted: list[Run] = []
@@ -299,7 +300,7 @@ class Leaf:
             self._taken([], token)
 
     def _taken(self, runs: list[Run], token: int) -> None:
-        """Rule 2: first remembered, then acknowledged."""
+        """Apply rule 2: first remember, then acknowledge."""
         for run in runs:
             if run.qos:
                 self.custodian.ring.add(run.origin, run.epoch, run.first, run.length)
@@ -308,7 +309,7 @@ class Leaf:
             self._arm_if_sooner()
 
     def _admitted(self, run: Run) -> list[Run]:
-        """What of a run is well-formed and wanted, in pieces whose ids stay those of their publications."""
+        """Return the well-formed and wanted part of a run, in pieces whose ids stay those of their publications."""
         is_whole = self._whole_gate.admit(run.body, run.length)[1] == run.length
         if is_whole and self._is_exact:
             return [run]
@@ -324,7 +325,7 @@ class Leaf:
         return known
 
     def _take_internal(self, run: Run) -> None:
-        """What federators tell each other. A leaf knows of no retained message, share name or bridge."""
+        """Ignore messages between federators: a leaf has no retained messages, share names or bridges."""
         for start, end in split(run.body):
             packet = run.body[start:end]
             try:

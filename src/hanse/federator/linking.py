@@ -1,11 +1,11 @@
-"""The links of one federator, of the kind that the operator chose, and whom they lead to at the start.
+"""Links of one federator, of the kind that the operator chose, and their neighbours at the start.
 
 Rules:
 
-1. `direct`: it listens where the operator said, and dials the neighbours that he named. `broker`: its frames go by way
-   of the neighbours' brokers, and it hears its own broker for theirs.
-2. A neighbour is let in that speaks the same version of the protocol and that the manager, where there is one, knows.
-3. With a manager the links follow its word from then on (`membership`, `dialling`).
+1. `direct`: it listens on the operator's address, and dials the neighbours in the settings. `broker`: its frames go
+   through the neighbours' brokers, and theirs arrive through its own broker.
+2. A neighbour must use the same version of the protocol, and the manager, if there is one, must know it.
+3. With a manager, the links follow its instructions from then on (`membership`, `dialling`).
 """
 
 import logging
@@ -39,19 +39,19 @@ def make_links(
     on_double: Callable[[int, str], None],
     client_id_at: Callable[[int], str],
 ) -> Links:
-    """The links, none of them up yet.
+    """Return the links, none of them up yet.
 
     Args:
-        identity: this federator's.
-        settings: which kind.
-        client_settings: of the session at the host broker, after which those at others' brokers are made.
-        epoch: the boot epoch of this moment.
-        admit: a sentence why not, given a federator's id; None for one that may link to us.
-        on_link: told of a neighbour, and whether its link is up.
-        on_frames: given what a neighbour sent.
-        on_taken: told which frames it has acknowledged.
-        on_double: told of an id that two processes use, and what the refused one is told.
-        client_id_at: the client id of the session at a neighbour's broker.
+        identity: id of this federator.
+        settings: settings with the kind of links.
+        client_settings: settings of the session at the host broker, the pattern for those at others' brokers.
+        epoch: function that returns the current boot epoch.
+        admit: function that returns a sentence why a federator must not link to us; None if it may.
+        on_link: called with a neighbour, and whether its link is up.
+        on_frames: called with frames of a neighbour.
+        on_taken: called with the frames that a neighbour has acknowledged.
+        on_double: called with an id that two processes use, and the message to the refused one.
+        client_id_at: function that returns the client id of the session at a neighbour's broker.
     """
 
     def may_link(other: int, properties: Mapping[str, str]) -> str | None:
@@ -88,19 +88,19 @@ def make_links(
 
 
 def properties() -> dict[str, str]:
-    """What the handshake tells the other side."""
+    """Return the properties for the handshake."""
     return {"hanse": __version__, "protocol": str(codec.VERSION), PROCESS: THIS_PROCESS}
 
 
 def refusal(other: int, told: Mapping[str, str]) -> str | None:
-    """Why a federator that told this in the handshake cannot be understood; None for one that can."""
+    """Return why a federator with these handshake properties is not compatible; None if it is."""
     if told.get("protocol") != str(codec.VERSION):
         return f"federator {other} speaks protocol {told.get('protocol')!r}, this one {codec.VERSION}"
     return None
 
 
 async def link_up(links: Links, settings: FederatorSettings, hear_host: Callable[[Iterable[str]], None]) -> None:
-    """Listen for neighbours, and dial those that the operator named; `hear_host` subscribes at the host broker."""
+    """Listen for neighbours, and dial those in the settings; `hear_host` subscribes at the host broker."""
     if isinstance(links, BrokerLinkBook):
         hear_host(links.filters())
         for neighbour in settings.neighbours():
@@ -121,7 +121,7 @@ def follow_manager(
     settings: FederatorSettings,
     forget: Callable[[int], None],
 ) -> None:
-    """Let the manager's word say whom the links lead to; `forget` is told of a neighbour that the overlay drops."""
+    """Let the manager's instructions determine the links; `forget` is called for a removed neighbour."""
     if isinstance(links, BrokerLinkBook):
         links.on_stranger = membership.invite
     membership.start(

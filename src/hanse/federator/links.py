@@ -1,14 +1,14 @@
-"""The links to the neighbours, whoever dialled: one a neighbour, frames in and out.
+"""Links to the neighbours, dialled by either side: one per neighbour, frames in and out.
 
 Rules:
 
-- Either side may dial. When both do, the link that the smaller id dialled stays; the other is refused or closed.
-- Control frames go at QoS 0 of the link and before all data: the protocol sends again what matters. Data frames that
-  hold QoS 1 or 2 bear a *token* and go at QoS 1 of the link; they wait, in order, while the link has no room. What a
-  link that ends has not acknowledged is the protocol's: it has it in custody. Data frames of QoS 0 alone are dropped
-  and counted when there is no room.
-- A receipt that the protocol gets is good for one link: an answer that comes when another has replaced it is dropped.
-- A newer link of a neighbour replaces the one that stands, unless its process was itself replaced before (`doubles`).
+- Either side may dial. If both do, the link that the smaller id dialled stays; the other is refused or closed.
+- Control frames go at QoS 0 of the link and before all data: the protocol repeats important ones. Data frames with QoS
+  1 or 2 carry a *token* and go at QoS 1 of the link. They wait, in order, while the link has no capacity. Frames that
+  were unacknowledged when a link ended are up to the protocol, which has them in custody. Data frames with only QoS 0
+  are dropped and counted if there is no capacity.
+- A receipt is valid for one link: an acknowledgement that arrives after the link was replaced is dropped.
+- A newer link of a neighbour replaces the present one, unless its process was itself replaced before (`doubles`).
 """
 
 import logging
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Peer:
-    """One neighbour's link, and what waits for it."""
+    """Link of one neighbour, and its waiting frames."""
 
     __slots__ = ("identity", "link", "owed", "receipts", "waiting")
 
@@ -43,7 +43,7 @@ class _Peer:
         # Number of a frame under way to its token.
         self.owed: dict[int, int] = {}
         self.waiting: deque[tuple[bytes, int]] = deque()
-        # Receipts as the protocol knows them, over all links, to those of this link.
+        # Receipts in the protocol's numbering, over all links, to those of this link.
         self.receipts: dict[int, int] = {}
 
 
@@ -51,9 +51,9 @@ class LinkBook(LinkListenerHandler):
     """All links of one federator.
 
     Args:
-        properties: what the handshake tells the other side.
-        admit: given the peer's id and properties, a sentence why not, or None.
-        on_double: given an id that two processes use, and the sentence that the refused one is told.
+        properties: function that returns the properties for the handshake.
+        admit: function that returns why the peer with an id and properties is refused, or None.
+        on_double: called with an id that two processes use, and the message to the refused one.
     """
 
     def __init__(
@@ -84,19 +84,19 @@ class LinkBook(LinkListenerHandler):
         self._by_link: dict[Link, _Peer] = {}
         self._diallers: dict[str, LinkDialler] = {}
         self._listener: LinkListener | None = None
-        # By reason; the agent shows them.
+        # Drops by reason, shown by the agent.
         self.drops: dict[str, int] = {}
 
-    # --- life -------------------------------------------------------------------------------------------------------
+    # --- start and end ------------------------------------------------------------------------------------------------
 
     async def listen(self, address: Address) -> str:
-        """Listen for neighbours; the URL with the port that was taken."""
+        """Listen for neighbours, and return the URL with the chosen port."""
         self._listener = LinkListener(str(self._identity), self)
         await self._listener.start(address.host, address.port, self._tls if address.is_tls else None)
         return f"{'mqtts' if address.is_tls else 'mqtt'}://{address.host}:{self._listener.port}"
 
     def dial(self, url: str) -> None:
-        """Dial a neighbour and stay at it."""
+        """Dial a neighbour, and keep the link."""
         if url in self._diallers:
             return
         dialler = LinkDialler(
@@ -111,7 +111,7 @@ class LinkBook(LinkListenerHandler):
         dialler.start()
 
     async def hang_up(self, url: str) -> None:
-        """Dial a neighbour no more, and end the link that came of it."""
+        """Stop dialling a neighbour, and end the link that resulted."""
         dialler = self._diallers.pop(url, None)
         if dialler is not None:
             await dialler.stop()
@@ -124,26 +124,26 @@ class LinkBook(LinkListenerHandler):
             await self._listener.stop()
 
     def is_up(self, identity: int) -> bool:
-        """Whether a link to the neighbour stands, whoever dialled it."""
+        """Return whether a link to the neighbour is up, dialled by either side."""
         return identity in self._peers
 
     def is_dialled(self, identity: int) -> bool:
-        """Whether it stands and this side dialled it."""
+        """Return whether the link is up and this side dialled it."""
         peer = self._peers.get(identity)
         return peer is not None and peer.link.is_dialled
 
     def owed(self, identity: int) -> int:
-        """Frames that the neighbour has not acknowledged."""
+        """Return how many frames the neighbour has not acknowledged."""
         peer = self._peers.get(identity)
         return 0 if peer is None else len(peer.owed) + len(peer.waiting)
 
     def has_room(self, identity: int) -> bool:
-        """Whether what is sent now goes to the link itself, which has a limit, and does not wait for it here."""
+        """Return whether a frame sent now goes to the link itself, which has a limit, and does not wait here."""
         peer = self._peers.get(identity)
         return peer is not None and not peer.waiting and peer.link.credit_bytes > 0
 
     def has_unread(self, identity: int) -> bool:
-        """Whether a neighbour has sent something that nobody has read yet."""
+        """Return whether a neighbour has sent data that nobody has read yet."""
         peer = self._peers.get(identity)
         return peer is not None and peer.link.has_unread
 
@@ -156,7 +156,7 @@ class LinkBook(LinkListenerHandler):
     # --- out ------------------------------------------------------------------------------------------------------
 
     def send_control(self, identity: int, frame: ControlFrame) -> int:
-        """Send a control frame, and say how large; one that cannot go is dropped, the next round says it again."""
+        """Send a control frame, and return its size. Drop it if it cannot go, because the next round repeats it."""
         peer = self._peers.get(identity)
         if peer is None:
             return 0
@@ -169,7 +169,7 @@ class LinkBook(LinkListenerHandler):
         return len(payload)
 
     def send_data(self, identity: int, payload: bytes, count: int, token: int, body: bytes = b"") -> bool:
-        """Send a data frame, `payload` and behind it `body`; with a token `on_taken` tells when it was acknowledged."""
+        """Send a data frame, `payload` and behind it `body`. With a token, `on_taken` reports its acknowledgement."""
         peer = self._peers.get(identity)
         if peer is None:
             self._drop("link_down", count)
@@ -186,18 +186,18 @@ class LinkBook(LinkListenerHandler):
         return True
 
     def send_probe(self, identity: int, payload: bytes) -> bool:
-        """Send a probe behind the data that waits, as a publication of QoS 0 would go."""
+        """Send a probe behind the waiting data, as a publication of QoS 0 would go."""
         peer = self._peers.get(identity)
         if peer is None:
             return False
         try:
             peer.link.send(PROBE_TOPIC, payload, qos=0)
-        except (Unavailable, LocalError):  # full, or larger than the neighbour takes
+        except (Unavailable, LocalError):  # full, or larger than the neighbour accepts
             return False
         return True
 
     def ack(self, identity: int, receipt: int) -> None:
-        """Acknowledge a frame of a neighbour's, if its link still stands."""
+        """Acknowledge a neighbour's frame, if its link is still up."""
         peer = self._peers.get(identity)
         if peer is not None and peer.link.is_open:
             known = peer.receipts.pop(receipt, 0)
@@ -214,10 +214,10 @@ class LinkBook(LinkListenerHandler):
     def _drop(self, reason: str, count: int) -> None:
         self.drops[reason] = self.drops.get(reason, 0) + count
 
-    # --- what links tell --------------------------------------------------------------------------------------------
+    # --- callbacks of links -------------------------------------------------------------------------------------------
 
     def on_greeting(self, greeting: LinkGreeting) -> None:
-        """A federator asks for a link."""
+        """Answer a federator's request for a link."""
         identity = _identity_of(greeting.peer_id)
         if identity is None or identity == self._identity:
             greeting.refuse(
@@ -241,7 +241,7 @@ class LinkBook(LinkListenerHandler):
         return double or self._admit(identity, peer)
 
     def on_link(self, link: Link) -> None:
-        """A link stands."""
+        """Handle a new link."""
         identity = _identity_of(link.peer_id)
         if identity is None or identity == self._identity:
             link.close(reason=f"{link.peer_id[:20]!r} cannot be a neighbour of federator {self._identity}")
@@ -263,7 +263,7 @@ class LinkBook(LinkListenerHandler):
         self._tell_up(peer.identity)
 
     def on_frames(self, link: Link, frames: list[Frame]) -> None:
-        """One read of one link."""
+        """Handle one read of one link."""
         peer = self._by_link.get(link)
         if peer is None:
             return
@@ -276,7 +276,7 @@ class LinkBook(LinkListenerHandler):
         self._take_frames(peer.identity, frames)
 
     def on_acknowledged(self, link: Link, numbers: list[int]) -> None:
-        """The neighbour has taken frames over."""
+        """Note frames that the neighbour has acknowledged."""
         peer = self._by_link.get(link)
         if peer is None:
             return
@@ -285,7 +285,7 @@ class LinkBook(LinkListenerHandler):
         self.on_credit(link)
 
     def on_credit(self, link: Link) -> None:
-        """There is room again for what waits."""
+        """Send waiting frames, because there is capacity again."""
         peer = self._by_link.get(link)
         while peer is not None and peer.waiting:
             payload, token = peer.waiting[0]
@@ -294,7 +294,7 @@ class LinkBook(LinkListenerHandler):
             peer.waiting.popleft()
 
     def on_closed(self, link: Link, error: HanseError | None, unacknowledged: list[int]) -> None:  # noqa: ARG002
-        """A link ended: what it owed is nobody's now."""
+        """Note that a link ended, and forget its unacknowledged frames."""
         peer = self._by_link.get(link)
         if peer is not None:
             _log.info("link to federator %d down: %s", peer.identity, error or "closed")

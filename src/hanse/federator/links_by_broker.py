@@ -1,16 +1,17 @@
-"""Links by way of the neighbours' brokers, as in the papers: the same frames, another endpoint.
+"""Links through the neighbours' brokers, as in the papers: the same frames, another endpoint.
 
-A federator publishes what it has to say to a neighbour on the neighbour's *broker*, where the neighbour's own session
-hears it. Rules:
+A federator publishes messages for a neighbour on the neighbour's *broker*, where the neighbour's own session receives
+them. Rules:
 
-- Every control topic carries its destination and its sender (`broker_link`), and the sender's session at that broker
-  holds no subscription.
-- The broker's PUBACK says nothing of the federator behind it: a data frame that is owed an acknowledgement carries the
-  sender's epoch and a number, and `federator/ack/<to>/<from>` names the numbers that were taken over.
-- A link is up while the session at the neighbour's broker stands; that the neighbour itself hears is the protocol's
-  to find out (R7). What it was sent and has not acknowledged is the protocol's, which has it in custody. An
-  acknowledgement that cannot be told waits for the session.
-- Anybody who may publish on these topics at the broker can forge them: `hanse` prints the ACL that closes them.
+- Every control topic names its destination and its sender (`broker_link`). The sender's session at that broker holds no
+  subscription.
+- The broker's PUBACK says nothing about the federator behind it. A data frame that needs an acknowledgement carries the
+  sender's epoch and a number, and `federator/ack/<to>/<from>` names the accepted numbers.
+- A link is up while the session at the neighbour's broker is connected. The protocol finds out whether the neighbour
+  itself receives (R7). Unacknowledged frames are up to the protocol, which has them in custody. An acknowledgement that
+  cannot be sent waits for the session.
+- Anybody with the right to publish on these topics at the broker can forge them: `hanse` prints an ACL that closes
+  them.
 """
 
 import logging
@@ -27,14 +28,14 @@ from hanse.mqtt.publication import Publication, encode, payload_of
 from hanse.protocol import codec
 from hanse.protocol.messages import ControlFrame
 
-# Frames under way to one neighbour that wait for its acknowledgement, and acknowledgements that wait for the session
-# at its broker: more are dropped and counted.
+# Frames under way to one neighbour that wait for its acknowledgement, and acknowledgements that wait for the session at
+# its broker. More are dropped and counted.
 _OWED_MAX = 65_535
 _log = logging.getLogger(__name__)
 
 
 class _Neighbour(ClientHandler):
-    """The session at one neighbour's broker."""
+    """Session at one neighbour's broker."""
 
     def __init__(self, book: "BrokerLinkBook", identity: int, settings: ClientSettings) -> None:
         self.book = book
@@ -45,7 +46,7 @@ class _Neighbour(ClientHandler):
         self.next_number = 1
         self.epoch = 0
         self.has_left = False
-        # By the neighbour's epoch: numbers of its frames that it has yet to be told of.
+        # By the neighbour's epoch: numbers of its frames whose acknowledgement has not been sent.
         self.untold: dict[int, list[int]] = {}
 
     def on_connected(self, session_present: bool) -> None:  # noqa: ARG002 - the handler's signature
@@ -56,7 +57,7 @@ class _Neighbour(ClientHandler):
 
 
 class BrokerLinkBook:
-    """The same face as `LinkBook`, for links through brokers."""
+    """Links through brokers, with the interface of `LinkBook`."""
 
     def __init__(
         self,
@@ -75,7 +76,7 @@ class BrokerLinkBook:
         self._client_settings = client_settings
         self._epoch = epoch
         self._first_epoch = epoch()
-        # What `ack` takes, to the neighbour's epoch and its number for the frame.
+        # Argument of `ack` to the neighbour's epoch and its number for the frame.
         self._receipts: dict[int, tuple[int, int]] = {}
         self._next_receipt = 1
         self._tell_up = on_up
@@ -84,17 +85,17 @@ class BrokerLinkBook:
         self._tell_taken = on_taken
         self._neighbours: dict[int, _Neighbour] = {}
         self._up: set[int] = set()
-        # Told of whoever speaks to us and is no neighbour.
+        # Called with a sender that is not a neighbour.
         self.on_stranger: Callable[[int], None] | None = None
         self.drops: dict[str, int] = {}
 
     def filters(self) -> list[str]:
-        """What the session at the own host has to hear."""
+        """Filters that the session at the own host broker needs."""
         return broker_link.subscriptions(self._identity)
 
     async def add(self, identity: int, url: str) -> None:
-        """Link to a neighbour by way of its broker."""
-        # The socket is the own host's.
+        """Link to a neighbour through its broker."""
+        # The socket is that of the own host broker.
         settings = replace(
             self._client_settings,
             url=url,
@@ -106,7 +107,7 @@ class BrokerLinkBook:
         await neighbour.client.start()
 
     async def remove(self, identity: int) -> None:
-        """Link to a neighbour no more."""
+        """End the link to a neighbour."""
         neighbour = self._neighbours.get(identity)
         if neighbour is not None:
             await neighbour.client.stop()
@@ -114,21 +115,21 @@ class BrokerLinkBook:
             self._neighbours.pop(identity, None)
 
     def is_up(self, identity: int) -> bool:
-        """Whether the session at the neighbour's broker stands."""
+        """Return whether the session at the neighbour's broker is connected."""
         return identity in self._up
 
     def owed(self, identity: int) -> int:
-        """Frames that the neighbour has not acknowledged."""
+        """Return how many frames the neighbour has not acknowledged."""
         neighbour = self._neighbours.get(identity)
         return 0 if neighbour is None else len(neighbour.owed)
 
     def has_room(self, identity: int) -> bool:
-        """Whether the session at the neighbour's broker takes a frame of QoS 1 now."""
+        """Return whether the session at the neighbour's broker accepts a frame of QoS 1 now."""
         neighbour = self._neighbours.get(identity)
         return neighbour is not None and identity in self._up and neighbour.client.credit > 0
 
-    def has_unread(self, identity: int) -> bool:  # noqa: ARG002 - of all neighbours alike
-        """Never before another's: all neighbours' frames come by one session, in order."""
+    def has_unread(self, identity: int) -> bool:  # noqa: ARG002 - the same for all neighbours
+        """Return False: all neighbours' frames arrive over one session, in order."""
         return False
 
     async def stop(self) -> None:
@@ -137,7 +138,7 @@ class BrokerLinkBook:
             await neighbour.client.stop()
 
     def close(self, identity: int, reason: str) -> None:
-        """Say no more to a neighbour that broke a rule."""
+        """Stop sending to a neighbour that broke a rule."""
         neighbour = self._neighbours.get(identity)
         if neighbour is not None:
             _log.warning("link to federator %d closed: %s", identity, reason)
@@ -146,7 +147,7 @@ class BrokerLinkBook:
     # --- out ------------------------------------------------------------------------------------------------------
 
     def send_control(self, identity: int, frame: ControlFrame) -> int:
-        """Publish a control frame at the neighbour's broker, memberships on the papers' topic; say how large."""
+        """Publish a control frame at the neighbour's broker, memberships on the papers' topic; return its size."""
         if identity not in self._up:
             return 0
         payload = codec.encode_control(frame)
@@ -156,7 +157,7 @@ class BrokerLinkBook:
         return len(payload)
 
     def send_data(self, identity: int, payload: bytes, count: int, token: int, body: bytes = b"") -> bool:
-        """Publish a data frame at the neighbour's broker, in two parts; with a token `on_taken` tells that it came."""
+        """Publish a data frame at the neighbour's broker, in two parts. With a token, `on_taken` reports it."""
         neighbour = self._neighbours.get(identity)
         if neighbour is None or identity not in self._up:
             self._drop("link_down", count)
@@ -179,7 +180,7 @@ class BrokerLinkBook:
         return self._publish(identity, Kind.PROBE, payload, qos=0)
 
     def ack(self, identity: int, receipt: int) -> None:
-        """Tell a neighbour that its frame was taken over."""
+        """Tell a neighbour that its frame was accepted."""
         found = self._receipts.pop(receipt, None)
         neighbour = self._neighbours.get(identity)
         if found is None or neighbour is None:
@@ -200,7 +201,7 @@ class BrokerLinkBook:
         if neighbour is None or identity not in self._up:
             return False
         topic = broker_link.topic_for(kind, identity, self._identity)
-        # The session drops what is of QoS 0 when its broker is slow, and counts it as one, whatever is in the frame.
+        # The session drops QoS 0 if its broker is slow, and counts one drop per frame, whatever the frame contains.
         drops = neighbour.client.counters.drops
         dropped = sum(drops.values())
         try:
@@ -215,10 +216,10 @@ class BrokerLinkBook:
     # --- in -------------------------------------------------------------------------------------------------------
 
     def hear(self, publication: Publication) -> bool:
-        """A message of the own host; False where it is not one of a link's.
+        """Handle a message of the own host broker; return False if it does not belong to a link.
 
         Raises:
-            RemoteError: it is one, and malformed, retained, or from no neighbour.
+            RemoteError: it is malformed, retained, or not from a neighbour.
         """
         route = broker_link.accept(self._identity, publication.topic, is_retained=publication.retain)
         if route is None:
@@ -228,7 +229,7 @@ class BrokerLinkBook:
         if neighbour is None and self.on_stranger is not None:
             self.on_stranger(sender)
         if neighbour is None or sender not in self._up:
-            raise RemoteError(f"A frame came from federator {sender}, which is no neighbour that is up.")
+            raise RemoteError(f"A frame came from federator {sender}, which is not a connected neighbour.")
         payload = payload_of(publication.packet)
         if route.kind in CONTROL_KINDS:
             self._take_frames(sender, [Frame.of(CONTROL_TOPIC, broker_link.control_payload(route, payload))])
@@ -248,13 +249,14 @@ class BrokerLinkBook:
     def _take_acks(self, neighbour: _Neighbour, payload: bytes) -> None:
         epoch, numbers = broker_link.decode_acknowledgement(payload, _OWED_MAX)
         if epoch < self._first_epoch:
-            return  # of a former life of ours; numbers go on when the epoch is raised in this one
+            return  # of a former run of this federator; numbers continue when the epoch is raised in this one
         self._tell_taken(neighbour.identity, [neighbour.owed.pop(number, 0) for number in numbers])
 
-    # --- what sessions tell -----------------------------------------------------------------------------------------
+    # --- callbacks of sessions
+    # -----------------------------------------------------------------------------------------
 
     def come_up(self, neighbour: _Neighbour) -> None:
-        """The session at a neighbour's broker stands."""
+        """Note that the session at a neighbour's broker is connected."""
         self._up.add(neighbour.identity)
         _log.info("link to federator %d up (by its broker)", neighbour.identity)
         self._tell_up(neighbour.identity)
@@ -263,7 +265,7 @@ class BrokerLinkBook:
             self._tell(neighbour.identity, epoch, numbers)
 
     def note_epoch(self, identity: int, epoch: int) -> None:
-        """A control frame of the neighbour's names its epoch; a new one is a new life, which owes nothing."""
+        """Note the neighbour's epoch from a control frame. A new one is a new run, which owes nothing."""
         neighbour = self._neighbours.get(identity)
         if neighbour is not None and epoch > neighbour.epoch:
             if neighbour.epoch:
@@ -271,26 +273,26 @@ class BrokerLinkBook:
             neighbour.epoch = epoch
             neighbour.untold.clear()
             if neighbour.has_left and identity in self._up:
-                # It took its leave and is back; our session at its broker stood all the while and tells nothing.
+                # The neighbour left and is back. Our session at its broker stayed connected and reports nothing.
                 neighbour.has_left = False
                 self._tell_down(identity)
                 self._tell_up(identity)
 
     def note_left(self, identity: int) -> None:
-        """A neighbour said that it leaves."""
+        """Note that a neighbour announced its leave."""
         neighbour = self._neighbours.get(identity)
         if neighbour is not None:
             neighbour.has_left = True
             neighbour.owed.clear()
 
     def forgive(self, identity: int) -> None:
-        """What a neighbour was given and has not acknowledged will not be acknowledged any more."""
+        """Forget frames that a neighbour will no longer acknowledge."""
         neighbour = self._neighbours.get(identity)
         if neighbour is not None:
             neighbour.owed.clear()
 
     def go_down(self, neighbour: _Neighbour, error: HanseError | None) -> None:
-        """The session is gone: what it was owed is nobody's now."""
+        """Note that the session is gone, and forget its unacknowledged frames."""
         if neighbour.identity not in self._up:
             return
         self._up.discard(neighbour.identity)

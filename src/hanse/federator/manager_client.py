@@ -1,14 +1,14 @@
-"""Asking the topology manager: one request a connection, JSON both ways, over http or https.
+"""Client of the topology manager: one request per connection, JSON both ways, over http or https.
 
-A client of our own, because the agent's base install has none and needs so little of one.
+It is our own, because the agent's base install has no HTTP client and needs so little of one.
 
 Rules:
 
-1. Everything is bounded: the time of a request, the answer's head and body.
-2. Of several managers one leads. A 503 that names the leader is followed once; else the next of the list is asked;
-   nobody is asked twice in one request. Whoever answered last is asked first the next time.
-3. What the manager refuses is a `ManagerRefused` with the status; when none answers it is `Unavailable`.
-4. Token and credential go into a header and nowhere else: no error, no log. A leader's address is followed only if
+1. Everything is bounded: the time of a request, and the answer's head and body.
+2. Of several managers one leads. A 503 that names the leader is followed once; otherwise the next of the list is asked.
+   No manager is asked twice in one request. The manager that answered last is asked first the next time.
+3. A refusal by the manager is a `ManagerRefused` with the status. If none answers, it is `Unavailable`.
+4. Token and credential go only into a header: not into an error, not into a log. A leader's address is followed only if
    it is as safe as the one that named it: https stays https.
 """
 
@@ -25,14 +25,14 @@ from hanse.errors import LocalError, RemoteError, Unavailable
 from hanse.http_address import HttpAddress
 from hanse.mqtt.tls import TlsSettings, client_context
 
-# A manager's whole topology has about 250 bytes a federator; 10,000 are the most that one takes.
+# A manager's whole topology has about 250 bytes per federator. 10,000 federators are the limit of a manager.
 BODY_BYTES_MAX = 8 << 20
 HEAD_BYTES_MAX = 64 * 1024
 _SHOWN_CHARACTERS_MAX = 300
 
 
-class ManagerRefused(RemoteError):  # noqa: N818 - what happened, as in "the manager refused"
-    """The manager answered, and not with what was asked for."""
+class ManagerRefused(RemoteError):  # noqa: N818 - the name is the event, as in "the manager refused"
+    """The manager answered with an error."""
 
     def __init__(self, status: int, detail: str) -> None:
         super().__init__(f"The manager refused with {status}: {detail}")
@@ -41,21 +41,21 @@ class ManagerRefused(RemoteError):  # noqa: N818 - what happened, as in "the man
 
 
 def parse_manager(url: str) -> HttpAddress:
-    """The address in `http://HOST:PORT` or `https://HOST:PORT`.
+    """Return the address in `http://HOST:PORT` or `https://HOST:PORT`.
 
     Raises:
-        LocalError: It is none; what may be a password is not shown.
+        LocalError: It is not such an address. The message hides a possible password.
     """
     address = http_address.parse(url, "the manager's address", "write http://HOST:PORT or https://HOST:PORT")
     return dataclasses.replace(address, path=address.path.rstrip("/"))
 
 
 class ManagerClient:
-    """The managers of one federation.
+    """Managers of one federation.
 
     Args:
-        urls: one or more, in the order in which they are asked first.
-        ca_file: whom to trust over https; the system's authorities if None.
+        urls: one or more, in the order of the first request.
+        ca_file: trusted authorities over https; those of the system if None.
     """
 
     def __init__(self, urls: Sequence[str], ca_file: Path | None = None) -> None:
@@ -67,7 +67,7 @@ class ManagerClient:
 
     @property
     def address(self) -> str:
-        """The manager that answered last."""
+        """Manager that answered last."""
         return str(self._first)
 
     async def ask(
@@ -79,12 +79,12 @@ class ManagerClient:
         shown: str | None,
         timeout_s: float,
     ) -> dict[str, Any]:
-        """One request, at whichever manager leads. `shown` is the token or credential.
+        """Send one request to the manager that leads. `shown` is the token or credential.
 
         Raises:
-            ManagerRefused: A manager answered with an error that another would give too.
+            ManagerRefused: A manager answered with an error that another would give as well.
             Unavailable: None leads, or none answers.
-            LocalError: The files for TLS cannot be used.
+            LocalError: The TLS files are not usable.
         """
         waiting = [self._first, *(one for one in self._addresses if one != self._first)]
         asked: set[HttpAddress] = set()
@@ -113,7 +113,7 @@ class ManagerClient:
         raise Unavailable(" ".join(failures))
 
     def _leader_of(self, document: Mapping[str, object], named_by: HttpAddress) -> HttpAddress | None:
-        """Rule 4."""
+        """Apply rule 4."""
         url = document.get("leader")
         if not isinstance(url, str):
             return None
@@ -150,7 +150,7 @@ class ManagerClient:
                     writer.write(request)
                     status, answer = await _read_answer(reader)
                 finally:
-                    # Not waited for: the answer is here, and a manager slow to say goodbye over TLS is not away.
+                    # Do not wait: the answer is here, and a manager that closes TLS slowly is not away.
                     writer.close()
         except TimeoutError:
             raise Unavailable(f"{address} did not answer within {timeout_s:g} s.") from None
@@ -170,13 +170,13 @@ class ManagerClient:
 
 
 async def _read_answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
-    """Status and body; a ValueError where it is not HTTP or goes beyond a limit."""
+    """Return status and body. Raise ValueError for an answer that is not HTTP or exceeds a limit."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     first, *lines = head.split("\r\n")
     version, _, rest = first.partition(" ")
     status = rest[:3]
     if not version.startswith("HTTP/1.") or not (status.isascii() and status.isdigit()):
-        raise ValueError(f"{first[:60]!r} is no status line")
+        raise ValueError(f"{first[:60]!r} is not a status line")
     headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     if headers.get("transfer-encoding", "").lower() == "chunked":
         return int(status), await _read_chunks(reader)
@@ -188,13 +188,13 @@ async def _read_answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
         _refuse_size(len(body))
         return int(status), body
     if not (length.isascii() and length.isdigit()) or len(length) > 12:
-        raise ValueError(f"{length[:20]!r} is no length")
+        raise ValueError(f"{length[:20]!r} is not a length")
     _refuse_size(int(length))
     return int(status), await reader.readexactly(int(length))
 
 
 async def _read_chunks(reader: asyncio.StreamReader) -> bytes:
-    """RFC 9112, section 7.1; trailers are read and dropped."""
+    """Read a chunked body (RFC 9112, section 7.1); trailers are read and dropped."""
     body = bytearray()
     while True:
         line = await reader.readuntil(b"\r\n")

@@ -1,15 +1,15 @@
-"""A table of fixed size in a file that is mapped into memory: what a killed process has written, the next one finds.
+"""Table of fixed size in a memory-mapped file: the next process finds what a killed one has written.
 
-The kernel keeps the pages of a mapped file when the process dies, however it dies; nothing is synced, so that a write
-costs what a write to memory costs. A power cut may lose the last half minute: whoever builds on this says why that is
-no harm. Two facts are what its users build on:
+The kernel keeps the pages of a mapped file when the process dies, however it dies. Nothing is synced, so a write costs
+as much as a write to memory. A power cut may lose the last half minute; each user of this module says why that does no
+harm. Users rely on two facts:
 
-1. A word of 8 bytes is written whole or not at all, and a kill cannot undo what was written before. So an entry becomes
-   valid, changes its state, or becomes free with the write of *one* word, and that word is written last.
-2. The whole file has its place on disk before it is mapped (`posix_fallocate`): writing to it cannot fail for want of
-   space, which would end the process by a signal. (A file system that copies on write may still want space then.)
+1. A word of 8 bytes is written whole or not at all, and a kill cannot undo earlier writes. An entry becomes valid,
+   changes its state, or becomes free with the write of *one* word, and that word is written last.
+2. The whole file has its space on disk before it is mapped (`posix_fallocate`). Writing to it cannot fail for lack of
+   space, which would end the process by a signal. (A file system that copies on write may still need space then.)
 
-The header holds kind, version and size, with a checksum. A file that is something else is put aside and begun anew.
+The header holds kind, version and size, with a checksum. Any other file is put aside and replaced by a new one.
 """
 
 import contextlib
@@ -22,25 +22,25 @@ from zlib import crc32
 from hanse.errors import LocalError
 from hanse.federator.damaged import put_aside
 
-_HEADER = struct.Struct("<8sIIQI")  # kind and version, words a slot, 0, slots, checksum of what precedes
+_HEADER = struct.Struct("<8sIIQI")  # kind and version, words per slot, 0, slots, checksum of the header before it
 _HEADER_BYTES = 64
 _WORD_BYTES = 8
 
 
 class MappedTable:
-    """A mapped table of `slots` times `slot_words` words.
+    """Mapped table of `slots` times `slot_words` words.
 
     Args:
-        path: made if it is missing.
-        kind: eight bytes that name what it holds and its version.
-        slot_words: words a slot.
-        slots: how many.
+        path: created if it is missing.
+        kind: eight bytes that name its content and version.
+        slot_words: words per slot.
+        slots: number of slots.
 
     Attributes:
-        words: all words of all slots, 0 where nothing was written; assign to its items.
+        words: all words of all slots, 0 if never written; assign to its items.
 
     Raises:
-        LocalError: The file cannot be made or mapped.
+        LocalError: The file cannot be created or mapped.
     """
 
     def __init__(self, path: Path, kind: bytes, slot_words: int, slots: int) -> None:
@@ -63,14 +63,14 @@ class MappedTable:
         self.words = self._slots.cast("Q")
 
     def rest(self) -> None:
-        """Give the pages back that were read: they stay in the kernel's cache, and what was written stays written.
+        """Release the pages that were read. They stay in the kernel's cache, and written data stays written.
 
-        A ring that was read whole at the start counts 8 MB of a federator's memory otherwise.
+        Otherwise a ring that was read whole at the start counts as 8 MB of a federator's memory.
         """
         self._map.madvise(mmap.MADV_DONTNEED)
 
     def close(self) -> None:
-        """Let go of it; the file stays. Harmless when it is closed."""
+        """Close the table; the file stays. Do nothing if it is closed."""
         self.words.release()
         self._slots.release()
         self._view.release()
@@ -94,7 +94,7 @@ class MappedTable:
 
 
 def slots_of(path: Path, kind: bytes, slot_words: int) -> int | None:
-    """How many slots the file has; None where there is none or it is not of that kind.
+    """Return how many slots the file has; None if there is none or it has another kind.
 
     Raises:
         LocalError: The system does not let us read it.

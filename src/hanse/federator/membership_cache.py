@@ -1,7 +1,7 @@
-"""What a federator keeps of its membership on disk, to start from while no manager answers.
+"""Cache of the membership on disk, from which a federator starts while no manager answers.
 
-`membership.json` in the state directory, readable by its owner alone: it holds the credential. A file that cannot be
-understood is put aside, and the federator joins anew.
+`membership.json` in the state directory is readable only by its owner, because it holds the credential. A file that
+cannot be parsed is put aside, and the federator joins again.
 """
 
 import json
@@ -16,21 +16,21 @@ from hanse.federator.words import OverlayMap, Word, read_map, read_word
 
 FILE_NAME = "membership.json"
 FILE_BYTES_MAX = 16 << 20
-PEERS_KEPT_MAX = 2_000  # of the map; a relinking reaches a few links far
+PEERS_KEPT_MAX = 2_000  # peers of the map; relinking reaches only a few links far
 _VERSION = 1
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """The last word with its credential, and the map."""
+    """Last reply of the manager with its credential, and the map."""
 
     word: Word
     overlay: OverlayMap
 
 
 def read(directory: Path) -> Membership | None:
-    """What was written last; None where there is nothing of use."""
+    """Return the last written membership; None without a usable one."""
     path = directory / FILE_NAME
     try:
         with path.open("rb") as file:
@@ -42,7 +42,7 @@ def read(directory: Path) -> Membership | None:
     except (ValueError, KeyError, AttributeError, RecursionError, RemoteError) as error:
         aside = path.with_name(f"{FILE_NAME}.damaged")
         path.replace(aside)
-        _log.warning("%s cannot be used (%s); it is now %s, and the federator joins anew", path, error, aside.name)
+        _log.warning("%s cannot be used (%s); it is now %s, and the federator joins again", path, error, aside.name)
         return None
 
 
@@ -56,7 +56,7 @@ def _parse(raw: bytes) -> Membership:
 
 
 def write(directory: Path, membership: Membership) -> None:
-    """Keep it; when this returns it is on disk.
+    """Write the membership; when this returns it is on disk.
 
     Raises:
         LocalError: The disk refuses.
@@ -91,5 +91,5 @@ def write(directory: Path, membership: Membership) -> None:
         beside.replace(path)
     except OSError as error:
         raise LocalError(
-            f"The membership could not be kept in {path}: {error.strerror}; check space and rights."
+            f"The membership could not be saved in {path}: {error.strerror}; check space and rights."
         ) from error

@@ -1,6 +1,6 @@
-"""Publications under another name or not at all, where the operator set a prefix or said what may cross.
+"""Publications under another name or dropped, if the operator set a prefix or rules for crossing.
 
-Only federators with such a setting come here; the others' hot path skips it (`Crossing.is_trivial`).
+Only federators with such a setting use this module. The hot path of others skips it (`Crossing.is_trivial`).
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from hanse.protocol.packets import split, topic_of
 
 
 def renamed(packet: bytes, topic: str) -> bytes:
-    """One canonical packet with another topic."""
+    """Return one canonical packet with another topic."""
     position = 1
     while packet[position] >= 0x80:
         position += 1
@@ -25,7 +25,7 @@ def renamed(packet: bytes, topic: str) -> bytes:
 
 
 def exported(crossing: Crossing, publications: Iterable[HostPublication]) -> list[Publication]:
-    """What leaves this broker, under its federation names."""
+    """Return the publications that leave this broker, under their federation names."""
     leaving = []
     for publication in publications:
         name = crossing.leave(publication.topic)
@@ -36,7 +36,7 @@ def exported(crossing: Crossing, publications: Iterable[HostPublication]) -> lis
 
 
 def imported(crossing: Crossing, body: bytes) -> tuple[bytes, int]:
-    """What of a run enters this broker, under its local names, and how many they are."""
+    """Return the part of a run that enters this broker, under its local names, and its number of publications."""
     entering = []
     for start, end in split(body):
         packet = body[start:end]
@@ -48,7 +48,7 @@ def imported(crossing: Crossing, body: bytes) -> tuple[bytes, int]:
 
 
 def local_copies(crossing: Crossing, publications: Iterable[HostPublication]) -> list[bytes]:
-    """What has to appear at this broker too, because it was published as `federated/<topic>`."""
+    """Return the publications that must also appear at this broker, because they came as `federated/<topic>`."""
     copies = []
     for publication in publications:
         name = crossing.local_copy(publication.topic)

@@ -1,23 +1,23 @@
-"""What the protocol wants people to know: counted by name, and logged with what it is about."""
+"""Notices of the protocol for people: counted by name, and logged with their details."""
 
 import logging
 from collections import Counter
 
 from hanse.protocol.effects import Emit
 
-# An operator has to act on these.
+# Notices that need an action of the operator.
 _WARNINGS = frozenset({"identity_conflict", "limit_reached"})
 _log = logging.getLogger(__name__)
 
 
 class Notices:
-    """Those of one federator; `counts` has how many of each name there were."""
+    """Notices of one federator; `counts` has the number of each name."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
 
     def take(self, event: Emit) -> None:
-        """Something happened."""
+        """Count and log a notice."""
         self.counts[event.name] += 1
         if _log.isEnabledFor(logging.INFO):
             words = {"group": event.group, "detail": event.detail}

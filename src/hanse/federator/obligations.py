@@ -1,10 +1,10 @@
-"""Who is acknowledged when: whoever gave us publications of QoS 1 or 2 hears so only when all who got them from us did.
+"""Order of acknowledgements: a sender of QoS 1 or 2 gets its acknowledgement after all receivers acknowledged to us.
 
-The host hears it in the order in which it sent (MQTT 5, 4.6): a broker that numbers on without looking, as Mosquitto
-does, would otherwise give a packet identifier anew that an old publication of ours still holds.
+The host broker gets acknowledgements in the order in which it sent (MQTT 5, 4.6). A broker that numbers without
+checking, as Mosquitto does, would otherwise reuse a packet identifier that an old publication here still holds.
 
-One obligation a batch, not a message: it counts the link frames and host deliveries that the batch became, and runs
-its release when the last of them is acknowledged. A batch that became nothing (a duplicate, nobody interested) is
+There is one obligation per batch, not per message. It counts the link frames and host deliveries of the batch, and
+calls its release when the last of them is acknowledged. A batch without any (a duplicate, nobody interested) is
 released at once.
 """
 
@@ -19,23 +19,23 @@ class Obligation:
     __slots__ = ("_left", "_release")
 
     def __init__(self, release: Callable[[], None]) -> None:
-        # One for the giver of the batch, so that nothing is released while it is still being handed out.
+        # One for the sender of the batch, so that nothing is released while it is still being distributed.
         self._left = 1
         self._release = release
 
     def owe(self, count: int = 1) -> None:
-        """More acknowledgements to wait for."""
+        """Wait for more acknowledgements."""
         self._left += count
 
     def settle(self, count: int = 1) -> None:
-        """Acknowledgements came, or the handing out is over."""
+        """Count acknowledgements, or the end of the distribution."""
         self._left -= count
         if not self._left:
             self._release()
 
 
 class AckOrder:
-    """Batches of receipts, acknowledged in the order in which they came, whichever is done first."""
+    """Batches of receipts, acknowledged in the order of arrival, whichever is finished first."""
 
     __slots__ = ("_ack", "_batches")
 
@@ -48,7 +48,7 @@ class AckOrder:
         return len(self._batches)
 
     def begin(self, receipts: list[int]) -> Callable[[], None]:
-        """A batch came; call what this returns when it may be acknowledged."""
+        """Register a batch; call the returned function when it may be acknowledged."""
         is_done = [False]
         self._batches.append((receipts, is_done))
 
@@ -64,7 +64,7 @@ class AckOrder:
 
 
 class DeliveryBook:
-    """Which numbers of the host session belong to which obligation."""
+    """Mapping from numbers of the host session to obligations."""
 
     __slots__ = ("_done", "_firsts", "_stretches")
 
@@ -72,23 +72,24 @@ class DeliveryBook:
         # (first number, end, acknowledgements still to come, obligation), in rising order, and the first numbers alone.
         self._stretches: list[tuple[int, int, list[int], Obligation]] = []
         self._firsts: list[int] = []
-        # How many at the beginning are done with.
+        # Number of finished entries at the beginning.
         self._done = 0
 
     def __len__(self) -> int:
         return len(self._stretches) - self._done
 
     def add(self, first: int, count: int, obligation: Obligation) -> None:
-        """`count` publications from number `first` on were handed to the host."""
+        """Note that `count` publications from number `first` on were handed to the host broker."""
         obligation.owe()
         self._stretches.append((first, first + count, [count], obligation))
         self._firsts.append(first)
 
     def settle(self, numbers: Iterable[int]) -> None:
-        """The host has taken these, in whatever order.
+        """Note that the host broker has acknowledged these, in any order.
 
-        Looked up, not searched for from the oldest on: with QoS 1 and 2 mixed that one stays open while thousands are
-        done, and after a restart a federator spent half its time there, so that its neighbours took it for lost.
+        Numbers are looked up, not searched for from the oldest on. With QoS 1 and 2 mixed, the oldest stays open while
+        thousands are finished. After a restart, a federator spent half its time in that search, so its neighbours
+        considered it lost.
         """
         stretches, firsts = self._stretches, self._firsts
         for number in numbers:

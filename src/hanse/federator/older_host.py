@@ -1,23 +1,23 @@
-"""A host that speaks MQTT 3.1.1: which of the publications that it sends are its clients'.
+"""A host broker that speaks MQTT 3.1.1: recognition of its clients' publications among those that it sends.
 
-Such a host has no No Local, no subscription identifiers, no Retain Handling and no Retain As Published. So what it
-sends holds more than what its clients published, and this takes the rest out:
+Such a broker has no No Local, no subscription identifiers, no Retain Handling and no Retain As Published. It sends more
+than its clients published, and this module takes the rest out:
 
-- what is for the agent itself, told by its topic instead of an identifier;
-- *replays*: a new subscription brings the retained messages under it. RETAIN is set on those and on nothing else
-  (3.3.1.3), so whatever has it set is old. (And a client's RETAIN on a live publication is not to be seen.)
-- *copies*: a host may send a publication once for each subscription that it matches (`Traits.sends_copies`), one after
-  another or not. Of n subscriptions that the host has granted n copies are awaited, and the first is the publication.
-- *returns*: what we publish there comes back through our own subscriptions. Each publication that was written while
+- Messages for the agent itself, recognised by the topic instead of an identifier.
+- *Replays*: a new subscription brings the retained messages under it. Only those have RETAIN set (3.3.1.3), so such a
+  message is old. (The RETAIN of a client's live publication is not visible.)
+- *Copies*: a broker may send a publication once per matching subscription (`Traits.sends_copies`), consecutively or
+  not. With n granted subscriptions, n copies are expected, and the first is the publication.
+- *Returns*: our own publications there come back through our own subscriptions. Each publication that was written while
   one of our subscriptions matched it cancels one equal arrival.
 
-Rules: contents are known by a hash; an entry lives `RETURNED_S` longer than things take to come back at present, not
-counting the time that the host was away, and cancels as many arrivals as it stands for: of equal publications the
-number stays right. Where an awaited arrival never comes, an honest publication with the same topic and payload within
-that time is taken for it; the page on brokers says so. What is taken out is counted, and acknowledged at once.
+Rules: contents are identified by a hash. An entry lives `RETURNED_S` longer than returns take at present, without the
+time of the broker's absence, and cancels as many arrivals as it stands for, so the number of equal publications stays
+right. If an expected arrival never comes, an honest publication with the same topic and payload within that time is
+mistaken for it; the page on brokers says so. Removed messages are counted, and acknowledged at once.
 
-How long things take is measured on one publication at a time. A host with a long queue before us would otherwise
-outlast the memory, and two such hosts would hand the same publication to each other for ever.
+The delay of returns is measured on one publication at a time. Otherwise a broker with a long queue in front of us would
+outlast the memory, and two such brokers would hand the same publication to each other for ever.
 """
 
 from collections import Counter
@@ -29,36 +29,36 @@ from hanse.mqtt.survey import Traits
 from hanse.mqtt.v311 import Written
 from hanse.protocol.trie import FilterIndex, MatchCache
 
-# As long as the memory for bridges; copies of one publication are sent together, but a queue may stand before them.
+# As long as the memory for bridges. Copies of one publication are sent together, but a queue may delay them.
 RETURNED_S = DELIVERED_S
-# A host that takes longer than this to send something back is not waited for.
+# A return that takes longer than this is not waited for.
 LAG_S_MAX = 600.0
-# Some 150 bytes each, those included that came back within their time: 20,000 a second for ten seconds.
+# Some 150 bytes each, including those that came back within their time: 20,000 per second for ten seconds.
 RETURNS_MAX = 200_000
 
 
 class OlderHost:
-    """What the session at such a host has to know.
+    """State about the session at such a broker.
 
     Args:
-        asked: the filters of the federation that are subscribed to already.
-        own: the agent's own.
-        counters: where to count what is taken out.
+        asked: filters of the federation that are subscribed to already.
+        own: the agent's own filters.
+        counters: counters of removed messages.
     """
 
     def __init__(self, asked: Iterable[str], own: Iterable[str], counters: Counter[str]) -> None:
         self._counters = counters
-        # From the moment that a filter is asked for until the host has confirmed its end: something may come for it.
+        # From the request of a filter until the broker has confirmed its end, publications may arrive for it.
         self._asked = FilterIndex()
         self._asked_matches = MatchCache(self._asked)
         self._own = FilterIndex()
         self._own_matches = MatchCache(self._own)
-        # Those that the host has granted: only for these it sends copies.
+        # Granted filters: only for these, the broker sends copies.
         self._granted: set[str] = set()
         self._released: set[str] = set()
         self._traits = Traits()
         self._returns = ContentMemory(RETURNED_S, RETURNS_MAX)
-        # The publication on which it is measured how long things take to come back, and when it left.
+        # The publication whose return delay is measured, and its sending time.
         self._measured: tuple[int, float] | None = None
         self._copies = ContentMemory(RETURNED_S)
         for wanted in asked:
@@ -66,12 +66,12 @@ class OlderHost:
         self.listen(own)
 
     def listen(self, topics: Iterable[str]) -> None:
-        """Filters of the agent's own."""
+        """Add filters of the agent itself."""
         for topic in topics:
             self._own.add(topic)
 
     def connected(self, traits: Traits, *, session_present: bool, away_s: float) -> None:
-        """The host let us in; its session is the old one, with what it has yet to send, or is not."""
+        """Begin a connection. Its session is the old one, with messages that it still has to send, or a new one."""
         self._traits = traits
         if session_present:
             self._returns.wait(away_s)
@@ -89,27 +89,27 @@ class OlderHost:
         self._released.clear()
 
     def asked(self, filter_: str) -> None:
-        """A filter of the federation is being subscribed to."""
+        """Note that a filter of the federation is being requested."""
         self._released.discard(filter_)
         self._asked.add(filter_)
 
     def released(self, filter_: str) -> None:
-        """It is being given up: until the host has confirmed it, publications for it may come."""
+        """Note that it is being given up. Until the broker has confirmed that, publications may arrive for it."""
         self._released.add(filter_)
 
     def granted(self, filter_: str) -> None:
-        """The host has granted a subscription."""
+        """Note that the broker has granted a subscription."""
         self._granted.add(filter_)
 
     def ended(self, filter_: str) -> None:
-        """The host has ended a subscription."""
+        """Note that the broker has ended a subscription."""
         self._granted.discard(filter_)
         if filter_ in self._released:
             self._released.discard(filter_)
             self._asked.discard(filter_)
 
     def written(self, now: float, publications: list[Written]) -> None:
-        """These went out to the host. Those that one of our own subscriptions matches will come back."""
+        """Note publications sent to the broker. Those that match one of our own subscriptions will come back."""
         if not len(self._asked):
             return
         match = self._asked_matches.match
@@ -121,14 +121,14 @@ class OlderHost:
                     self._measured = (key, now)
                 returns.add(now, key, 1)
         if self._measured is not None and now - self._measured[1] > returns.span_s:
-            # It was never sent back; let another one tell, and begin with the usual time.
+            # The publication never came back. Measure with another one, and begin with the usual time.
             self._measured = None
             returns.span_s = RETURNED_S
 
     def sift(
         self, now: float, publications: list[Publication]
     ) -> tuple[list[Publication], list[Publication], list[Publication]]:
-        """Those for the agent itself, those of the host's clients, and the rest."""
+        """Return the messages for the agent itself, the publications of the broker's clients, and the others."""
         own: list[Publication] = []
         fresh: list[Publication] = []
         rest: list[Publication] = []
@@ -140,7 +140,7 @@ class OlderHost:
                 continue
             matched = self._asked_matches.match(topic)
             if not matched:
-                # NATS lets `#` match topics that begin with `$`, its own inner traffic.
+                # In NATS, `#` matches topics that begin with `$`, its own internal traffic.
                 counters["host_unasked"] += 1
             elif publication[3]:
                 counters["host_replays"] += 1
@@ -176,11 +176,11 @@ class OlderHost:
             if lag_s <= self._returns.span_s:
                 self._returns.span_s = RETURNED_S + min(lag_s, LAG_S_MAX)
             self._measured = None
-        # With DUP it may be one that came back before: we had no time to acknowledge it.
+        # With DUP it may be one that came back before, which we had no time to acknowledge.
         return self._returns.take(now, key) or (publication[4] and self._returns.was_taken(key))
 
     def carried(self, run: bytes, count: int) -> tuple[bytes, int]:
-        """What of a run this host can carry under its own topics, and how many they are."""
+        """Return the part of a run that this broker supports under its own topics, and its number of publications."""
         refused = [character.encode() for character in self._traits.refused_characters]
         if not any(character in run for character in refused):
             return run, count

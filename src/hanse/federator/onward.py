@@ -1,10 +1,10 @@
-"""Runs on their way to a neighbour: one frame a batch.
+"""Runs on their way to a neighbour: one frame per batch.
 
 Rules:
 
-- A frame bears a token where anything in it is of QoS 1 or 2, and then waits while its link has no room (R55, R59).
-- What is of QoS 0 does not wait with it. While there is no room it goes alone, and is dropped and counted like all of
-  its kind: riding along, half of a storm would wait in memory for a trickle of QoS 1, and nothing would bound it.
+- A frame carries a token if anything in it is of QoS 1 or 2. It then waits while its link has no capacity (R55, R59).
+- QoS 0 does not wait with it. Without capacity it goes in a frame of its own, and is dropped and counted like any QoS
+  0. In the same frame, half of a storm would wait in memory for a trickle of QoS 1, without a bound.
 """
 
 from collections import Counter
@@ -18,13 +18,13 @@ from hanse.protocol.messages import Run
 
 
 class Onward:
-    """What goes to the neighbours of one federator.
+    """Sender of runs to the neighbours of one federator.
 
     Args:
-        links: the way there.
-        sent: by neighbour, what went; added to.
-        accounts: told what was dropped.
-        counters: to count into: `forwarded`.
+        links: links to the neighbours.
+        sent: counters of sent publications by neighbour.
+        accounts: accounts of drops.
+        counters: counters of `forwarded`.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Onward:
         self._counters = counters
 
     def send(self, neighbour: int, runs: Sequence[Run], token: int) -> None:
-        """Send a batch to a neighbour; with a token its acknowledgement is told."""
+        """Send a batch to a neighbour; with a token, its acknowledgement is reported."""
         if token and not self._links.has_room(neighbour):
             loose = [run for run in runs if not run[4]]
             if loose:

@@ -1,6 +1,6 @@
-"""Runs of which some publications are left out: pieces whose ids stay those of their publications.
+"""Runs without some of their publications: pieces whose ids stay those of their publications.
 
-QoS 2 goes by the id: the journal and the ring would otherwise name one publication and mean another.
+QoS 2 relies on the id: otherwise the journal and the ring would name one publication and mean another.
 """
 
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from hanse.protocol.packets import split
 
 
 def singles(run: Run) -> list[Run]:
-    """A run for each publication."""
+    """Return a run for each publication."""
     return [
         run._replace(first=run.first + offset, length=1, body=run.body[start:end])
         for offset, (start, end) in enumerate(split(run.body))
@@ -18,7 +18,7 @@ def singles(run: Run) -> list[Run]:
 
 
 def joined(pieces: Iterable[Run]) -> list[Run]:
-    """What is left of one run, in its order, in as few runs as possible."""
+    """Return the rest of one run, in order, in as few runs as possible."""
     found: list[tuple[Run, list[bytes], int]] = []
     for piece in pieces:
         if found and found[-1][0].first + found[-1][2] == piece.first:

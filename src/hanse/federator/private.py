@@ -1,10 +1,10 @@
-"""The federator's own group, `$hanse/federator/<id>`, by which others reach it alone: joined while anybody needs it."""
+"""The federator's own group, `$hanse/federator/<id>`, by which others reach it alone. It is joined while needed."""
 
 from collections.abc import Callable
 
 
 class PrivateGroup:
-    """Counts who needs it: the group is left with the last."""
+    """Counter of the group's users. The federator leaves the group with the last."""
 
     def __init__(self, join: Callable[[], None], part: Callable[[], None]) -> None:
         self._join = join
@@ -12,14 +12,14 @@ class PrivateGroup:
         self._users = 0
 
     def join(self) -> None:
-        """Somebody needs it."""
+        """Add a user."""
         self._users += 1
         if self._users == 1:
             self._join()
 
     def part(self) -> None:
-        """Somebody needs it no more."""
-        assert self._users > 0, "who parts has joined"
+        """Remove a user."""
+        assert self._users > 0, "a part follows a join"
         self._users -= 1
         if not self._users:
             self._part()

@@ -1,25 +1,25 @@
-"""Whom to link to when neighbours die and no manager answers. Pure, and without a word between the federators.
+"""Replacement links when neighbours die and no manager answers. Pure, without messages between the federators.
 
-Every federator keeps the manager's last map of the overlay. When some of it is dead, those who still live around each
-dead part (its *rim*) link in a ring, by their ids: whoever stands next to whom follows from the map alone, so both
-ends of a new link come to it by themselves.
+Every federator keeps the manager's last map of the overlay. If some of it is dead, the living around each dead part
+(its *rim*) link in a ring, by their ids. The map alone determines the neighbours in the ring, so both ends of a new
+link find it by themselves.
 
-What holds, for a map and a set of dead that all share:
+Guarantees, for a map and a set of dead federators that all share:
 
-1. If the overlay of the map was connected, that of the living is.
-2. If it was two-connected, that of the living is again, as far as three or more live: around the dead part there is
-   now a ring where there was one way more.
-3. Nobody gets more than two new links for one dead part, and had at least one into it: degrees grow by at most one a
-   dead part. Nobody is dialled by more than two.
+1. If the overlay of the map was connected, that of the living is connected.
+2. If it was two-connected, that of the living is two-connected again, if three or more live: around the dead part there
+   is now a ring instead of one more route.
+3. A federator gets at most two new links for one dead part, and had at least one into it: degrees grow by at most one
+   per dead part. At most two federators dial the same one.
 
-Whoever turns out dead when it is dialled joins the dead part, and the ring closes around it too.
+A federator that turns out dead when it is dialled joins the dead part, and the ring closes around it as well.
 """
 
 from collections.abc import Collection, Iterable
 
 
 def partners(identity: int, links: Iterable[tuple[int, int]], dead: Collection[int]) -> list[int]:
-    """The federators to link to because of the dead, ascending; those that the map has as neighbours are left out."""
+    """Return the federators to link to because of the dead, ascending, without the map's neighbours."""
     around: dict[int, set[int]] = {}
     for a, b in links:
         around.setdefault(a, set()).add(b)
@@ -36,7 +36,7 @@ def partners(identity: int, links: Iterable[tuple[int, int]], dead: Collection[i
 
 
 def _rim(first: int, around: dict[int, set[int]], dead: set[int], seen: set[int]) -> set[int]:
-    """The living around the dead part that holds `first`; `seen` takes the dead of it."""
+    """Return the living around the dead part that holds `first`; add the dead of that part to `seen`."""
     rim: set[int] = set()
     waiting = [first]
     seen.add(first)

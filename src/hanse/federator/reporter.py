@@ -1,11 +1,11 @@
-"""Telemetry: what this federator measured, published on `$hanse/telemetry/v1/<kind>/<id>` for whoever collects it.
+"""Telemetry of this federator, published on `$hanse/telemetry/v1/<kind>/<id>` for any collector.
 
 Rules:
 
-- Nothing is built while nobody is interested: telemetry is an ordinary group, and without a claim for it `is_active` is
-  False and the data path pays one check a batch.
-- Counts are cumulative and come from the machine's accounts; samples (hop traces, deliveries) give paths and times.
-- Rows wait in bounded lists for the next report; what does not fit is dropped and counted.
+- Nothing is built while nobody is interested. Telemetry is an ordinary group. Without a claim for it, `is_active` is
+  False and the data path pays one check per batch.
+- Counts are cumulative and come from the machine's accounts. Samples (hop traces, deliveries) give paths and times.
+- Rows wait in bounded lists for the next report. Rows beyond the bound are dropped and counted.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ from hanse.telemetry import (
 from hanse.telemetry.reporter import Reporter
 
 REPORT_EVERY_S = 2.0
-# One in a thousand: 100 rows a second at 100,000 messages a second, 1.3 us each to decide.
+# One in a thousand: 100 rows per second at 100,000 messages per second, 1.3 us per decision.
 SAMPLE_RATE = 0.001
 ROWS_MAX = 20_000
 _TICKS_S = os.sysconf("SC_CLK_TCK")
@@ -46,7 +46,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class FederatorReporter:
-    """Collects rows and, every `REPORT_EVERY_S`, the counts; hands packets to `publish`."""
+    """Collector of rows and, every `REPORT_EVERY_S`, of counts; `publish` sends the packets."""
 
     def __init__(
         self,
@@ -72,27 +72,27 @@ class FederatorReporter:
         self._rows.add(TopologyEvent(self._started_at_us, "federator_up", self._identity, None, None))
         self.is_active = False
 
-    # --- rows as things happen ------------------------------------------------------------------------------------
+    # --- rows of events ------------------------------------------------------------------------------------------
 
     def note(self, event: Emit, epoch: int) -> None:
-        """A change of a mesh, as the protocol tells it. Kept also while nobody listens."""
+        """Record a change of a mesh that the protocol reports. It is kept even while nobody listens."""
         at_us = _now_us()
         group, core = event.group, str(event.core) if event.core >= 0 else None
         if event.name in ("core_elected", "core_withdrawn"):
             self._rows.add(MeshEvent(at_us, event.name, group, self._identity, epoch, core, None, None))
 
     def note_interest(self, group: str, *, is_added: bool, epoch: int) -> None:
-        """Local interest began or ended: this federator is a member of the group, or no longer."""
+        """Record the beginning or end of local interest: this federator is a member of the group, or no longer."""
         name = "member_joined" if is_added else "member_left"
         self._rows.add(MeshEvent(_now_us(), name, group, self._identity, epoch, None, None, None))
 
     def note_link(self, neighbour: int, *, is_up: bool) -> None:
-        """A link came up or went down."""
+        """Record that a link came up or went down."""
         name = "link_up" if is_up else "link_down"
         self._rows.add(TopologyEvent(_now_us(), name, self._identity, str(neighbour), None))
 
     def trace(self, runs: Sequence[Run], routed: Routed, previous: int | None) -> None:
-        """Sampled publications of one batch: where they came from, how many went on, what was delivered."""
+        """Record sampled publications of one batch: their senders, how many went on, and which were delivered."""
         at_us = _now_us()
         onward: dict[tuple[int, int, int], int] = {}
         for sent in routed.frames.values():
@@ -138,13 +138,13 @@ class FederatorReporter:
     # --- counts at the report -------------------------------------------------------------------------------------
 
     async def report_again(self) -> None:
-        """Report until the end."""
+        """Report repeatedly until the end."""
         while True:
             await asyncio.sleep(REPORT_EVERY_S)
             self.report()
 
     def report(self) -> None:
-        """Publish what there is, if anybody wants it; events wait for a collector, within their limit."""
+        """Publish the collected rows if anybody wants them; events wait for a collector, within their limit."""
         self.is_active = any(map(self._is_wanted, self._topics))
         if not self.is_active:
             return
@@ -202,7 +202,7 @@ class FederatorReporter:
         ]
 
     def _resources(self) -> ResourceSample:
-        with open("/proc/self/stat", "rb") as file:  # noqa: PTH123 - a pseudo file, read every other second
+        with open("/proc/self/stat", "rb") as file:  # noqa: PTH123 - a pseudo file, read every two seconds
             fields = file.read().rpartition(b")")[2].split()
         cpu_us = (int(fields[11]) + int(fields[12])) * 1_000_000 // _TICKS_S
         rss_bytes = int(fields[21]) * _PAGE_BYTES
@@ -212,7 +212,7 @@ class FederatorReporter:
 def _topic(body: bytes, start: int) -> str:
     try:
         return topic_of(body, start)
-    except RemoteError:  # a neighbour's: no hop but the last looks at it
+    except RemoteError:  # from a neighbour: only the last hop parses it
         return ""
 
 

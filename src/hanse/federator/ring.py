@@ -1,18 +1,18 @@
-"""The ring of what was delivered to the host: after a restart the same ids are known, and nothing is delivered twice.
+"""Ring of delivered ids: after a restart the same ids are known, and nothing is delivered twice.
 
-It remembers the last `capacity` ranges `(origin, epoch, first, count)`; a range that continues the last one becomes
-part of it. The oldest are overwritten: the ring must reach as far back as someone may send again.
+It remembers the last `capacity` ranges `(origin, epoch, first, count)`. A range that continues the last one becomes
+part of it. The oldest are overwritten, so the ring must reach as far back as a sender may repeat.
 
-An entry is four words, so that no entry lies across two pages:
+An entry has four words, so that no entry crosses a page:
 
     first number | epoch, upper part of the sequence number | origin, lower part of it | count, checksum
 
 - New entry: the last word is set to 0, the others are written, then the last. A process that is killed in between
-  leaves an entry whose checksum is wrong, and that is ignored: its delivery is reported upstream only after `add`
-  has returned, so it comes again and is delivered twice at worst. The entry that was overwritten was the oldest.
-- Longer range: only the last word changes, in one write; before it the old range holds, after it the new one.
+  leaves an entry with a wrong checksum, which is ignored. Its delivery is reported upstream only after `add` has
+  returned, so the message arrives again and is delivered twice at worst. The overwritten entry was the oldest.
+- Longer range: only the last word changes, in one write. Before it the old range is valid, after it the new one.
 
-After a power cut some of the last entries may be missing, never wrong: again a repeat, and no loss.
+After a power cut some of the last entries may be missing, never wrong: again a repeat at worst, and no loss.
 """
 
 from collections.abc import Iterator
@@ -33,14 +33,14 @@ CAPACITY_MAX = 1 << 24
 
 
 class DeliveredRing:
-    """The ring in a file.
+    """Ring in a file.
 
     Args:
-        path: made if it is missing; put aside and begun anew if it is damaged.
-        capacity: ranges that are remembered, 32 bytes each. A ring of another capacity is carried over.
+        path: created if it is missing; put aside and replaced by a new one if it is damaged.
+        capacity: number of ranges, 32 bytes each. The entries of a ring of another capacity are copied.
 
     Raises:
-        LocalError: The file cannot be made or mapped.
+        LocalError: The file cannot be created or mapped.
     """
 
     def __init__(self, path: Path, capacity: int = 1 << 18) -> None:
@@ -52,7 +52,7 @@ class DeliveredRing:
             self._resize(path, former)
         self._table = MappedTable(path, _KIND, _SLOT_WORDS, capacity)
         self._words = self._table.words
-        # The last entry: whom it continues, where it is, and the checksum that its count is added to.
+        # The last entry: the range that it continues, its position, and the checksum to which its count is added.
         self._origin = self._epoch = self._next = -1
         self._count = self._checksum = 0
         self._sequence = self._last_sequence()  # entries are numbered from 1
@@ -60,7 +60,10 @@ class DeliveredRing:
         self._table.rest()
 
     def add(self, origin: int, epoch: int, first: int, count: int) -> None:
-        """These were delivered: ids `(origin, epoch, first)` and on. 0.8 us, 0.3 us where it continues the last."""
+        """Record the delivery of ids `(origin, epoch, first)` and on.
+
+        0.8 us, or 0.3 us if they continue the last range.
+        """
         if first == self._next and origin == self._origin and epoch == self._epoch:
             total = self._count + count
             if total <= _COUNT_MAX:
@@ -71,13 +74,13 @@ class DeliveredRing:
         self._begin(origin, epoch, first, count)
 
     def entries(self) -> Iterator[tuple[int, int, int, int]]:
-        """`(origin, epoch, first, count)` of all that is remembered, oldest first."""
+        """Return `(origin, epoch, first, count)` of all entries, oldest first."""
         for _, origin, epoch, first, count in self._entries():
             yield origin, epoch, first, count
         self._table.rest()
 
     def close(self) -> None:
-        """Let go of it; the file stays."""
+        """Close the ring; the file stays."""
         self._words.release()
         self._table.close()
 
@@ -100,7 +103,7 @@ class DeliveredRing:
         self._count, self._checksum = count, checksum
 
     def _entries(self) -> Iterator[tuple[int, int, int, int, int]]:
-        """With the sequence number in front, in the order of the slots after the last one."""
+        """Return entries with the sequence number in front, in the order of the slots after the last one."""
         words = self._words
         capacity = self._capacity
         last = self._sequence
@@ -126,7 +129,7 @@ class DeliveredRing:
         return max((entry[0] for entry in self._entries()), default=0)
 
     def _resize(self, path: Path, former: int) -> None:
-        """Carry the newest entries over to a file of the capacity that is asked for."""
+        """Copy the newest entries to a file of the requested capacity."""
         beside = path.with_name(path.name + ".resized")
         beside.unlink(missing_ok=True)
         old = DeliveredRing(path, former)

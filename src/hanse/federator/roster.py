@@ -1,16 +1,19 @@
-"""Who should be this federator's neighbour: the manager's last word, and what to do while there is none. Pure.
+"""Neighbours that this federator should have: the manager's last instruction, and the action without one. Pure.
 
 Rules:
 
-1. A word, announcement or map with a smaller epoch than one already taken is an older leader's, and ignored.
-2. The manager's neighbours are wanted for as long as it does not say otherwise, whether they answer or not.
-3. While no manager answers, and a neighbour has been unreachable for as long as an announcement takes to expire, this
-   federator links to the peers that `relinking` names: *own* links. One that is no longer needed stays for a while,
-   so that a neighbour that flaps does not make its replacement flap.
-4. When the manager answers again, it is told of the own links first. Those that its answer does not name go then.
-5. A link from elsewhere is taken from a neighbour; from any other only if the map knows it as up, and either no manager
-   answers or the map is fresh. Such *guests* are told to the manager, and go by rule 4 too. Whoever the manager took
-   away is no guest before a newer map names it again: so the neighbours of a revoked federator keep its links closed.
+1. A reply, announcement or map with a smaller epoch than one already applied is from an older leader, and is ignored.
+2. The manager's neighbours are wanted until it says otherwise, whether they answer or not.
+3. If no manager answers, and a neighbour has been unreachable for as long as an announcement takes to expire, this
+   federator links to the peers that `relinking` names: *own* links. An own link outlives its reason for a while, so
+   that a neighbour that flaps does not make its replacement flap.
+4. When the manager answers again, it first gets a report of the own links. Those that its reply does not name are then
+   removed.
+5. A link from a neighbour is accepted. A link from another federator is accepted only if the map knows it as up, and
+   either no manager answers or the map is fresh. Such *guests* are reported to the manager, and are also subject to
+   rule
+4. A federator that the manager removed is no guest before a newer map names it again, so the neighbours of a revoked
+   federator keep its links closed.
 """
 
 from collections.abc import Collection, Iterable
@@ -19,28 +22,28 @@ from dataclasses import dataclass
 from hanse.federator.relinking import partners
 from hanse.federator.words import Announcement, OverlayMap, Peer, Word
 
-OWN_LINKS_MAX = 8  # more dead parts than this around one federator is a catastrophe that links do not mend
+OWN_LINKS_MAX = 8  # more dead parts than this around one federator are a catastrophe beyond links
 GUESTS_MAX = 8
-FRESH_S = 10.0  # of a map: longer lets a revoked one in for longer, shorter asks the manager more often
-HOLD_S = 10.0  # that an own link outlives its reason
-FIRST_TIME_FACTOR = 5  # a neighbour that has never been reached may just be starting: that many times the expiry
-BELIEVED_DEAD_S = 60.0  # that a peer counts as dead which is no longer dialled
+FRESH_S = 10.0  # of a map: a longer time admits a revoked federator for longer, a shorter one needs more requests
+HOLD_S = 10.0  # time by which an own link outlives its reason
+FIRST_TIME_FACTOR = 5  # a neighbour that was never reached may be starting: multiple of the expiry
+BELIEVED_DEAD_S = 60.0  # time for which a peer that is no longer dialled counts as dead
 
 
 @dataclass(slots=True)
 class _Contact:
-    """What is known of the link to one federator."""
+    """State of the link to one federator."""
 
     is_up: bool = False
-    since_s: float = 0.0  # of `is_up`, or of being wanted first
+    since_s: float = 0.0  # time of the last change of `is_up`, or of the first wish
     was_up: bool = False
 
 
 class Roster:
-    """The neighbours of one federator, in the manager's order or in its own.
+    """Neighbours of one federator, by the manager's instruction or its own decision.
 
     Args:
-        expiry_s: how long a neighbour may be unreachable before it counts as lost.
+        expiry_s: time for which a neighbour may be unreachable before it counts as lost.
     """
 
     def __init__(self, identity: int, expiry_s: float) -> None:
@@ -60,10 +63,10 @@ class Roster:
         self._held_until_s: dict[int, float] = {}
         self._taken_away: set[int] = set()
 
-    # --- what the manager says --------------------------------------------------------------------------------------
+    # --- input from the manager ---------------------------------------------------------------------------------------
 
     def take(self, now: float, word: Word | Announcement, reported: Collection[int] = ()) -> bool:
-        """Take the manager's word; `reported` are the links that it had been told of when it spoke. False: stale."""
+        """Apply the manager's instruction; `reported` are the links that it knew of. Return False for a stale one."""
         if word.epoch < self.epoch:
             self.stale += 1
             return False
@@ -83,7 +86,7 @@ class Roster:
         return True
 
     def take_map(self, now: float, overlay: OverlayMap) -> bool:
-        """Take the manager's map; False: stale."""
+        """Apply the manager's map; return False for a stale one."""
         if overlay.epoch < self.map.epoch:
             self.stale += 1
             return False
@@ -93,29 +96,29 @@ class Roster:
         return True
 
     def lose_manager(self) -> None:
-        """No manager answers."""
+        """Note that no manager answers."""
         self.is_away = True
 
     def find_manager(self) -> None:
-        """A manager answers, and has been told of all links."""
+        """Note that a manager answers and knows all links."""
         self.is_away = False
 
-    # --- what links do ----------------------------------------------------------------------------------------------
+    # --- input from links ---------------------------------------------------------------------------------------------
 
     def link_up(self, now: float, identity: int) -> None:
-        """A link stands."""
+        """Note that a link is up."""
         self._contacts[identity] = _Contact(is_up=True, since_s=now, was_up=True)
         self._dead_until_s.pop(identity, None)
         if identity not in self.neighbours and identity not in self.own and identity in self.map.peers:
             self.guests[identity] = self.map.peers[identity]
 
     def link_down(self, now: float, identity: int) -> None:
-        """A link is lost."""
+        """Note that a link is lost."""
         self._contacts[identity] = _Contact(is_up=False, since_s=now, was_up=True)
         self.guests.pop(identity, None)
 
     def admit(self, now: float, identity: int) -> str | None:
-        """Rule 5: why a federator that dials is not let in; None to let it in."""
+        """Apply rule 5: return why a federator that dials is refused; None to accept it."""
         if identity in self.neighbours or identity in self.own or identity in self.guests:
             return None
         stranger = f"federator {identity} is not among the neighbours of {self.identity}"
@@ -128,7 +131,7 @@ class Roster:
         return None
 
     def invite(self, identity: int) -> bool:
-        """Make a known peer a guest before its link stands; False where it is linked already, or unknown."""
+        """Make a known peer a guest before its link is up; return False if it is linked already, or unknown."""
         if identity in self.neighbours or identity in self.own or identity in self.guests:
             return False
         if identity not in self.map.peers:
@@ -137,28 +140,28 @@ class Roster:
         return True
 
     def is_map_fresh(self, now: float) -> bool:
-        """Whether the map tells who is up now."""
+        """Return whether the map shows the present state."""
         return now - self._map_s <= FRESH_S
 
-    # --- what follows ------------------------------------------------------------------------------------------------
+    # --- results ------------------------------------------------------------------------------------------------------
 
     def wanted(self, now: float) -> dict[int, Peer]:
-        """Whom to be linked to and to dial: the manager's neighbours and own links (rules 2 and 3)."""
+        """Return the federators to link to and to dial: the manager's neighbours and own links (rules 2 and 3)."""
         if self.is_away:
             self._relink(now)
         return {**self.own, **self.neighbours}
 
     def linked(self) -> list[Peer]:
-        """The neighbours whose link is up, own links and guests among them: what the manager is told."""
+        """Return the neighbours whose link is up, including own links and guests, for the report to the manager."""
         known = {**self.guests, **self.own, **self.neighbours}
         return [known[one] for one in sorted(known) if (c := self._contacts.get(one)) is not None and c.is_up]
 
     def lost(self, now: float) -> list[int]:
-        """The manager's neighbours that have been unreachable for too long."""
+        """Return the manager's neighbours that have been unreachable for too long."""
         return sorted(identity for identity in self.neighbours if self._is_lost(now, identity))
 
     def nearest(self, count_max: int) -> OverlayMap:
-        """The map as far as it is worth keeping: the peers the fewest links away, up to a number."""
+        """Return the part of the map that is worth keeping: the nearest peers by links, up to a number."""
         around: dict[int, list[int]] = {}
         for a, b in sorted(self.map.links):
             around.setdefault(a, []).append(b)
@@ -177,10 +180,10 @@ class Roster:
         return OverlayMap(self.map.epoch, peers, links)
 
     def _relink(self, now: float) -> None:
-        """Rule 3."""
+        """Apply rule 3."""
         dead = {identity for identity in (*self.neighbours, *self.own) if self._is_lost(now, identity)}
         for identity in dead - self.neighbours.keys():
-            # Not dialled from here on: believed for a time, then tried again if it is still of use.
+            # Not dialled from here on: dead for a time, then tried again if it is still useful.
             self._dead_until_s[identity] = now + BELIEVED_DEAD_S
         self._dead_until_s = {one: until_s for one, until_s in self._dead_until_s.items() if until_s > now}
         dead |= self._dead_until_s.keys()
@@ -197,7 +200,7 @@ class Roster:
             self._held_until_s.pop(identity, None)
 
     def _links(self) -> Iterable[tuple[int, int]]:
-        """The map's links; the own ones as the word has them, which may be newer."""
+        """Return the map's links, with the own ones from the instruction, which may be newer."""
         mine = self.identity
         return [
             *(link for link in self.map.links if mine not in link),
@@ -205,7 +208,7 @@ class Roster:
         ]
 
     def _watch(self, now: float, identity: int) -> None:
-        """A neighbour that is taken away and given back, or wanted anew on our own, is waited for anew."""
+        """Restart the wait for a neighbour that was removed and added again, or that is now an own link."""
         known = self._contacts.get(identity)
         if known is None or not known.is_up:
             self._contacts[identity] = _Contact(since_s=now)

@@ -1,11 +1,11 @@
-"""A federator from its command to its end: one life after another, each under one id.
+"""A federator from its command to its end: one run after another, each under one id.
 
 Rules:
 
-1. SIGTERM and SIGINT end it well, at whatever point it is: the meshes are left first.
-2. With a manager, each life begins at its door; one that gives another id begins a new life in the same process, with
-   the settings read anew.
-3. The state directory is held over all lives.
+1. SIGTERM and SIGINT end it in order at any time: it first leaves the meshes.
+2. With a manager, each run begins with a join. A different id begins a new run in the same process, with the settings
+   read again.
+3. The state directory is locked over all runs.
 """
 
 import asyncio
@@ -26,11 +26,11 @@ _log = logging.getLogger(__name__)
 
 
 async def run(settings: FederatorSettings, read_again: ReadAgain | None = None) -> int:
-    """Run a federator until SIGTERM or SIGINT; the exit code.
+    """Run a federator until SIGTERM or SIGINT, and return the exit code.
 
     Args:
-        settings: as read before anybody was asked.
-        read_again: the settings anew, with what the manager handed out below all other sources.
+        settings: settings before the manager was asked.
+        read_again: function that reads the settings with the manager's values below all other sources.
     """
     logs.configure(settings.log_format, settings.log_level)
     keep_freed_blocks()
@@ -50,7 +50,7 @@ async def run(settings: FederatorSettings, read_again: ReadAgain | None = None) 
 async def _live(
     settings: FederatorSettings, state: StateDirectory, ended: asyncio.Event, read_again: ReadAgain | None
 ) -> None:
-    """One life under one id: until the end, or until the manager gives another id."""
+    """Run once under one id: until the end, or until the manager gives another id."""
     entrance = None
     if settings.manager:
         settings = entering.with_link_port(settings)
@@ -67,7 +67,7 @@ async def _live(
 
 
 async def first(ended: asyncio.Event, task: "asyncio.Task[Any]") -> bool:
-    """Wait for the end or the task, whichever comes first; whether it was the task."""
+    """Wait for the end or the task, and return whether the task came first."""
     waiting = asyncio.create_task(_wait(ended))
     await asyncio.wait({waiting, task}, return_when=asyncio.FIRST_COMPLETED)
     for one in (waiting, task):

@@ -1,22 +1,23 @@
-"""What the host delivered to us and is not acknowledged yet: packet identifier to message id, found again after a kill.
+"""Unacknowledged publications from the host broker: packet identifier to message id, found again after a kill.
 
-A host that delivers again after our restart keeps the packet identifier and sets DUP. The message may have been sent
-on under its old id before the kill, so it must not get a new one: every receiver would take it for another message.
+A broker that delivers again after our restart keeps the packet identifier and sets DUP. The message may have been
+forwarded under its old id before the kill, so it must not get a new one: every receiver would take it for a new
+message.
 
-A slot is three words:
+A slot has three words:
 
     number | checksum of the packet, check of the slot | epoch, 1 for "in use"
 
-- `note` makes the slot free, writes the first two words, then the last. Killed in between, the slot is free: nothing
-  of that message had left yet, and as a new one it is right.
-- `clear` frees a slot with one write: at QoS 1 just before PUBACK leaves, at QoS 2 when PUBREL has come, after which
-  the host sends no PUBLISH again. Killed between `clear` and PUBACK, the message comes again and gets a new id: a
-  repeat, which QoS 1 allows. In the other order a slot would be left over, and the identifier's next message, if
-  it is equal and comes with DUP, would be taken for the old one and be lost.
-- For the same reason `clear_all` belongs to a host that has lost the session: its identifiers begin anew.
-- A slot says nothing of a packet with other content: the length and a checksum are compared.
+- `note` frees the slot, writes the first two words, then the last. After a kill in between, the slot is free: nothing
+  of that message has left, and a new id is right.
+- `clear` frees a slot with one write: at QoS 1 just before PUBACK leaves, at QoS 2 when PUBREL has arrived, after which
+  the broker sends no PUBLISH again. After a kill between `clear` and PUBACK, the message arrives again and gets a new
+id: a repeat, which QoS 1 allows. In the other order, a slot would be left over. The next message with that identifier,
+if it is equal and arrives with DUP, would be taken for the old one and be lost.
+- For the same reason, `clear_all` belongs to a broker that has lost the session: its identifiers restart.
+- A slot does not apply to a packet with other content: the length and a checksum are compared.
 
-The packets that are compared must be brought to one form before: without DUP and packet identifier.
+Packets must be converted to one form before the comparison: without DUP and packet identifier.
 """
 
 from collections.abc import Sequence
@@ -32,13 +33,13 @@ _IN_USE = 1
 
 
 class PacketSlots:
-    """The table in a file, by packet identifier.
+    """Table in a file, by packet identifier.
 
     Args:
-        path: made if it is missing; put aside and begun anew if it is damaged.
+        path: created if it is missing; put aside and replaced by a new one if it is damaged.
 
     Raises:
-        LocalError: The file cannot be made or mapped.
+        LocalError: The file cannot be created or mapped.
     """
 
     def __init__(self, path: Path) -> None:
@@ -46,7 +47,7 @@ class PacketSlots:
         self._words = self._table.words
 
     def note(self, packet_ids: Sequence[int], epoch: int, first: int, packets: Sequence[bytes]) -> None:
-        """The packets with these identifiers got the ids `(epoch, first)` and on. 0.5 us each."""
+        """Note that the packets with these identifiers got the ids `(epoch, first)` and on. 0.5 us each."""
         words = self._words
         last = epoch << 16 | _IN_USE
         number = first
@@ -59,7 +60,7 @@ class PacketSlots:
             number += 1
 
     def find(self, packet_id: int, packet: bytes) -> tuple[int, int] | None:
-        """`(epoch, number)` that this packet got under this identifier; None where it is another, or unknown."""
+        """Return `(epoch, number)` of this packet under this identifier; None if it is another packet, or unknown."""
         slot = packet_id * _SLOT_WORDS
         number, checks, last = self._words[slot : slot + _SLOT_WORDS]
         epoch = last >> 16
@@ -67,21 +68,21 @@ class PacketSlots:
         return (epoch, number) if is_it else None
 
     def clear(self, packet_ids: Sequence[int]) -> None:
-        """These were acknowledged; an identifier that is free already is no harm. 0.1 us each."""
+        """Free slots of acknowledged packets; ignore identifiers that are already free. 0.1 us each."""
         words = self._words
         for packet_id in packet_ids:
             words[packet_id * 3 + 2] = 0
 
     def clear_all(self) -> None:
-        """The host has lost the session: nothing that it delivers now was delivered before."""
+        """Free all slots, because the broker has lost the session: its next deliveries are all new."""
         self.clear(range(_SLOTS))
 
     def close(self) -> None:
-        """Let go of it; the file stays."""
+        """Close the table; the file stays."""
         self._words.release()
         self._table.close()
 
 
 def _checks(packet: bytes, epoch: int, number: int) -> int:
-    """The second word: the checksum of the packet, and the check of the slot."""
+    """Return the second word: the checksum of the packet, and the check of the slot."""
     return checksum_of(packet) << 32 | (number ^ number >> 32 ^ epoch ^ len(packet) << 8) & 0xFFFFFFFF

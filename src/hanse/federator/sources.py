@@ -1,4 +1,4 @@
-"""The interest adapters of one federator, behind one face: which topics they hear, what they report."""
+"""Interest adapters of one federator behind one interface: their topics and their reports."""
 
 from pathlib import Path
 
@@ -23,14 +23,14 @@ HostAdapter = MosquittoLogAdapter | BeaconAdapter | AnnounceAdapter | EmqxAdapte
 
 
 class InterestSources:
-    """Built from the settings; the agent owns sockets, files and clock."""
+    """Adapters built from the settings; the agent owns sockets, files and clock."""
 
     def __init__(self, settings: FederatorSettings) -> None:
         self._host: list[HostAdapter] = []
         self._static: list[StaticAdapter] = []
-        # The reader of Mosquitto's log topics, if there is one: it can compare with the broker's counts.
+        # The reader of Mosquitto's log topics, if there is one. It can compare with the broker's counts.
         self.counted: MosquittoLogAdapter | None = None
-        # What gateways report, if they are a source.
+        # The reader of gateways' reports, if they are a source.
         self.gateway: GatewayAdapter | None = None
         self.files: list[tuple[MosquittoFileAdapter, Path]] = []
         self.polls: list[tuple[PollAdapter, ListAddress]] = []
@@ -57,15 +57,15 @@ class InterestSources:
                     self.files.append((MosquittoFileAdapter(own), choice.path))
 
     def topics(self) -> list[str]:
-        """What the host session has to hear."""
+        """Return the topics that the host session needs."""
         return [topic for adapter in self._host for topic in adapter.topics()]
 
     def start(self) -> list[tuple[str, list[Report]]]:
-        """What is known without hearing anything, by source."""
+        """Return the reports that need no input, by source."""
         return [(adapter.source, adapter.start()) for adapter in self._static]
 
     def hear(self, publication: Publication) -> list[tuple[str, list[Report]]]:
-        """What one message of the host's says, by source."""
+        """Return the reports of one message of the host broker, by source."""
         topic, payload = publication.topic, payload_of(publication.packet)
         heard: list[tuple[str, list[Report]]] = []
         for adapter in self._host:
@@ -78,5 +78,5 @@ class InterestSources:
         return heard
 
     def lost(self) -> list[tuple[str, list[Report]]]:
-        """The host was away: lines may have been missed."""
+        """Return the reports after an absence of the host broker: lines may have been missed."""
         return [(adapter.source, adapter.lost()) for adapter in self._host]

@@ -1,22 +1,23 @@
-"""The state directory: what one federator must find again after a restart.
+"""State directory: files that one federator must find again after a restart.
 
-    lock           held while the federator runs; says who holds it
-    epoch          the last boot epoch, in decimal
-    interest.json  what local clients wanted, as `hanse.interest` writes it
+    lock           held while the federator runs; names its holder
+      epoch          the last boot epoch, in decimal
+      interest.json  interest of local clients, in the form of `hanse.interest`
 
-(and what custody needs: see `hanse.federator.custodian`)
+(and the files of custody: see `hanse.federator.custodian`)
 
 Rules:
 
 1. One directory, one federator: the kernel's lock on `lock` ends with its process, however that ends.
-2. A write returns when it would survive a power cut: the file beside, fsync, rename, fsync of the directory. There
-   is the old content or the new, never half of one.
-3. A file that cannot be understood never stops a start. It is put aside as `<name>.damaged` with a warning, and
-   the federator begins anew: the epoch is also kept up by the wall clock and by the neighbours (R1, R2), the interest
-   by what clients do next.
-4. A disk that refuses is the operator's to mend: a `LocalError` that says what and where.
+2. A write returns when it would survive a power cut: a temporary file, fsync, rename, fsync of the directory. The
+   result is the old content or the new, never half of one.
+3. A file that cannot be parsed never stops a start. It is put aside as `<name>.damaged` with a warning, and the
+   federator starts without it. The wall clock and the neighbours also keep the epoch rising (R1, R2), and clients' next
+   actions restore the interest.
+4. The operator must repair a disk that refuses: a `LocalError` says what and where.
 
-Calls block for as long as the disk takes; only `write_epoch` belongs on the event loop, as what follows it must wait.
+Calls block for as long as the disk takes. Only `write_epoch` may run on the event loop, because the next steps must
+wait.
 """
 
 import asyncio
@@ -33,11 +34,11 @@ from hanse.federator.damaged import put_aside
 from hanse.interest import store as interest_store
 from hanse.protocol.settings import EPOCH_MAX
 
-# What `boot_epoch` takes for "nothing is stored".
+# Value for `boot_epoch` if no epoch is stored.
 NO_EPOCH = -1
 
 SAVE_EVERY_S = 0.2
-# What writing may take of the time; with many clients it takes its own.
+# Largest share of time for writing. With many clients, a write takes long.
 _SAVING_SHARE = 1 / 20
 
 _EPOCH_BYTES_MAX = 32
@@ -46,17 +47,17 @@ _log = logging.getLogger(__name__)
 
 
 class StateDirectory:
-    """An open, locked state directory; use it in a `with`, or call `close`."""
+    """Open, locked state directory; use it in a `with`, or call `close`."""
 
     def __init__(self, path: Path) -> None:
-        """Make it if it is missing, and lock it.
+        """Create it if it is missing, and lock it.
 
         Raises:
-            LocalError: It cannot be made or used, or another federator has it.
+            LocalError: It cannot be created or used, or another federator has it.
         """
         self.path = path
         try:
-            # Others have no business here: interest names clients.
+            # Only for the owner: interest names clients.
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
@@ -85,16 +86,16 @@ class StateDirectory:
         self.close()
 
     def close(self) -> None:
-        """Let go of it; the files stay. Harmless when it is closed."""
+        """Release the lock; the files stay. Do nothing if it is closed."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
 
     def read_epoch(self) -> int:
-        """The epoch written last; `NO_EPOCH` where there is none or it is damaged.
+        """Return the last written epoch; `NO_EPOCH` if there is none or it is damaged.
 
         Raises:
-            LocalError: The file is there and the system does not let us read it.
+            LocalError: The file exists, but the system does not let us read it.
         """
         path = self.path / "epoch"
         try:
@@ -111,7 +112,7 @@ class StateDirectory:
         return int(text)
 
     def write_epoch(self, epoch: int) -> None:
-        """Keep the epoch; when this returns it is on disk.
+        """Write the epoch; when this returns it is on disk.
 
         Raises:
             LocalError: The disk refuses.
@@ -132,9 +133,9 @@ class StateDirectory:
             ) from error
 
     def read_interest(self) -> dict[str, Any] | None:
-        """What `InterestRegistry.load` takes; None where there is nothing or it is damaged.
+        """Return the document for `InterestRegistry.load`; None if there is none or it is damaged.
 
-        What `load` itself cannot use should be given to `drop_interest`.
+        If `load` cannot use the document, call `drop_interest`.
         """
         path = self.path / "interest.json"
         try:
@@ -144,7 +145,7 @@ class StateDirectory:
             return None
 
     def write_interest(self, document: dict[str, Any]) -> None:
-        """Keep what `InterestRegistry.dump` gave.
+        """Write the result of `InterestRegistry.dump`.
 
         Raises:
             LocalError: The disk refuses.
@@ -157,11 +158,11 @@ class StateDirectory:
             raise LocalError(f"Interest could not be saved to {path}: {error.strerror}; check the disk.") from error
 
     def drop_interest(self, why: str) -> None:
-        """Put the stored interest aside: it can be read, and is of no use."""
+        """Put the stored interest aside: it is readable, but useless."""
         put_aside(self.path / "interest.json", why)
 
     def _sync(self) -> None:
-        """The directory too: else a power cut may bring the old name back."""
+        """Sync the directory, or a power cut may restore the old name."""
         directory = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(directory)
@@ -170,7 +171,7 @@ class StateDirectory:
 
 
 async def save_again(*save: Callable[[], None]) -> None:
-    """Let all who have something to keep do so, soon after it changed, until the end."""
+    """Call the functions that save state, soon after changes, until the end."""
     loop = asyncio.get_running_loop()
     pause_s = SAVE_EVERY_S
     while True:

@@ -1,18 +1,18 @@
-"""`POST /trace`: a probe from this federator, followed to where it ends; and this federator's part in those of others.
+"""`POST /trace`: a probe from this federator, followed to its end, and this federator's part in probes of others.
 
-A probe goes link by link. Each federator that handles it tells the origin at once, by the origin's private group, what
-became of it there: so a hop is seen even if the next link loses the probe. What never sets out cannot tell why, so the
-origin also asks all others over the management group; who knows a reason (interest that `import` keeps out, a member
-of the mesh whose link is down) answers with a *remark*.
+A probe goes link by link. Each federator that handles it reports to the origin at once, over the origin's private
+group, so a hop is seen even if the next link loses the probe. A probe that never sets out cannot tell why. The origin
+therefore also asks all others over the management group. A federator that knows a reason (interest that `import` keeps
+out, a member of the mesh whose link is down) answers with a *remark*.
 
 Rules:
 
-1. Nothing is delivered to clients, and nothing is kept but what `protocol.tracing` remembers.
-2. A trace ends when all that was sent on has been told of, and others have had `REMARKS_S` for remarks; or at its
-   deadline. What was sent on and not told of by then has no answer.
-3. Everything is bounded: traces at once, reports of one trace, probes and questions a second, reports that wait for the
-   origin's private group to become known. More are refused and counted.
-4. Reports are others' words: one that is malformed is counted and dropped.
+1. Nothing is delivered to clients, and nothing is kept except the memory of `protocol.tracing`.
+2. A trace ends when all sent probes have been reported, and others have had `REMARKS_S` for remarks, or at its
+   deadline. A probe without a report by then is unanswered.
+3. Everything is bounded: simultaneous traces, reports per trace, probes and questions per second, and reports that wait
+   for the origin's private group. More are refused and counted.
+4. Reports come from other federators: a malformed one is counted and dropped.
 
 Times are microseconds since 1970 by the clock of the federator that measured them.
 """
@@ -38,34 +38,34 @@ from hanse.protocol.topics import check_name, matches, may_cross
 from hanse.protocol.tracing import WORDS, End, Reason, Tracer, Verdict, foremost
 
 REPORT_TOPIC = "$hanse/trace"
-# Traces of one federator at once, and what one of them gathers: a federation of a thousand, twice.
+# Simultaneous traces of one federator, and reports per trace: a federation of a thousand, twice.
 TRACES_MAX = 8
 REPORTS_MAX = 2_000
 TRACE_BYTES_MAX = 8 * 1024 * 1024
-# One report, and the groups that it names of each kind: more are left off.
+# Size of one report, and the groups that it names of each kind. More are omitted.
 REPORT_BYTES_MAX = 1024 * 1024
 GROUPS_MAX = 8
-# Others' probes and questions a second. Each costs a look at the table and one report.
+# Probes and questions of others per second. Each costs a table lookup and one report.
 HANDLED_A_SECOND_MAX = 200
-# How long a trace may last, and lasts where nobody says. Reports take some milliseconds a hop, and the first of them
-# has to wait for the claim of the private group, which travels as fast.
+# Longest duration of a trace, and its default. Reports take some milliseconds per hop. The first one must wait for the
+# claim of the private group, which travels as fast.
 WAIT_S = 2.0
 WAIT_S_MAX = 10.0
-# How long others have for remarks: longer where nothing arrived, for then they matter.
+# Time for remarks of others: longer if nothing arrived, because then they matter.
 REMARKS_S, REMARKS_S_UNDELIVERED = 0.2, 1.0
-# Reports that wait for the origin's private group to become known, and how long.
+# Number of reports that wait for the origin's private group, and their time.
 PENDING_MAX = 64
 PENDING_S = 2.0
 _LOOK_AGAIN_S = 0.02
-# Filters of local interest that are looked at for a remark; there may be a million.
+# Filters of local interest that are searched for a remark; there may be a million.
 FILTERS_MAX = 100_000
 _TEXT_MAX = 200
-# What reading somebody's JSON can raise: it nests too deep, or holds Infinity where a whole number stands.
+# Errors from parsing another's JSON: it nests too deep, or holds Infinity in place of a whole number.
 _NOT_ONE_OF_OURS = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
 
 
 class _Trace:
-    """One trace of our own: what came back of it."""
+    """One trace of this federator, with its reports."""
 
     def __init__(self, name: tuple[int, int, int], topic: str) -> None:
         self.name = name
@@ -76,7 +76,7 @@ class _Trace:
         self._bytes = 0
 
     def take(self, report: dict[str, Any], size: int = 0) -> bool:
-        """A report; False for one too many."""
+        """Add a report; return False for one too many."""
         self._bytes += size
         if len(self.hops) + len(self.remarks) >= REPORTS_MAX or self._bytes > TRACE_BYTES_MAX:
             return False
@@ -89,7 +89,7 @@ class _Trace:
         return sorted({hop["federator"] for hop in self.hops if hop["delivered"]})
 
     def fill_in(self) -> None:
-        """Hops whose own report is missing, from the paths that others tell."""
+        """Add hops whose own report is missing, from the paths in other reports."""
         known = {(hop["previous"], hop["federator"]) for hop in self.hops}
         for hop in list(self.hops):
             path = [*hop["path"], [hop["federator"], hop["arrived_us"], None]]
@@ -100,25 +100,25 @@ class _Trace:
                     self.hops.append(_report(here, before, arrived_us, left_us, verdict))
 
     def unanswered(self) -> list[tuple[int, int]]:
-        """Who sent it on to whom without a word from there; copies to one neighbour count one by one."""
+        """Return senders and receivers of unreported probes; several to one neighbour count one by one."""
         sent = Counter((hop["federator"], one["neighbour"]) for hop in self.hops for one in hop["forwarded"])
         sent.subtract((hop["previous"], hop["federator"]) for hop in self.hops)
         return sorted(edge for edge, count in sent.items() if count > 0)
 
 
 class Tracing:
-    """Both roles: tracing for this broker, and telling others what became of their probes here.
+    """Both roles: traces for this broker, and reports on the probes of others.
 
     Args:
-        machine: whose plans probes follow.
-        crossing: what may leave the broker and enter it.
-        publish: send packets to a group over the federation.
-        ask_all: tell all federators something.
-        send: send a probe to a neighbour; False if its link is down or full.
-        is_host_up: whether the host broker lets us in.
-        filters: what local clients want.
-        join, part: take part in the own private group, and no longer.
-        counters: to count into.
+        machine: machine whose plans probes follow.
+        crossing: rules for leaving and entering the broker.
+        publish: function that sends packets to a group over the federation.
+        ask_all: function that sends a message to all federators.
+        send: function that sends a probe to a neighbour; returns False if its link is down or full.
+        is_host_up: function that returns whether the host broker is connected.
+        filters: function that returns the filters of local clients.
+        join, part: functions that join and leave the own private group.
+        counters: counters to update.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class Tracing:
     # --- our own traces -----------------------------------------------------------------------------------------------
 
     async def answer(self, body: bytes) -> Reply:
-        """`POST /trace` with `{"topic": ..., "wait_ms": ...}`: the whole trace, as JSON."""
+        """Answer `POST /trace` with `{"topic": ..., "wait_ms": ...}`: return the whole trace, as JSON."""
         try:
             topic, wait_s = _question(body)
         except HanseError as error:
@@ -186,7 +186,7 @@ class Tracing:
             is_open = may_cross(trace.topic)
             verdict = Verdict(ends=(End(Reason.EXPORT if is_open else Reason.NEVER_CROSSES),))
         elif not self._is_host_up():
-            verdict = Verdict(ends=(End(Reason.HOST_DOWN, detail="nothing that clients publish there is heard"),))
+            verdict = Verdict(ends=(End(Reason.HOST_DOWN, detail="publications of its clients do not arrive"),))
         else:
             self._ask_all({"kind": "trace", "id": trace.name, "topic": topic})
             verdict = self._tracer.look(topic)
@@ -213,7 +213,7 @@ class Tracing:
     # --- probes and questions of others -------------------------------------------------------------------------------
 
     def on_probe(self, neighbour: int, payload: bytes) -> None:
-        """A neighbour sent a probe.
+        """Handle a neighbour's probe.
 
         Raises:
             RemoteError: it is malformed, or its path does not end with the neighbour.
@@ -226,7 +226,7 @@ class Tracing:
                 f"{probe.path[-1].federator}; it must end with its sender."
             )
         if neighbour not in self._machine.neighbours():
-            raise RemoteError(f"A probe came from federator {neighbour}, which is no neighbour that is up.")
+            raise RemoteError(f"A probe came from federator {neighbour}, which is not a connected neighbour.")
         if not self._may_handle():
             return
         verdict = self._at_this_broker(probe.topic, self._tracer.take(neighbour, probe))
@@ -236,7 +236,7 @@ class Tracing:
         self._tell(probe.origin, (probe.origin, probe.epoch, probe.number), report)
 
     def on_question(self, origin: int, message: dict[str, Any]) -> None:
-        """Another federator traces a topic, and asks for remarks; words that are none raise ValueError and its like."""
+        """Handle another federator's question for remarks. A malformed one raises ValueError or similar."""
         name = _name(message["id"])
         topic = str(message["topic"])
         try:
@@ -265,7 +265,7 @@ class Tracing:
         return tuple(ends)
 
     def _at_this_broker(self, topic: str, verdict: Verdict) -> Verdict:
-        """What stands between the federator and its broker's clients."""
+        """Note obstacles between the federator and its broker's clients."""
         if not verdict.delivered:
             return verdict
         if self._crossing.enter(topic) is None:
@@ -277,7 +277,7 @@ class Tracing:
         return Verdict((), verdict.forwarded, (*verdict.ends, end))
 
     def _send_on(self, probe: Probe, arrived_us: int, verdict: Verdict) -> tuple[Verdict, int | None]:
-        """Send it to the next hops; a link that does not take it is an end."""
+        """Send the probe to the next hops. A link that does not accept it is an end."""
         sent: list[tuple[int, tuple[str, ...]]] = []
         ends = list(verdict.ends)
         left_us = None
@@ -288,7 +288,7 @@ class Tracing:
             if self._send(neighbour, payload):
                 sent.append((neighbour, groups))
             else:
-                ends.append(End(Reason.LINK_DOWN, groups, neighbour, "it takes nothing more"))
+                ends.append(End(Reason.LINK_DOWN, groups, neighbour, "it accepts nothing more"))
         return Verdict(verdict.delivered, tuple(sent), tuple(ends)), left_us if sent else None
 
     def _may_handle(self) -> bool:
@@ -316,7 +316,7 @@ class Tracing:
             self._counters["trace_reports_dropped"] += 1
 
     async def _tell_when_known(self, group: str, packet: bytes) -> None:
-        """The origin's claim of its private group is still on its way."""
+        """Wait for the origin's claim of its private group, then send the report."""
         loop = asyncio.get_running_loop()
         until = loop.time() + PENDING_S
         while not self._machine.is_known(group) and loop.time() < until:  # noqa: ASYNC110 - a deadline, not an event
@@ -327,7 +327,7 @@ class Tracing:
             self._counters["trace_reports_dropped"] += 1
 
     def take_report(self, run: Run) -> bool:
-        """A run for our private group; False where it is no report."""
+        """Handle a run for our private group; return False if it is not a report."""
         try:
             if topic_of(run.body) != REPORT_TOPIC:
                 return False
@@ -345,7 +345,7 @@ class Tracing:
         return True
 
     async def stop(self) -> None:
-        """End what is under way."""
+        """End the traces under way."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -356,9 +356,9 @@ def _question(body: bytes) -> tuple[str, float]:
         question = json.loads(body)
         topic, wait_ms = question["topic"], question.get("wait_ms", WAIT_S * 1e3)
     except _NOT_ONE_OF_OURS as error:
-        raise RemoteError('Expected JSON like {"topic": "a/b", "wait_ms": 2000}; wait_ms may be left out.') from error
+        raise RemoteError('Expected JSON like {"topic": "a/b", "wait_ms": 2000}; wait_ms is optional.') from error
     if not isinstance(topic, str) or isinstance(wait_ms, bool) or not isinstance(wait_ms, int | float):
-        raise RemoteError("The topic must be a text, and wait_ms a number.")
+        raise RemoteError("The topic must be a string, and wait_ms a number.")
     if not 0 < wait_ms <= WAIT_S_MAX * 1e3:
         raise RemoteError(f"wait_ms is {wait_ms}; it must be above 0 and at most {WAIT_S_MAX * 1e3:.0f}.")
     check_name(topic)
@@ -392,7 +392,7 @@ def _report(
 
 
 def _checked(sender: int, report: dict[str, Any]) -> dict[str, Any]:
-    """A report as another federator sent it, with nothing in it but what a report holds."""
+    """Return another federator's report, reduced to the known fields."""
     previous, left_us = report["previous"], report["left_us"]
     verdict = Verdict(
         tuple(map(str, report["delivered"])),
@@ -420,7 +420,7 @@ def _checked(sender: int, report: dict[str, Any]) -> dict[str, Any]:
 
 
 def _told(trace: _Trace, started_us: int) -> dict[str, Any]:
-    """The answer: hops as they came, what had no answer as an end of who sent it, and the reason that says most."""
+    """Return the answer: hops in order, unanswered probes as an end at their sender, and the most telling reason."""
     trace.fill_in()
     by_federator = {hop["federator"]: hop for hop in reversed(trace.hops)}
     for source, target in trace.unanswered():
@@ -444,7 +444,7 @@ def _told(trace: _Trace, started_us: int) -> dict[str, Any]:
     }
 
 
-def _name(words: Any) -> tuple[int, int, int]:  # noqa: ANN401 - another's words
+def _name(words: Any) -> tuple[int, int, int]:  # noqa: ANN401 - from another federator
     origin, epoch, number = words
     return int(origin), int(epoch), int(number)
 

@@ -1,16 +1,16 @@
-"""Whose turn it is, where publications of one origin come by two links: the older ones are to be read first.
+"""Order of reading, if publications of one origin arrive over two links: the older ones must be read first.
 
-A publication may come by several links, and the first copy counts (R47). What a link has brought waits in the kernel
-while its reads are gathered (`hanse.mqtt.gathering`), or while another link's are handled. When interest elsewhere
-opens a second way meanwhile, its first frames would overtake that: at 5,000 messages a second 2 in 250 changes of far
-filters put a few messages out of order, and at 20,000 some hundred.
+A publication may arrive over several links, and the first arrival counts (R47). Data of a link waits in the kernel
+while reads are gathered (`hanse.mqtt.gathering`), or while another link's are handled. If interest elsewhere opens a
+second route meanwhile, its first frames would overtake that data. At 5,000 messages per second, 2 in 250 changes of
+distant filters reordered a few messages, at 20,000 some hundred.
 
 Rules:
 
-- What a link brings of an origin waits while the link that brought something new of that origin last has something
-  unread: until that has been read, or for `HELD_S_MAX`.
-- Who waits does so with all that comes after it on its link. More than `HELD_FRAMES_MAX` frames do not wait.
-- When a link ends nobody waits: what it brought is taken before its end.
+- A link's frame of an origin waits while the link that last brought something new of that origin has unread data: until
+  that has been read, or for `HELD_S_MAX`.
+- A waiting frame delays all later ones of its link. Beyond `HELD_FRAMES_MAX` frames, none waits.
+- When a link ends, nothing waits: its frames are handled before its end.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from hanse.mqtt.link import Frame
 
-# A pause is 5 ms at most; a process that was starved takes longer to end it.
+# A pause is 5 ms at most. A starved process takes longer to end it.
 HELD_S_MAX = 0.05
 HELD_FRAMES_MAX = 256
 _LOOK_EVERY_S = 0.002
@@ -28,15 +28,15 @@ ORIGINS_MAX = 16_384
 
 
 class Turns:
-    """What waits at one federator.
+    """Waiting frames of one federator.
 
     Args:
-        has_unread: whether a neighbour has sent something that nobody has read yet.
-        take: takes a neighbour's frames.
+        has_unread: function that returns whether a neighbour has sent data that nobody has read yet.
+        take: function that handles a neighbour's frames.
 
     Attributes:
-        held: By neighbour, the frames that wait.
-        came_by: By origin, the neighbour that brought something new of it last.
+        held: Waiting frames by neighbour.
+        came_by: By origin, the neighbour that last brought something new of it.
     """
 
     def __init__(self, has_unread: Callable[[int], bool], take: Callable[[int, list[Frame]], None]) -> None:
@@ -50,13 +50,13 @@ class Turns:
         self._is_releasing = False
 
     def note_new(self, origin: int, neighbour: int) -> None:
-        """A link brought something new of an origin."""
+        """Note that a link brought something new of an origin."""
         if len(self.came_by) >= ORIGINS_MAX and origin not in self.came_by:
             self.came_by.clear()
         self.came_by[origin] = neighbour
 
     def is_early(self, neighbour: int, origin: int) -> bool:
-        """Whether what a link brings of an origin is to wait for what another one may have brought before."""
+        """Return whether a link's frame of an origin must wait for older data of another link."""
         usual = self.came_by.get(origin, neighbour)
         return usual != neighbour and not self._is_releasing and self._has_unread(usual)
 
@@ -75,12 +75,12 @@ class Turns:
             self.release()
 
     def note_read(self, neighbour: int) -> None:
-        """A link has been read: it was the turn of what it brought."""
+        """Note that a link has been read, so frames that waited for it may go."""
         if neighbour in self._awaited:
             self.release()
 
     def release(self) -> None:
-        """Nobody waits any longer."""
+        """Let nothing wait any longer."""
         held, self.held = self.held, {}
         self._awaited.clear()
         self._is_releasing = True
@@ -91,7 +91,7 @@ class Turns:
             self._is_releasing = False
 
     def _look(self) -> None:
-        """Now and then while somebody waits: whether there is still something to wait for."""
+        """Check now and then, while frames wait, whether there is still a reason."""
         if not self.held:
             return
         if self._loop.time() < self._until and any(map(self._has_unread, self._awaited)):

@@ -1,8 +1,8 @@
-"""What others want of this broker: the federator's subscriptions at it, and on disk.
+"""Interest of the others in this broker: the federator's subscriptions at it, and their copy on disk.
 
-Rules: a group that somebody elsewhere wants is subscribed to under the names that this broker's clients know
-(`crossing`), several of which may be one; what is wanted is on disk soon after it changed, so that the process after
-this one hears its host before the claims have come in again.
+Rules: a group that a federator elsewhere wants is subscribed to under the names that this broker's clients use
+(`crossing`), several of which may be the same. The wanted groups are on disk soon after a change, so that the next
+process subscribes at its host broker before the claims have arrived again.
 """
 
 from collections.abc import Callable, Iterable
@@ -14,13 +14,13 @@ _QOS = 2
 
 
 class Wanted:
-    """The wishes of the others.
+    """Groups that others want.
 
     Args:
-        host: the session that subscribes.
-        crossing: what may leave this broker, and under which names.
-        groups: all that is wanted by now.
-        write: keeps them on disk.
+        host: session that subscribes.
+        crossing: rules and names for leaving this broker.
+        groups: function that returns all groups wanted now.
+        write: function that writes them to disk.
     """
 
     def __init__(
@@ -39,16 +39,16 @@ class Wanted:
         self._is_dirty = False
 
     def start(self) -> None:
-        """Subscribe to what is wanted always: clients publish there for the federation."""
+        """Subscribe to the filters that are always wanted: clients publish there for the federation."""
         for filter_ in self._standing:
             self._host.want(filter_)
 
     def begin(self, group: str) -> None:
-        """Somebody elsewhere wants a group."""
+        """Subscribe, because a federator elsewhere wants a group."""
         self._apply([(group, _QOS)], [])
 
     def end(self, group: str) -> None:
-        """Nobody does any longer."""
+        """Unsubscribe, because no federator wants the group any more."""
         self._apply([], [group])
 
     def _apply(self, wanted: list[tuple[str, int]], ended: list[str]) -> None:
@@ -60,11 +60,11 @@ class Wanted:
         self._is_dirty = True
 
     def save_if_changed(self) -> None:
-        """Keep it, if there is anything new to keep."""
+        """Write the groups to disk if they changed."""
         if self._is_dirty:
             self.save()
 
     def save(self) -> None:
-        """Keep it."""
+        """Write the groups to disk."""
         self._is_dirty = False
         self._write(self._groups())

@@ -1,12 +1,12 @@
-"""What the topology manager says, read strictly: its word, its announcements, its map of the overlay. Pure.
+"""Strict parser of the topology manager's messages: its replies, announcements, and map of the overlay. Pure.
 
 Rules:
 
-1. What is not as `docs/topology.md` has it is a `RemoteError`, and nothing of it is used. Fields that are not known
-   are skipped: an older agent must live with a newer manager.
-2. An announcement counts only with the MAC that this federator's credential makes: any client of the broker can
-   publish on its topic.
-3. A login in an address is refused: addresses are shown.
+1. A message that differs from `docs/topology.md` is a `RemoteError`, and nothing of it is used. Unknown fields are
+   skipped, because an older agent must work with a newer manager.
+2. An announcement counts only with the MAC that this federator's credential makes: any client of the broker can publish
+   on its topic.
+3. A login in an address is refused, because addresses are shown.
 """
 
 import base64
@@ -23,31 +23,31 @@ from hanse.protocol.settings import FEDERATOR_ID_MAX
 
 ANNOUNCEMENT_TOPIC = "federated_topology_ann"
 PROBE_FILTER = "hanse/probe/+/+"
-NEIGHBOURS_MAX = 256  # as the protocol's `neighbours_max`
-PEERS_MAX = 100_000  # as a manager's `federators_max` at the most
-EPOCH_MAX = 2**53 - 1  # what JSON readers keep exactly
+NEIGHBOURS_MAX = 256  # the same as the protocol's `neighbours_max`
+PEERS_MAX = 100_000  # the largest value of a manager's `federators_max`
+EPOCH_MAX = 2**53 - 1  # largest integer that JSON parsers keep exactly
 _TEXT_MAX = 300
 _CREDENTIAL_MAX = 200
 _SETTINGS_MAX = 100
-_HOST_MAX = 253  # the longest name that DNS has
+_HOST_MAX = 253  # the longest DNS name
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A federator as the manager names it: its host broker, and where its link listens, if it does."""
+    """Federator as the manager names it: its host broker, and the address of its link listener, if it has one."""
 
     id: int
     ip: str
     link: str | None = None
 
     def document(self) -> dict[str, object]:
-        """As the manager reads and writes it."""
+        """Return the document that the manager reads and writes."""
         return {"id": self.id, "ip": self.ip, "link": self.link}
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """What a federator is told. `credential` only by a join."""
+    """Reply of the manager. `credential` only after a join."""
 
     id: int
     epoch: int
@@ -74,7 +74,7 @@ class Announcement:
 
 @dataclass(frozen=True, slots=True)
 class OverlayMap:
-    """All federators that are up, and their links: what to relink by while no manager answers."""
+    """All federators that are up, and their links: the input of relinking while no manager answers."""
 
     epoch: int = 0
     peers: Mapping[int, Peer] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class OverlayMap:
 
 
 def read_word(document: Mapping[str, Any]) -> Word:
-    """The manager's answer to a join, a poll, a report."""
+    """Parse the manager's reply to a join, a poll or a report."""
     credential = document.get("credential")
     return Word(
         _number(document, "id", FEDERATOR_ID_MAX),
@@ -97,21 +97,21 @@ def read_word(document: Mapping[str, Any]) -> Word:
 
 
 def read_announcement(payload: bytes, identity: int, credential: str | None) -> Announcement | None:
-    """An announcement for this federator; None where it is for another one.
+    """Parse an announcement for this federator; return None if it is for another one.
 
     Raises:
-        RemoteError: It is none, or the manager did not make it.
+        RemoteError: It is malformed, or the manager did not make it.
     """
     try:
         body = json.loads(payload)
     except (ValueError, RecursionError):
         body = None
     if not isinstance(body, dict):
-        raise RemoteError(f"An announcement on {ANNOUNCEMENT_TOPIC} is no JSON object.")
+        raise RemoteError(f"An announcement on {ANNOUNCEMENT_TOPIC} is not a JSON object.")
     if body.get("id") != identity:
         return None
     if not _is_genuine(body, body.pop("mac", None), credential):
-        raise RemoteError(f"An announcement on {ANNOUNCEMENT_TOPIC} is not the manager's: its mac does not fit.")
+        raise RemoteError(f"An announcement on {ANNOUNCEMENT_TOPIC} is not from the manager: its mac is wrong.")
     return Announcement(_number(body, "epoch", EPOCH_MAX), _neighbours(body))
 
 
@@ -120,33 +120,33 @@ def _is_genuine(body: Mapping[str, object], shown: object, credential: str | Non
         return False
     try:
         return hmac.compare_digest(shown, announcement_mac(credential, body))
-    except RecursionError:  # deeper than what is written can be, though it could be read
+    except RecursionError:  # nested too deep to be written, though it was parsed
         return False
 
 
 def probe_answer(host: str, received_us: int) -> bytes:
-    """What a probe is answered with: when it was received and, in the same turn, answered; by the clock of `host`."""
+    """Return the answer to a probe: when it was received and, in the same turn, answered, by the clock of `host`."""
     return json.dumps({"host": host[:_HOST_MAX], "received_us": received_us, "answered_us": received_us}).encode()
 
 
 def announcement_mac(credential: str, body: Mapping[str, object]) -> str:
-    """HMAC-SHA256 over the body without `mac`: keys sorted, no spaces, ASCII."""
+    """Return the HMAC-SHA256 over the body without `mac`: keys sorted, no spaces, ASCII."""
     signed = json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
     return base64.b64encode(hmac.new(credential.encode(), signed, hashlib.sha256).digest()).decode()
 
 
 def read_map(document: Mapping[str, Any]) -> OverlayMap:
-    """The manager's `/topology`; those who are not up are left out."""
+    """Parse the manager's `/topology`; leave out federators that are not up."""
     rows = document.get("federators")
     links = document.get("links")
     if not isinstance(rows, list) or not isinstance(links, list) or len(rows) > PEERS_MAX:
-        raise RemoteError("The topology has no list of federators and links, or too long a one.")
+        raise RemoteError("The topology has no list of federators and links, or one that is too long.")
     peers = [_peer(row) for row in rows if isinstance(row, dict) and row.get("state") == "up"]
     known = {peer.id: peer for peer in peers}
     pairs = set()
     for row in links:
         if not isinstance(row, dict):
-            raise RemoteError("A link of the topology is no JSON object.")
+            raise RemoteError("A link of the topology is not a JSON object.")
         a, b = _number(row, "a", FEDERATOR_ID_MAX), _number(row, "b", FEDERATOR_ID_MAX)
         if a in known and b in known and a != b:
             pairs.add((min(a, b), max(a, b)))
@@ -156,14 +156,14 @@ def read_map(document: Mapping[str, Any]) -> OverlayMap:
 def _neighbours(document: Mapping[str, Any]) -> tuple[Peer, ...]:
     rows = document.get("neighbors")
     if not isinstance(rows, list) or len(rows) > NEIGHBOURS_MAX:
-        raise RemoteError(f"`neighbors` is no list of at most {NEIGHBOURS_MAX}.")
+        raise RemoteError(f"`neighbors` is not a list of at most {NEIGHBOURS_MAX}.")
     peers = {peer.id: peer for peer in map(_peer, rows)}
     return tuple(peers[identity] for identity in sorted(peers))
 
 
 def _peer(row: object) -> Peer:
     if not isinstance(row, dict):
-        raise RemoteError("A federator in the manager's answer is no JSON object.")
+        raise RemoteError("A federator in the manager's answer is not a JSON object.")
     link = row.get("link")
     return Peer(
         _number(row, "id", FEDERATOR_ID_MAX), _address(row, "ip"), None if link is None else _address(row, "link")
@@ -180,12 +180,12 @@ def _number(document: Mapping[str, Any], name: str, maximum: int) -> int:
 def _text(document: Mapping[str, Any], name: str, length_max: int = _TEXT_MAX) -> str:
     value = document.get(name)
     if not isinstance(value, str) or len(value) > length_max or not value.isprintable():
-        raise RemoteError(f"`{name}` in the manager's answer is no text of at most {length_max} characters.")
+        raise RemoteError(f"`{name}` in the manager's answer is not a text of at most {length_max} characters.")
     return value
 
 
 def _address(document: Mapping[str, Any], name: str) -> str:
-    """Rule 3."""
+    """Apply rule 3."""
     text = _text(document, name)
     try:
         address = urls.parse(text)
@@ -198,7 +198,7 @@ def _address(document: Mapping[str, Any], name: str) -> str:
 
 def _settings(value: object) -> dict[str, str | int | float | bool]:
     if not isinstance(value, dict) or len(value) > _SETTINGS_MAX:
-        raise RemoteError("`settings` in the manager's answer is no JSON object of a few settings.")
+        raise RemoteError("`settings` in the manager's answer is not a JSON object of a few settings.")
     return {
         name: one for name, one in value.items() if isinstance(name, str) and isinstance(one, str | int | float | bool)
     }

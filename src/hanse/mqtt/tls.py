@@ -18,8 +18,8 @@ class TlsSettings:
     Args:
         ca_file: trusted authorities. A client without one trusts the system's authorities; a server without one accepts
             clients without a certificate.
-        cert_file, key_file: certificate and key of this side. server_name: name that the server's certificate must
-            hold, if it is not the host in the address.
+        cert_file, key_file: certificate and key of this side.
+        server_name: name that the server's certificate must hold, if it is not the host in the address.
     """
 
     ca_file: Path | None = None

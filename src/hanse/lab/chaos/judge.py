@@ -50,9 +50,9 @@ class Accounting:
         in_flight: pairs under way when the fault struck (rule 3).
         first_after_s: time from the fault's end until each subscriber had a later message of each publisher, of the
             slowest pair. None if none was sent, infinite if none arrived.
-        first_missing: flows whose first acknowledged message after the fault's end did not arrive. gap_s: longest time
-            in which a subscriber saw nothing new of a publisher. lost_where: flow and QoS to the lost numbers, first
-            and last, and their sending times from the fault's begin.
+        first_missing: flows whose first acknowledged message after the fault's end did not arrive.
+        gap_s: longest time in which a subscriber saw nothing new of a publisher.
+        lost_where: flow and QoS to the lost numbers, first and last, and their sending times from the fault's begin.
     """
 
     published: int = 0
