@@ -30,8 +30,8 @@ def test_refuses_other_listeners(text: str) -> None:
 
 
 def test_reads_brokers() -> None:
-    one = parse_broker("a=mqtts://10.0.0.1?site=kiel&reference=a.example:8883&federator=http://10.0.0.1:9090")
-    assert one.as_tuple() == ("a", "mqtts://10.0.0.1", "kiel", "a.example:8883", "http://10.0.0.1:9090")
+    one = parse_broker("a=mqtts://10.0.0.1?site=kiel&reference=a.example:8883&federator=tls://10.0.0.1:9090")
+    assert one.as_tuple() == ("a", "mqtts://10.0.0.1", "kiel", "a.example:8883", "tls://10.0.0.1:9090")
     assert str(parse_dial(one.url)) == "mqtts://10.0.0.1:8883"
     assert parse_broker("mqtt://h:1").id == "mqtt://h:1"
     assert parse_dial("unix:/run/b.sock").socket_path == "/run/b.sock"

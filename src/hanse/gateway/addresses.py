@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from hanse.errors import LocalError
 from hanse.gateway.placement import Broker
+from hanse.request_channel import parse_endpoint
 
 MODES: Final = ("proxy", "redirect", "auto")
 
@@ -21,7 +22,7 @@ _LISTENERS: Final = {"mqtt": (False, False), "mqtts": (True, False), "ws": (Fals
 _LISTENER_PORTS: Final = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
 _BROKER_PORTS: Final = {"mqtt": 1883, "tcp": 1883, "mqtts": 8883, "ssl": 8883}
 _ID_CHARACTERS_MAX: Final = 200
-# A redirect by topic takes more than the address: where the broker's federator answers gateways.
+# `federator` is where the broker's federator listens for gateways (its gateway_listen).
 _BROKER_OPTIONS: Final = frozenset({"site", "reference", "federator"})
 # What the kernel's address of a Unix socket has room for, without its last zero (unix(7)).
 _SOCKET_PATH_BYTES_MAX: Final = 107
@@ -160,7 +161,8 @@ def parse_broker(text: str) -> Broker:
             f"The broker id {broker_id[:_ID_CHARACTERS_MAX]!r} is not allowed; expected at most {_ID_CHARACTERS_MAX} "
             "printable characters without blanks."
         )
-    return Broker(broker_id, url, options.get("site", ""), options.get("reference", ""), options.get("federator", ""))
+    federator = str(parse_endpoint(options["federator"])) if "federator" in options else ""
+    return Broker(broker_id, url, options.get("site", ""), options.get("reference", ""), federator)
 
 
 def parse_brokers(texts: tuple[str, ...]) -> list[Broker]:

@@ -25,6 +25,9 @@ class Metrics:
         self._refused = registry.counters("refused_total", "Connections that got no session.", ("reason",))
         self._closes = registry.counters("closes_total", "Clients that the gateway closed.", ("reason",))
         self._moved = registry.counters("moved_total", "Clients that were attached to another broker.", ("reason",))
+        self._federators = registry.counters(
+            "federator_total", "Interest told to federators, and barriers of SUBACKs.", ("what",)
+        )
         self._moves = registry.counters("move_total", "What moves did.", ("what",))
         self._messages = registry.counters("messages_total", "Publications of clients and to clients.", ("direction",))
         self._dropped = registry.counters("dropped_total", "Publications that were not passed on.", ("reason",))
@@ -69,6 +72,7 @@ class Metrics:
             (self._closes, "closes"),
             (self._moved, "moved"),
             (self._moves, "moves"),
+            (self._federators, "federators"),
             (self._messages, "messages"),
             (self._dropped, "drops"),
             (self._wills, "wills"),

@@ -140,7 +140,9 @@ class OtherProcess:
             theirs.close()
             os.close(reading)
             reading = -1
-            await loop.run_in_executor(None, _write, writing, pickle.dumps((self._settings, self._listeners)))
+            await loop.run_in_executor(
+                None, _write, writing, pickle.dumps((self._settings, self._listeners, self.index))
+            )
             writing = -1
             channel = Channel(self._on_message, lambda: None)
             await loop.create_connection(lambda: channel, sock=ours)
@@ -184,7 +186,7 @@ def _write(fd: int, data: bytes) -> None:
 async def serve(channel_fd: int, settings_fd: int, socket_fds: list[int]) -> int:
     """Run one worker until it is told to stop, or its supervisor is gone."""
     with os.fdopen(settings_fd, "rb") as pipe:
-        settings, listeners = pickle.load(pipe)  # noqa: S301 - written by the supervisor, which started this process
+        settings, listeners, index = pickle.load(pipe)  # noqa: S301 - written by the supervisor, which started this process
     logs.configure(settings.log_format, settings.log_level)
     loop = asyncio.get_running_loop()
     ending = asyncio.Event()
@@ -205,7 +207,7 @@ async def serve(channel_fd: int, settings_fd: int, socket_fds: list[int]) -> int
         told.set()
 
     channel = Channel(on_message, on_closed)
-    worker = Worker(settings, channel.send, settings.workers)
+    worker = Worker(settings, channel.send, settings.workers, index)
     await loop.create_connection(lambda: channel, sock=socket.socket(fileno=channel_fd))
     sockets = [socket.socket(fileno=fd) for fd in socket_fds]
     await told.wait()

@@ -146,6 +146,21 @@ class GatewaySettings:
     )  # fmt: skip
     dial_timeout_s: float = duration(2.0, "For a connection to a broker, TLS included.", minimum_s=0.05, maximum_s=60)
 
+    federator_token: str | None = setting(
+        None, "What federators are shown (their gateway_token); better given by the variable.", is_secret=True
+    )
+    federator_ca_file: Path | None = setting(None, "Whom to trust as a federator.", check=_check_file)  # noqa: RUF009
+    federator_cert_file: Path | None = setting(  # noqa: RUF009
+        None, "The gateway's certificate at federators.", check=_check_file
+    )
+    federator_key_file: Path | None = setting(None, "Its key.", check=_check_file)  # noqa: RUF009
+    subscribe_barrier: bool = setting(
+        False,
+        "Hold a SUBACK until every reachable federator knows of the subscription, so that the next publication at any "
+        "broker arrives.",
+    )
+    barrier_timeout_s: float = duration(1.0, "How long it is held at most.", minimum_s=0.01, maximum_s=30)
+
     probe_username: str | None = setting(None, "User name of the health sessions at the brokers.")
     probe_password: str | None = setting(None, "Its password.", is_secret=True)
     health_interval_s: float = duration(0.5, "Between two pings of a broker.", minimum_s=0.05, maximum_s=60)
@@ -170,6 +185,7 @@ class GatewaySettings:
         for pair, first, second in (
             ("cert_file and key_file", self.cert_file, self.key_file),
             ("broker_cert_file and broker_key_file", self.broker_cert_file, self.broker_key_file),
+            ("federator_cert_file and federator_key_file", self.federator_cert_file, self.federator_key_file),
         ):
             if (first is None) != (second is None):
                 raise LocalError(f"Of {pair} only one is given; give both or none.")
@@ -205,6 +221,11 @@ class GatewaySettings:
         for name, broker_id in named:
             if self.broker and broker_id not in ids:
                 raise LocalError(f"{name} names the broker {broker_id!r}; known: {', '.join(sorted(ids))}.")
+        if self.subscribe_barrier and self.broker and not any(one.federator for one in known):
+            raise LocalError(
+                "subscribe_barrier is set and no broker names its federator; write --broker "
+                "ID=URL?federator=tls://HOST:PORT."
+            )
         if self.broker and self.site and not any(one.site == self.site for one in known):
             raise LocalError(f"No broker belongs to the site {self.site!r}; write --broker ID=URL?site={self.site}.")
 

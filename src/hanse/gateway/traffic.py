@@ -21,6 +21,7 @@ class Traffic:
         proxied: clients of redirecting listeners that were proxied, by reason.
         redirect_checks: checks of credentials at brokers.
         redirect_lost: publications of QoS 0 that came from clients while they were redirected.
+        federators: interest told to federators, and barriers of SUBACKs.
     """
 
     def __init__(self) -> None:
@@ -38,6 +39,7 @@ class Traffic:
         self.proxied: dict[str, int] = {}
         self.redirect_checks = 0
         self.redirect_lost = 0
+        self.federators: dict[str, int] = {}
 
     def refuse(self, reason: str) -> None:
         """Count a connection that got no session."""
@@ -64,6 +66,7 @@ class Traffic:
             "proxied": dict(self.proxied),
             "redirect_checks": self.redirect_checks,
             "redirect_lost": self.redirect_lost,
+            "federators": dict(self.federators),
             "messages": {"in": sessions.from_clients, "out": sessions.to_clients},
             "drops": dict(sessions.drops),
             "closes": dict(sessions.closes),

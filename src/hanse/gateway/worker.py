@@ -20,6 +20,7 @@ import asyncio
 import ipaddress
 import logging
 import random
+import secrets
 import socket
 import ssl
 from collections import deque
@@ -32,10 +33,12 @@ from hanse.gateway.brokers.connection import BrokerConnection, Place
 from hanse.gateway.brokers.dialling import Dialler
 from hanse.gateway.brokers.directory import Directory
 from hanse.gateway.control import Message
+from hanse.gateway.federators import FederatorLogin, Federators
 from hanse.gateway.front.accepting import Acceptor
 from hanse.gateway.front.client import Client
 from hanse.gateway.front.connect import (
     CONNECTION_RATE_EXCEEDED,
+    NEVER,
     QUOTA_EXCEEDED,
     SERVER_BUSY,
     SERVER_MOVED,
@@ -46,7 +49,7 @@ from hanse.gateway.front.connect import (
 from hanse.gateway.front.rates import Rates
 from hanse.gateway.placement import HASH, Broker, Query, choose, rank
 from hanse.gateway.redirect.redirector import Redirector
-from hanse.gateway.session import BrokerLimits, minimum_of, new_session
+from hanse.gateway.session import BrokerLimits, Session, minimum_of, new_session
 from hanse.gateway.session import Settings as SessionSettings
 from hanse.gateway.session.events import (
     Accepted,
@@ -61,6 +64,7 @@ from hanse.gateway.session.events import (
     Subscribed,
     SubscriptionsWanted,
     TopicsAsked,
+    Unsubscribed,
 )
 from hanse.gateway.settings import GatewaySettings
 from hanse.gateway.traffic import Traffic
@@ -78,6 +82,7 @@ DIALS_MAX: Final = 100
 NO_BROKER_S: Final = 10.0
 TICK_S: Final = 0.1
 _ROUNDS: Final = 10
+NAME_CHARACTERS_MAX: Final = 200
 # Connections beyond the limits that are still told why; further ones are cut off at once.
 REFUSING_MAX: Final = 1_000
 _LOOK_AGAIN_S: Final = 0.2
@@ -96,9 +101,10 @@ class Worker:
     Args:
         report: sends a message to the supervisor.
         share: how much of each limit and rate is this worker's.
+        number: of this worker, the same over restarts.
     """
 
-    def __init__(self, settings: GatewaySettings, report: Report, share: int = 1) -> None:
+    def __init__(self, settings: GatewaySettings, report: Report, share: int = 1, number: int = 0) -> None:
         self.settings = settings
         self.directory = Directory(settings.site)
         self.traffic = Traffic()
@@ -117,6 +123,12 @@ class Worker:
         )
         broker_tls = TlsSettings(settings.broker_ca_file, settings.broker_cert_file, settings.broker_key_file)
         self._dialler = Dialler(broker_tls, settings.source_address, settings.dial_timeout_s)
+        self.federators = Federators(
+            federator_login(settings, number),
+            barrier_timeout_s=settings.barrier_timeout_s,
+            clock=self._loop.time,
+            may_change=bool(settings.manager),
+        )
         self._dials = asyncio.Semaphore(DIALS_MAX)
         self._servers: list[asyncio.Server | Acceptor] = []
         self._clients: dict[Client, None] = {}
@@ -218,6 +230,7 @@ class Worker:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._ticking is not None:
             self._ticking.cancel()
+        await self.federators.stop()
 
     # --- the supervisor -----------------------------------------------------------------------------------------------
 
@@ -239,6 +252,7 @@ class Worker:
 
     def _take_directory(self, message: Message) -> None:
         self.directory.restore(message["snapshot"])
+        self.federators.update(view.broker for view in self.directory.views)
         self._incarnations = message["incarnations"]
         self._limits = {broker_id: BrokerLimits(*row) for broker_id, row in message["limits"].items()}
         members = [view.broker.id for view in self.directory.members]
@@ -260,6 +274,7 @@ class Worker:
         """Return what this worker counted."""
         self.traffic.clients = len(self._clients)
         self.traffic.at_brokers = {place.broker_id: place.clients for place in self._places.values()}
+        self.traffic.federators = dict(self.federators.counters)
         return self.traffic.as_dict()
 
     def report(self) -> dict[str, Any]:
@@ -338,9 +353,16 @@ class Worker:
         assert session is not None
         now = self._loop.time()
         match event:
-            case Accepted():
+            case Accepted(session_present):
                 self._waiting.pop(client, None)
                 self.traffic.accepted += 1
+                self.federators.accepted(
+                    client,
+                    self._at(client),
+                    session.client_id,
+                    is_complete=not session_present,
+                    expiry_s=_expiry_s(session),
+                )
                 client.accepted()
             case BrokerRefused(code, is_final, text):
                 _log.info(
@@ -362,6 +384,7 @@ class Worker:
                 client.leave_broker(b"".join(session.to_broker))
                 session.to_broker.clear()
             case Ended(will):
+                self.federators.forget(client, _expiry_s(session))
                 self.traffic.wills[will] = self.traffic.wills.get(will, 0) + 1
                 client.leave_broker()
                 client.close()
@@ -369,12 +392,31 @@ class Worker:
                 session.replay_ended(now, False)
             case SubscriptionsWanted():
                 session.known_subscriptions((), now)
-            case Subscribed(token, _):
-                session.barrier_passed(token, now)
             case TopicsAsked() if self._redirector is not None:
                 self._redirector.asked(client, event)
+            case Subscribed() | Unsubscribed():
+                self._note_interest(client, event)
             case _:
                 pass
+
+    def _note_interest(self, client: Client, event: Subscribed | Unsubscribed) -> None:
+        if isinstance(event, Unsubscribed):
+            self.federators.unsubscribed(client, event.filters)
+            return
+        filters = self.federators.subscribed(client, [(one.filter, one.qos) for one in event.subscriptions])
+        if self.settings.subscribe_barrier:
+            self._run(self._hold_suback(client, event.token, filters))
+
+    def left(self, client: Client) -> None:
+        """Take note that a client's connection to its broker ends."""
+        if client.session is not None:
+            self.federators.left(client, _expiry_s(client.session))
+
+    async def _hold_suback(self, client: Client, token: int, filters: list[str]) -> None:
+        await self.federators.barrier(self._at(client), filters)
+        if client.session is not None:
+            client.session.barrier_passed(token, self._loop.time())
+            client.settle()
 
     def _at(self, client: Client) -> str:
         return client.place.broker_id if client.place is not None else ""
@@ -524,6 +566,8 @@ class Worker:
             connection.abort()
             return
         client.attach(connection)
+        if session.is_accepted:
+            self.federators.arrived(client, connection.place.broker_id)
         session.attach(self._loop.time(), self._contract)
         client.settle()
 
@@ -676,4 +720,22 @@ class Worker:
 
 def session_settings(settings: GatewaySettings) -> SessionSettings:
     """Return the part of the settings that concerns sessions."""
-    return SessionSettings(failover=False, packet_bytes_max=settings.packet_bytes_max)
+    return SessionSettings(
+        failover=False, packet_bytes_max=settings.packet_bytes_max, subscribe_barrier=settings.subscribe_barrier
+    )
+
+
+def federator_login(settings: GatewaySettings, number: int) -> FederatorLogin:
+    """Return how a worker shows itself to federators."""
+    return FederatorLogin(
+        # The same over restarts, so that federators know whom a new incarnation replaces.
+        settings.gateway_id or f"{socket.gethostname()}:{settings.state_dir.resolve()}"[:NAME_CHARACTERS_MAX],
+        secrets.token_hex(8),
+        number,
+        settings.federator_token,
+        TlsSettings(settings.federator_ca_file, settings.federator_cert_file, settings.federator_key_file),
+    )
+
+
+def _expiry_s(session: Session) -> int | None:
+    return None if session.session_expiry_s == NEVER else session.session_expiry_s

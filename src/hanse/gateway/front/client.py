@@ -50,6 +50,9 @@ class Front(Protocol):
     def broker_gone(self, client: "Client", connection: BrokerConnection) -> None:
         """Judge why a client's connection to its broker has ended."""
 
+    def left(self, client: "Client") -> None:
+        """Take note that a client's connection to its broker ends."""
+
     def closed(self, client: "Client") -> None:
         """Take note that a client's connection has ended."""
 
@@ -366,6 +369,7 @@ class Client(asyncio.Protocol):
         connection = self.broker
         if connection is None:
             return
+        self.front.left(self)
         self.broker = None
         connection.place.clients -= 1
         self.place = None
@@ -377,6 +381,7 @@ class Client(asyncio.Protocol):
         """Take note that a connection to a broker has ended."""
         if self.broker is not connection:
             return
+        self.front.left(self)
         self.broker = None
         connection.place.clients -= 1
         self.place = None

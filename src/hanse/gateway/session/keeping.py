@@ -194,8 +194,7 @@ class Keeping(Moving):
             else:
                 self.to_client.append(_PINGRESP)
         elif kind == DISCONNECT:
-            # 0x04: the client wants its will published.
-            self._is_goodbye_said = not (len(packet) > 2 and packet[2] == 0x04)
+            self._note_goodbye(packet)
             self._goodbye = packet
             self._end_client(0, "goodbye")
         elif kind in (SUBSCRIBE, UNSUBSCRIBE):

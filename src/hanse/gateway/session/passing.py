@@ -80,8 +80,7 @@ class PassThrough(Session):
                 elif kind in (SUBSCRIBE, UNSUBSCRIBE):
                     self._take_request(data[i:end])
                 elif kind == DISCONNECT:
-                    # 0x04: the client wants its will published.
-                    self._is_goodbye_said = not (end - i > 2 and data[i + 2] == 0x04)
+                    self._note_goodbye(data[i:end])
                 elif kind < CONNACK:
                     raise protocol_error("a client sent CONNECT twice, or a packet of type 0")
                 i = end

@@ -29,7 +29,7 @@ from hanse.gateway.session.requests import Requests, read_request
 from hanse.gateway.session.settings import Settings
 from hanse.gateway.session.stream import Stream, end_of
 from hanse.mqtt.limits import CONNECT_BYTES_MAX
-from hanse.mqtt.properties import varint
+from hanse.mqtt.properties import read_varint, varint, walk
 from hanse.mqtt.refusal import PACKET_TOO_LARGE, Refusal, protocol_error
 
 # Phases. NEW: before `start`. WAITING: no broker yet. CONNECTING: CONNECT is at the first broker. LIVE: CONNACK has
@@ -65,6 +65,8 @@ PINGRESP: Final = 0xD0
 DISCONNECT: Final = 0xE0
 AUTH: Final = 0xF0
 
+_SESSION_EXPIRY: Final = 0x11
+
 
 class Session:
     """What both variants share; `hanse.gateway.session` describes every method for the driver."""
@@ -91,6 +93,8 @@ class Session:
         self._is_client_lost = False
         # Whether DISCONNECT has gone from the client to the broker, or from the broker to the client.
         self._is_goodbye_said = False
+        # Seconds for which the broker keeps the session after the connection; `NEVER` of `front.connect` without end.
+        self.session_expiry_s = 0
 
     # --- state --------------------------------------------------------------------------------------------------------
 
@@ -123,6 +127,7 @@ class Session:
             raise LocalError("The session has been started before; make a new one per client connection.")
         self._connect = connect
         self._version = connect.level
+        self.session_expiry_s = connect.session_expiry_s
         self.client_id = connect.client_id or self.settings.make_client_id()
         self._client_at = now
         self._phase = WAITING
@@ -389,4 +394,23 @@ class Session:
         )
 
     def _read_connack(self, packet: bytes) -> Connack:
-        return read_connack(packet, self._version)
+        connack = read_connack(packet, self._version)
+        if self._version == 5 and not connack.code:
+            # The broker may keep the session for another time than the client asked for (MQTT 5, 3.2.2.3.2).
+            self._note_expiry(connack.rest, 0, len(connack.rest))
+        return connack
+
+    def _note_goodbye(self, packet: bytes) -> None:
+        """Take note of the client's DISCONNECT, which may change the expiry of its session (MQTT 5, 3.14.2.2.2)."""
+        end = len(packet)
+        i = read_varint(packet, 1, end)[1]
+        # 0x04: the client wants its will published.
+        self._is_goodbye_said = not (i < end and packet[i] == 0x04)
+        if self._version == 5 and i + 1 < end:
+            length, i = read_varint(packet, i + 1, end)
+            self._note_expiry(packet, i, min(i + length, end))
+
+    def _note_expiry(self, data: bytes, start: int, end: int) -> None:
+        for kind, first, last in walk(data, start, end):
+            if kind == _SESSION_EXPIRY:
+                self.session_expiry_s = int.from_bytes(data[first + 1 : last], "big")
