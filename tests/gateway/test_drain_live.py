@@ -56,7 +56,7 @@ class Returning:
 def test_a_drain_moves_clients_at_its_rate_and_survives_a_restart(tmp_path: Path, workers: str) -> None:
     with Mosquitto() as first, Mosquitto() as second, ExitStack() as stack:
         urls = [f"{name}=mqtt://127.0.0.1:{one.port}" for name, one in (("a", first), ("b", second))]
-        gateway = Gateway(tmp_path, *urls, words=("--workers", workers))
+        gateway = Gateway(tmp_path, *urls, words=("--workers", workers, "--no-failover"))
         with gateway:
             clients = Returning(stack, gateway, 60)
             wait_until(lambda: sum(clients_at(gateway).values()) == 60, "60 clients")

@@ -96,6 +96,26 @@ class GatewaySettings:
 
     placement_key: str = setting("client-id", "What the hash is taken of.", choices=("client-id", "username"))
 
+    failover: bool = setting(True, "Keep what it takes to move clients to another broker when theirs is lost.")
+    will: str = setting(
+        "gateway",
+        "Who publishes a client's will: the gateway, or its broker, which also does so when the gateway is cut off.",
+        choices=("gateway", "broker"),
+    )
+    replay_window_s: float = duration(
+        1.0, "Publications acknowledged this short a time before a broker was lost are sent again.", maximum_s=60
+    )
+    qos2_in_doubt: str = setting(
+        "resend",
+        "A publication of QoS 2 that the lost broker may have delivered: send it again, or close the client.",
+        choices=("resend", "close"),
+    )
+    drain_old: str = setting(
+        "missing",
+        "What a lost broker still has queued for a moved client: what the client lacks of it, or nothing.",
+        choices=("missing", "discard"),
+    )
+
     # One process fills one core with about 50,000 small messages per second.
     workers: int = setting(1, "Processes that serve clients.", minimum=1, maximum=256)
     connections_max: int = setting(100_000, "Clients at once, over all workers.", minimum=1, maximum=10_000_000)

@@ -31,7 +31,7 @@ from hanse.errors import LocalError, Unavailable
 from hanse.gateway.addresses import ListenAddress
 from hanse.gateway.brokers.connection import BrokerConnection, Place
 from hanse.gateway.brokers.dialling import Dialler
-from hanse.gateway.brokers.directory import Directory
+from hanse.gateway.brokers.directory import UP, Directory
 from hanse.gateway.control import Message
 from hanse.gateway.federators import FederatorLogin, Federators
 from hanse.gateway.front.accepting import Acceptor
@@ -54,12 +54,14 @@ from hanse.gateway.session import Settings as SessionSettings
 from hanse.gateway.session.events import (
     Accepted,
     BrokerRefused,
+    BrokerWanted,
     Close,
     CloseBroker,
     Ended,
     Event,
     MoveAsked,
     ReadyToMove,
+    Redial,
     ReplayWanted,
     Subscribed,
     SubscriptionsWanted,
@@ -132,6 +134,8 @@ class Worker:
         self._dials = asyncio.Semaphore(DIALS_MAX)
         self._servers: list[asyncio.Server | Acceptor] = []
         self._clients: dict[Client, None] = {}
+        # Clients between two brokers, and those that are gone and have a will to be published.
+        self._moving: dict[Client, None] = {}
         # Clients that have not sent their CONNECT, in the order of their deadlines.
         self._waiting: dict[Client, None] = {}
         self._refusing = 0
@@ -142,7 +146,8 @@ class Worker:
         self._contract = BrokerLimits()
         self._changed = asyncio.Event()
         self._is_empty = asyncio.Event()
-        self._closing: deque[tuple[float, Client | BrokerConnection]] = deque()
+        # Connections that must have ended by a time, oldest first, by how long they were given.
+        self._closing: dict[float, deque[tuple[float, Client | BrokerConnection]]] = {}
         self._throttled: list[tuple[float, Client]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         # Clients that may have to move, and per broker how many may be moved now and per second (rule 5).
@@ -334,12 +339,15 @@ class Worker:
         if client in self._clients:
             del self._clients[client]
             self._rates.release(client.address)
+        if client.session is not None:
+            # Until its will is published, a client that is gone is looked at.
+            self._moving[client] = None
         if not self._clients:
             self._is_empty.set()
 
     def closing(self, connection: Client | BrokerConnection, after_s: float) -> None:
         """Cut the connection off unless it has ended by then."""
-        self._closing.append((self._loop.time() + after_s, connection))
+        self._closing.setdefault(after_s, deque()).append((self._loop.time() + after_s, connection))
 
     def throttled(self, client: Client, until: float) -> None:
         """Read the client again at that time."""
@@ -377,6 +385,11 @@ class Worker:
                 self.fail_over(client, "broker_asked")
             case ReadyToMove():
                 self._detach(client)
+            case Redial():
+                self._redial(client)
+            case BrokerWanted():
+                self._moving[client] = None
+                self._place(client)
             case Close():
                 client.close()
                 session.client_lost(now)
@@ -494,7 +507,16 @@ class Worker:
         client.leave_broker(session.detach(self._loop.time()))
         client.settle()
         if session.is_moving and not session.is_over:
+            self._moving[client] = None
             self._place(client)
+
+    def _redial(self, client: Client) -> None:
+        """Connect to the same broker again."""
+        session, place = client.session, client.place
+        assert session is not None
+        client.leave_broker(b"".join(session.to_broker))
+        session.to_broker.clear()
+        self._place(client, place.broker_id if place is not None else "")
 
     def _refused_by_broker(self, client: Client, code: int) -> None:
         connection = client.broker
@@ -508,27 +530,38 @@ class Worker:
             self._run(self._retry(client, broker_id, incarnation, code))
 
     async def _retry(self, client: Client, broker_id: str, incarnation: int, code: int) -> None:
-        """Place a client anew if its broker turns out to be down; refuse it otherwise."""
+        """Place a client anew if it moves or its broker turns out to be down; refuse it otherwise."""
         self._look_at(broker_id)
+        session = client.session
+        if session is not None and session.is_moving:
+            # Another broker may take it. If none does, this one is asked again.
+            client.avoids.add(broker_id)
+            await asyncio.sleep(_LOOK_AGAIN_S)
+            self._place(client)
+            return
         if broker_id and not await self._verdict(broker_id, incarnation, VERDICT_S):
             self._give_up(client, code)
         else:
             self._place(client)
 
-    def _place(self, client: Client) -> None:
+    def _place(self, client: Client, again_at: str = "") -> None:
         if not client.is_placing:
             client.is_placing = True
-            self._run(self._place_now(client))
+            self._run(self._place_now(client, again_at))
 
-    async def _place_now(self, client: Client) -> None:
+    async def _place_now(self, client: Client, again_at: str) -> None:
+        """Dial the broker of a client: the given one first, if there is one and it is up."""
         session = client.session
         assert session is not None
         until = self._loop.time() + NO_BROKER_S
         try:
-            while not session.is_over and (client.is_open or session.is_accepted):
-                broker = self.choose(client)
+            while not session.is_over and (client.is_open or session.is_moving):
+                view = self.directory.view(again_at) if again_at else None
+                broker = view.broker if view is not None and view.verdict == UP else self.choose(client)
+                again_at = ""
                 if broker is None:
-                    if not session.is_accepted or self._loop.time() > until:
+                    client.avoids.clear()
+                    if not session.is_moving or self._loop.time() > until:
                         self._give_up(client, SERVER_UNAVAILABLE)
                         return
                     await self._wait_for_change(_LOOK_AGAIN_S)
@@ -541,7 +574,7 @@ class Worker:
                     self._attach(client, connection)
                     return
                 self._look_at(broker.id)
-                if not await self._verdict(broker.id, incarnation, VERDICT_S) and not session.is_accepted:
+                if not await self._verdict(broker.id, incarnation, VERDICT_S) and not session.is_moving:
                     self._give_up(client, SERVER_UNAVAILABLE)
                     return
                 if self._loop.time() > until:
@@ -562,7 +595,7 @@ class Worker:
     def _attach(self, client: Client, connection: BrokerConnection) -> None:
         session = client.session
         assert session is not None
-        if session.is_over or (not client.is_open and not session.is_accepted):
+        if session.is_over or not (client.is_open or session.is_moving) or client.broker is not None:
             connection.abort()
             return
         client.attach(connection)
@@ -601,7 +634,7 @@ class Worker:
         members = self.directory.members
         policy = self.settings.policy
         self._turn += 1
-        if policy == HASH and not client.avoids and not session.is_accepted:
+        if policy == HASH and not client.avoids and not session.is_moving and not session.is_accepted:
             return choose(Query(key), members)
         draw = random.random()  # noqa: S311 - spreads load
         for view in members:
@@ -633,9 +666,10 @@ class Worker:
                 break
             del self._waiting[client]
             self._expire(client, now)
-        while self._closing and self._closing[0][0] <= now:
-            if self._closing.popleft()[1].cut():
-                self.traffic.late += 1
+        for closing in self._closing.values():
+            while closing and closing[0][0] <= now:
+                if closing.popleft()[1].cut():
+                    self.traffic.late += 1
         if self._throttled:
             ready = [client for until, client in self._throttled if until <= now]
             self._throttled = [one for one in self._throttled if one[0] > now]
@@ -666,6 +700,7 @@ class Worker:
                 if allowances[place.broker_id] >= 1:
                     allowances[place.broker_id] -= 1
                     self.traffic.move("moved")
+                    self._moving[client] = None
                     session.begin_move(now)
                     client.settle()
                 else:
@@ -706,6 +741,13 @@ class Worker:
         self._tick_number += 1
         if self._tick_number >= _ROUNDS:
             self._round = []
+        for client in list(self._moving):
+            session = client.session
+            if session is None or session.is_over or not session.is_moving:
+                del self._moving[client]
+            else:
+                session.tick(now)
+                client.settle()
 
     def _run(self, work: Any) -> None:  # noqa: ANN401 - a coroutine
         task = self._loop.create_task(work)
@@ -721,7 +763,13 @@ class Worker:
 def session_settings(settings: GatewaySettings) -> SessionSettings:
     """Return the part of the settings that concerns sessions."""
     return SessionSettings(
-        failover=False, packet_bytes_max=settings.packet_bytes_max, subscribe_barrier=settings.subscribe_barrier
+        failover=settings.failover,
+        packet_bytes_max=settings.packet_bytes_max,
+        replay_window_s=settings.replay_window_s,
+        will="broker" if settings.will == "broker" else "gateway",
+        qos2_in_doubt="close" if settings.qos2_in_doubt == "close" else "resend",
+        subscribe_barrier=settings.subscribe_barrier,
+        drain_old="discard" if settings.drain_old == "discard" else "missing",
     )
 
 

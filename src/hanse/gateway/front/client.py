@@ -219,9 +219,9 @@ class Client(asyncio.Protocol):
             self.settle()
 
     def write(self, out: list[bytes]) -> None:
-        """Write to the client, and clear the list."""
+        """Write to the client, unless its end has been written, and clear the list."""
         transport = self._transport
-        if self.is_open and transport is not None:
+        if self.is_open and transport is not None and not self.is_lingering:
             if len(out) == 1:
                 transport.write(out[0])
             else:
