@@ -112,6 +112,14 @@ def test_topic_without_subscribers_ends_the_doubtful_subscriptions_that_match_it
     assert of.state == LedgerState(known=2, unknown=0, ended_unseen=0, doubtful=0)
 
 
+def test_topic_without_subscribers_ends_an_uncertain_subscription_without_counts() -> None:
+    of = ledger()
+    of.take([Subscribed("a", "t", 1), Subscribed("b", "t", 1), ClientLeft("a", Session.UNKNOWN)])
+    assert of.is_uncertain
+    assert of.unmatched(lambda filter_: filter_ == "t") == [Unsubscribed("a", "t")]
+    assert of.unmatched(lambda _: True) == []
+
+
 def test_reconnect_to_a_session_reports_all_of_it_again() -> None:
     of = ledger()
     of.take([Subscribed("a", "t", 1), ClientLeft("a", Session.KEPT)])

@@ -138,6 +138,7 @@ class Agent:
             on_internal=self._on_internal,
             on_state=self._on_host_state,
             on_credit=lambda: self.delivery.on_credit(),  # noqa: PLW0108 - it is made after the session
+            on_unmatched=lambda unmatched: self.unknown.unmatched(unmatched),  # noqa: PLW0108 - the same
             journal=self.custodian.journal,
             ring=self.custodian.ring,
             counters=self.counters,

@@ -75,6 +75,7 @@ class HostSession(ClientHandler):
         ring: DeliveredRing,
         counters: Counter[str] | None = None,
         on_forgotten: Callable[[], None] | None = None,
+        on_unmatched: Callable[[list[tuple[int, str]]], None] = lambda _: None,
         lane: Address | None = None,
         lane_id: str = "",
     ) -> None:
@@ -90,6 +91,7 @@ class HostSession(ClientHandler):
         self._take_internal = on_internal
         self._tell_state = on_state
         self._tell_credit = on_credit
+        self._tell_unmatched = on_unmatched
         # Called where the host has lost the session: its packet identifiers begin anew.
         self._tell_forgotten = on_forgotten or (lambda: None)
         self._covering = Covering()
@@ -322,6 +324,10 @@ class HostSession(ClientHandler):
         if self._exact:
             self._complete(numbers)
         self._deliveries.settle(numbers)
+
+    def on_unmatched(self, unmatched: list[tuple[int, str]]) -> None:
+        """Nobody at the host subscribes to the topics of these publications."""
+        self._tell_unmatched(unmatched)
 
     def on_refused(self, refused: list[tuple[int, int]]) -> None:
         """The host will not take these, now or ever: nothing is owed for them any longer (the client counted them)."""

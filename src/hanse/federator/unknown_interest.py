@@ -22,7 +22,8 @@ from hanse.errors import LocalError
 from hanse.federator.broker_output import BrokerOutput
 from hanse.federator.snapshots import SOURCE, Snapshots
 from hanse.interest import MosquittoLogAdapter, Report
-from hanse.interest.ledger import LedgerState
+from hanse.interest.ledger import LedgerState, plain_filter
+from hanse.protocol.topics import matches
 
 LOOK_EVERY_S = 0.5
 # Mosquitto's default `sys_interval` is 10 s, and the comparison needs three ticks.
@@ -60,6 +61,7 @@ class UnknownInterest:
         held: Callable[[str], Iterable[tuple[str, str, int]]],
     ) -> None:
         self._adapter = adapter
+        self._take = take
         self._snapshots = None
         if adapter is not None and output is not None:
             self._snapshots = Snapshots(
@@ -95,11 +97,21 @@ class UnknownInterest:
             "unknown": state.unknown,
             "ended_unseen": state.ended_unseen,
             "doubtful": state.doubtful,
+            "ticks": 0 if self._adapter is None else self._adapter.ledger.ticks,
             "remedy": self._remedy() + "." if state.unknown else None,
         }
 
     def _remedy(self) -> str:
         return f"{REMEDY}. {SETTING}" if self._snapshots is None else REMEDY
+
+    def unmatched(self, unmatched: list[tuple[int, str]]) -> None:
+        """Take numbers and topics of publications that nobody at the broker subscribes to."""
+        if self._adapter is None or not self._adapter.ledger.is_uncertain:
+            return
+        for _, topic in unmatched:
+            reports = self._adapter.ledger.unmatched(lambda wanted: matches(plain_filter(wanted), topic))  # noqa: B023
+            if reports:
+                self._take(self._adapter.source, reports)
 
     def watch(self) -> list[Coroutine[Any, Any, None]]:
         """Return what runs until cancelled."""

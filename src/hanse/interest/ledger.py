@@ -18,7 +18,7 @@ Rules:
    the clients stay *doubtful*: interest stays, and rule 6 can end it.
 5. Nothing is ended at a tick at which an unknown subscription may have ended, too.
 6. The broker acknowledges a publication with "no matching subscribers" exactly if nobody subscribes. That ends the
-   doubtful subscriptions that match its topic.
+   doubtful and uncertain subscriptions that match its topic.
 7. After a gap everything is doubtful. A tick without excess confirms everything.
 8. A client that reconnects to its session has all that the ledger holds of it, so all of it is reported again.
 9. A *snapshot* lists what the broker holds, and reaches the ledger by another way than the log. So of clients that the
@@ -111,7 +111,7 @@ class Ledger:
 
     Attributes:
         changes: number of changes so far; equal numbers mean that `dump` returns the same.
-        gaps: number of gaps so far.
+        gaps, ticks: number of gaps and of the broker's ticks so far.
     """
 
     def __init__(
@@ -149,6 +149,7 @@ class Ledger:
         self._bridges: set[str] = set()
         self._bridge_count = 0
         self.gaps = 0
+        self.ticks = 0
 
     # --- reports --------------------------------------------------------------------------------------------------
 
@@ -337,6 +338,7 @@ class Ledger:
 
     def tick(self, counts: Counts) -> list[Report]:
         """Compare with the broker's counts of one moment; return reports for the registry."""
+        self.ticks += 1
         reports: list[Report] = []
         if self._undecided:
             reports += self._decide(counts)
@@ -430,6 +432,10 @@ class Ledger:
 
     def unmatched(self, is_match: Callable[[str], bool]) -> list[Report]:
         """End the doubtful subscriptions that a topic without subscribers matches (rule 6)."""
+        for client in self._undecided.values():
+            if any(map(is_match, client.filters)):
+                # Its session has ended, or it would have this subscription.
+                self._doubt(client)
         return self._end_doubtful(is_match) if self._doubtful else []
 
     def _end_doubtful(self, is_match: Callable[[str], bool]) -> list[Report]:
@@ -450,6 +456,11 @@ class Ledger:
         doubtful = [wanted for client in self._clients.values() for wanted in client.doubtful]
         shared = sum(wanted.startswith("$share/") for wanted in doubtful)
         return self._excess == (shared - len(doubtful), -shared)
+
+    @property
+    def is_uncertain(self) -> bool:
+        """Whether there are doubtful subscriptions, or clients that are uncertain."""
+        return bool(self._doubtful or self._undecided)
 
     def shared_filters(self) -> set[str]:
         """Return the filters of all known shared subscriptions, without their share names."""
@@ -570,6 +581,11 @@ class Ledger:
                 case _:
                     continue
         self._doubt_everything()
+
+
+def plain_filter(wanted: str) -> str:
+    """Return a filter without its share name."""
+    return wanted.split("/", 2)[2] if wanted.startswith("$share/") and wanted.count("/") > 1 else wanted
 
 
 def _size(client: _Client) -> tuple[int, int]:

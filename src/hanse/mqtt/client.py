@@ -196,6 +196,9 @@ class ClientHandler:
     def on_refused(self, refused: list[tuple[int, int]]) -> None:
         """Publications that it will not take, with its reason code, or 0x92: unknown, lost with its session."""
 
+    def on_unmatched(self, unmatched: list[tuple[int, str]]) -> None:
+        """Number and topic of publications of QoS 1 that nobody at the broker subscribes to (also acknowledged)."""
+
     def on_writable(self) -> None:
         """The transport takes bytes again, after `is_writable` was false."""
 
@@ -298,6 +301,7 @@ class Client:
             on_acknowledged=handler.on_acknowledged,
             on_refused=handler.on_refused,
             on_other=self._on_other,
+            on_unmatched=handler.on_unmatched,
             auto_ack=settings.auto_ack,
         )
 

@@ -27,6 +27,9 @@ BY_SERVER: Final = frozenset({codec.SUBSCRIBE, codec.UNSUBSCRIBE, codec.PINGREQ,
 FORGIVEN: Final = {QUOTA_EXCEEDED: "properties"}
 FORGIVEN_OLDER: Final = {TOPIC_NAME_INVALID: "topic_name"}
 
+# Reason code of a PUBACK: nobody subscribes to the topic (MQTT 5, 3.4.2.1).
+NO_SUBSCRIBERS: Final = 0x10
+
 # First bytes of PUBACK, PUBREC, PUBREL and PUBCOMP.
 _ANSWERS: Final = frozenset({0x40, 0x50, 0x62, 0x70})
 
@@ -39,6 +42,7 @@ class Exchange:
         on_publications: receives the publications of one read that are new to the caller.
         on_acknowledged: receives the numbers (see `Sending.publish_run`) that the peer has acknowledged.
         on_refused: receives the numbers that the peer refused, or that could not be sent, with the reason code.
+        on_unmatched: receives number and topic of publications of QoS 1 that nobody at the peer subscribes to.
         on_other: receives every other packet, decoded, in order with the publications.
         auto_ack: acknowledge when `on_publications` has returned.
     """
@@ -54,6 +58,7 @@ class Exchange:
         on_acknowledged: Callable[[list[int]], None],
         on_refused: Callable[[list[tuple[int, int]]], None],
         on_other: Callable[[Packet], None],
+        on_unmatched: Callable[[list[tuple[int, str]]], None] | None = None,
         auto_ack: bool = False,
     ) -> None:
         self.sending = sending
@@ -68,6 +73,7 @@ class Exchange:
         self._on_publications = on_publications
         self._on_acknowledged = on_acknowledged
         self._on_refused = on_refused
+        self._on_unmatched = on_unmatched
         self._on_other = on_other
         self._auto_ack = auto_ack
         self._write: Callable[[bytes | bytearray], None] | None = None
@@ -239,6 +245,12 @@ class Exchange:
             if number:
                 turn.refused.append((number, int(packet.reason_code)))
         elif isinstance(packet, PubAckPacket | PubRecPacket | PubRelPacket | PubCompPacket):
+            if (
+                isinstance(packet, PubAckPacket)
+                and self._on_unmatched is not None
+                and int(packet.reason_code) == NO_SUBSCRIBERS
+            ):
+                turn.unmatched += self.sending.in_flight_of(packet.packet_id)
             self._answer(kind, packet.packet_id, turn)
         elif kind in self._others:
             self._admit(turn)
@@ -277,6 +289,8 @@ class Exchange:
             turn.answers.append(self.sending.received(turn.received))
         if self._write is not None and (answers := b"".join(turn.answers)):
             self._write(answers)
+        if turn.unmatched and self._on_unmatched is not None:
+            self._on_unmatched(turn.unmatched)
         if done:
             self._on_acknowledged(done)
         if turn.refused:
@@ -288,7 +302,7 @@ class Exchange:
 class _Turn:
     """Results of one read."""
 
-    __slots__ = ("acknowledged", "answers", "completed", "fresh", "publications", "received", "refused")
+    __slots__ = ("acknowledged", "answers", "completed", "fresh", "publications", "received", "refused", "unmatched")
 
     def __init__(self) -> None:
         self.publications: list[Publication] = []
@@ -297,4 +311,5 @@ class _Turn:
         self.received: list[int] = []
         self.completed: list[int] = []
         self.refused: list[tuple[int, int]] = []
+        self.unmatched: list[tuple[int, str]] = []
         self.answers: list[bytes] = []

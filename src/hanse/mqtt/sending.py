@@ -21,7 +21,7 @@ from itertools import repeat
 from hanse.errors import LocalError, Unavailable
 from hanse.mqtt.counters import Counters
 from hanse.mqtt.limits import HELD_BYTES_MAX, HELD_PACKETS_MAX, PUBLISH_ID_MAX, WRITE_BYTES_MAX
-from hanse.mqtt.publication import split, with_packet_ids, with_qos, without_retain
+from hanse.mqtt.publication import split, topic_of, with_packet_ids, with_qos, without_retain
 from hanse.mqtt.refusal import ID_NOT_FOUND, PACKET_TOO_LARGE, protocol_error
 
 
@@ -552,6 +552,14 @@ class Sending:
         self._settle(batch)
         self._counters.drop("refused_by_peer")
         return batch.first_number + index
+
+    def in_flight_of(self, packet_id: int) -> list[tuple[int, str]]:
+        """Return number and topic of the publication with this packet identifier; nothing if it is unknown."""
+        batch = self._in_flight.get(packet_id)
+        if batch is None:
+            return []
+        index = packet_id - batch.first_id
+        return [(batch.first_number + index, topic_of(batch.run, batch.offsets[index][0]))]
 
     def received(self, packet_ids: Sequence[int]) -> bytes:
         """Handle PUBRECs: the peer has the packets. Return the PUBRELs to write. The journal is told first."""
