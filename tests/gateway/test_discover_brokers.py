@@ -6,11 +6,13 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.brokers import Mosquitto, free_port
 from tests.federation import environment
+from tests.gateways import Gateway
 
 from hanse.gateway.discovery import brokers as finding
 from hanse.gateway.discovery.ranges import Target
@@ -157,6 +159,25 @@ def test_the_command_refuses_large_ranges_and_no_question() -> None:
     assert "Nothing says where to look" in discover("brokers").stderr
     nobody = discover("brokers", "--scan", "127.0.0.1", "--port", str(free_port()))
     assert nobody.returncode == 1
+
+
+def test_a_gateway_finds_its_brokers_by_a_scan(
+    open_broker: Mosquitto, closed_broker: Mosquitto, tmp_path: Path
+) -> None:
+    words = ("--scan", "127.0.0.1", "--scan-port", f"{open_broker.port},{closed_broker.port},{free_port()}")
+    with Gateway(tmp_path, words=words) as gateway:
+        assert [one["id"] for one in gateway.health()["brokers"]] == sorted(
+            f"mqtt://127.0.0.1:{one.port}" for one in (open_broker, closed_broker)
+        )
+    for wrong, said in (
+        (("--scan", "127.0.0.1", "--scan-port", str(free_port())), "No broker answered at any of 1 addresses"),
+        (("--scan", "10.0.0.0/8"), "would try 16777214 addresses and ports"),
+        (("--scan", "127.0.0.1", "--broker", "mqtt://127.0.0.1:1"), "come from broker and scan"),
+    ):
+        refused = Gateway(tmp_path / said[:4], words=wrong)
+        with pytest.raises(AssertionError, match="the gateway ended with 2"):
+            refused.start()
+        assert said in refused.log
 
 
 def test_a_manager_names_the_brokers_of_its_federators() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from hanse import logs
 from hanse.errors import HanseError, LocalError
 from hanse.gateway.addresses import MODES, ListenAddress, parse_broker, parse_brokers, parse_listen
+from hanse.gateway.discovery.ranges import TARGETS_MAX, Target, parse_ports, parse_targets
 from hanse.gateway.placement import POLICIES, Broker
 from hanse.gateway.redirect.targets import check_reference, parse_moved, parse_source
 from hanse.protocol.topics import check_filter
@@ -50,6 +51,11 @@ class GatewaySettings:
     broker: tuple[str, ...] = setting(
         (), "A broker, as ID=URL; URL is mqtt://, mqtts:// or unix:. In place of a manager.", check=_each(parse_broker)
     )
+    scan: tuple[str, ...] = setting(
+        (), "Addresses that are tried once, at the start, to find brokers; in place of a list. See docs/gateway.md."
+    )
+    scan_port: str = setting("1883", "Ports of scan, such as 1883,8883/tls.")
+    scan_targets_max: int = setting(TARGETS_MAX, "Addresses times ports of scan.", minimum=1, maximum=1 << 20)
     manager: tuple[str, ...] = setting(
         (),
         "The topology manager's URL, which knows the brokers; several are asked in order.",
@@ -226,12 +232,14 @@ class GatewaySettings:
             raise LocalError("ca_file asks for client certificates and no listener has TLS; add an mqtts:// listener.")
 
     def _check_brokers(self) -> None:
-        if bool(self.broker) == bool(self.manager):
+        sources = [name for name in ("broker", "manager", "scan") if getattr(self, name)]
+        if not sources:
             raise LocalError(
-                "The gateway knows no brokers; give --manager URL, or --broker ID=URL for each."
-                if not self.broker
-                else "The brokers are given and a manager is, too; give one of them."
+                "The gateway knows no brokers; give --manager URL, --broker ID=URL for each, or --scan RANGE."
             )
+        if len(sources) > 1:
+            raise LocalError(f"The brokers come from {' and '.join(sources)}; give one of them.")
+        self.scan_targets()
         known = self.brokers()
         for one in known:
             check_reference(one)
@@ -252,6 +260,10 @@ class GatewaySettings:
     def listeners(self) -> list[ListenAddress]:
         """Return the listeners."""
         return [parse_listen(text) for text in self.listen]
+
+    def scan_targets(self) -> list[Target]:
+        """Return what is tried at the start to find brokers; nothing by default."""
+        return parse_targets(self.scan, parse_ports(self.scan_port), self.scan_targets_max) if self.scan else []
 
     def brokers(self) -> list[Broker]:
         """Return the brokers of the list."""

@@ -26,7 +26,9 @@ from hanse.gateway.brokers.dialling import Dialler
 from hanse.gateway.brokers.directory import Directory
 from hanse.gateway.brokers.health import suspects_to_judge
 from hanse.gateway.brokers.probe import Probe
+from hanse.gateway.discovery.brokers import brokers_found, scan
 from hanse.gateway.explain import explain, rows
+from hanse.gateway.placement import Broker
 from hanse.gateway.redirect.choice import Wish
 from hanse.gateway.redirect.knowledge import Knowledge
 from hanse.gateway.redirect.redirector import Redirector
@@ -103,7 +105,8 @@ class Supervisor:
     async def start(self) -> None:
         """Look at the brokers, and wait a moment for their first answers."""
         self._drains = read_drains(self.settings.state_dir)
-        self.directory.update(0, self.settings.brokers(), drained=self._drains)
+        brokers = await self._scan() if self.settings.scan else self.settings.brokers()
+        self.directory.update(0, brokers, drained=self._drains)
         for broker_id in self._drains:
             _log.warning("a broker is drained since before this start", extra={"broker": broker_id})
         self._watch()
@@ -115,6 +118,22 @@ class Supervisor:
             # At most FIRST_S in all: a broker that is silent is judged later.
             while probe.is_unknown and self._loop.time() < until:  # noqa: ASYNC110 - once; it has many ways to know
                 await asyncio.sleep(0.01)
+
+    async def _scan(self) -> list[Broker]:
+        """Return the brokers that answer in the configured ranges.
+
+        Raises:
+            LocalError: there are none.
+        """
+        targets = self.settings.scan_targets()
+        found = brokers_found(await scan(targets))
+        if not found:
+            raise LocalError(
+                f"No broker answered at any of {len(targets)} addresses and ports; check scan and scan_port, or list "
+                "the brokers."
+            )
+        _log.info("brokers found", extra={"tried": len(targets), "brokers": [one.id for one in found]})
+        return found
 
     def _watch(self) -> None:
         settings = self.settings
