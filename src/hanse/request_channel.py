@@ -166,7 +166,7 @@ class RequestChannel(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether the other side can be asked."""
+        """Return whether the other side can be asked."""
         return self.transport is not None and not self.transport.is_closing()
 
     @property

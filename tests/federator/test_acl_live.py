@@ -53,7 +53,7 @@ class Login:
         eventually(self.client.is_connected, f"{user} is let in")
 
     def may_publish(self, topic: str, payload: bytes = b"") -> bool:
-        """Whether the broker takes a publication."""
+        """Return whether the broker takes a publication."""
         before = len(self.answers)
         self.client.publish(topic, payload, 1)
         eventually(lambda: len(self.answers) > before, "PUBACK")

@@ -310,7 +310,7 @@ class MembershipShell:
 
     @property
     def is_away(self) -> bool:
-        """Whether no manager answers."""
+        """Return whether no manager answers."""
         return self.roster.is_away
 
     @property

@@ -60,7 +60,7 @@ class Word:
 
     @property
     def is_up(self) -> bool:
-        """Whether the manager counts this federator as part of the overlay."""
+        """Return whether the manager counts this federator as part of the overlay."""
         return self.state == "up"
 
 

@@ -155,7 +155,7 @@ class Ledger:
 
     @property
     def has_counts(self) -> bool:
-        """Whether the broker's counts have been compared since the last gap."""
+        """Return whether the broker's counts have been compared since the last gap."""
         return self._excess is not None
 
     def take(self, reports: Iterable[Report]) -> list[Report]:

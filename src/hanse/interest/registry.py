@@ -89,7 +89,7 @@ class Change:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no difference."""
+        """Return whether there is no difference."""
         return not (self.added or self.changed or self.removed or self.shares_added or self.shares_removed)
 
 
@@ -203,7 +203,7 @@ class InterestRegistry:
         return {name: frozenset(names[name]) for name in sorted(names)}
 
     def has_bridges(self) -> bool:
-        """Whether the host broker has an active bridge of its own."""
+        """Return whether the host broker has an active bridge of its own."""
         return bool(self._bridges)
 
     def dump(self, now_s: float, wall_s: float) -> dict[str, Any]:

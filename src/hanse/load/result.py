@@ -75,7 +75,7 @@ class Result:
 
     @property
     def is_clean(self) -> bool:
-        """Whether every message arrived once, in order and unaltered."""
+        """Return whether every message arrived once, in order and unaltered."""
         return not (self.lost or self.duplicates or self.reordered or self.corrupted or self.refused)
 
     def to_json(self) -> dict[str, Any]:

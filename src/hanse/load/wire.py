@@ -71,7 +71,7 @@ class Wire:
 
     @property
     def has_unsent(self) -> bool:
-        """Whether bytes wait for capacity in the socket."""
+        """Return whether bytes wait for capacity in the socket."""
         return bool(self._queue)
 
     def send(self, content: bytes | bytearray | memoryview) -> None:

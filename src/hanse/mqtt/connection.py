@@ -234,7 +234,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def has_unread(self) -> bool:
-        """Whether the kernel holds data from the peer that nobody has read yet."""
+        """Return whether the kernel holds data from the peer that nobody has read yet."""
         # While the connection closes, its descriptor number may already belong to another socket.
         if self._transport is None or self._fileno < 0 or self._transport.is_closing():
             return False

@@ -64,7 +64,7 @@ class LinkGreeting:
 
     @property
     def is_open(self) -> bool:
-        """Whether the request still waits for an answer."""
+        """Return whether the request still waits for an answer."""
         return self._greeting.is_open
 
     def accept(self, properties: Mapping[str, str]) -> Link:

@@ -142,12 +142,12 @@ class Link:
 
     @property
     def is_open(self) -> bool:
-        """Whether frames can still be sent."""
+        """Return whether frames can still be sent."""
         return self._connection is not None and self._connection.is_open
 
     @property
     def has_unread(self) -> bool:
-        """Whether the peer has sent data that nobody has read yet."""
+        """Return whether the peer has sent data that nobody has read yet."""
         return self._connection is not None and self._connection.has_unread
 
     @property

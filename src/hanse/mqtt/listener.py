@@ -46,7 +46,7 @@ class Greeting:
 
     @property
     def is_open(self) -> bool:
-        """Whether the peer is still connected."""
+        """Return whether the peer is still connected."""
         return self._connection is not None and self._connection.is_open
 
     def accept(self, connack: ConnAckPacket, owner: Owner) -> None:

@@ -64,7 +64,7 @@ class ServerGreeting:
 
     @property
     def is_open(self) -> bool:
-        """Whether the peer is still connected."""
+        """Return whether the peer is still connected."""
         return self._greeting.is_open
 
     @property
@@ -119,7 +119,7 @@ class ServerConnection:
 
     @property
     def is_open(self) -> bool:
-        """Whether a write can still reach the peer."""
+        """Return whether a write can still reach the peer."""
         return self._connection is not None and self._connection.is_open
 
     @property

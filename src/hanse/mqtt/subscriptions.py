@@ -63,7 +63,7 @@ class Subscriptions:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the broker has answered all requests."""
+        """Return whether the broker has answered all requests."""
         return self._is_attached and not self._queue and not self._under_way
 
     def is_granted(self, pattern: str) -> bool:

@@ -43,7 +43,7 @@ class Field:
 
     @property
     def is_moment(self) -> bool:
-        """Whether the field is a point in time, in microseconds since 1970 UTC."""
+        """Return whether the field is a point in time, in microseconds since 1970 UTC."""
         return self.name.endswith("_at_us") or self.name == "at_us"
 
 

@@ -80,7 +80,7 @@ class Change:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing needs to be stored."""
+        """Return whether nothing needs to be stored."""
         return not self.changed and not self.forgotten
 
 

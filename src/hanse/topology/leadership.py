@@ -25,7 +25,7 @@ class Candidacy:
 
 
 class Leadership:
-    """Whether this manager leads.
+    """Leadership of this manager.
 
     `on_take` runs with a lease just taken, before `is_leading`. If it fails, the lease expires unused. `on_follow` runs
     after every look at another manager's lease, `on_lose` once when leading ends.
@@ -52,7 +52,7 @@ class Leadership:
 
     @property
     def is_leading(self) -> bool:
-        """Whether this manager leads now."""
+        """Return whether this manager leads now."""
         return self._held is not None and not self._held.is_over(time.monotonic(), self._candidacy.lease_s)
 
     def lease(self) -> Lease:

@@ -131,7 +131,7 @@ class Manager:
 
     @property
     def is_leading(self) -> bool:
-        """Whether this manager leads now."""
+        """Return whether this manager leads now."""
         return self.leadership.is_leading
 
     # Requests of federators.

@@ -82,7 +82,7 @@ class Fault(ABC):
 
     @property
     def kills_brokers(self) -> bool:
-        """Whether a broker loses unsaved state."""
+        """Return whether a broker loses unsaved state."""
         return False
 
     @abstractmethod

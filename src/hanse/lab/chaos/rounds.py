@@ -91,7 +91,7 @@ class Round:
 
     @property
     def held(self) -> bool:
-        """Whether every promise held."""
+        """Return whether every promise held."""
         return all(verdict.held for verdict in self.verdicts)
 
     def keep_history(self, directory: Path) -> Path:
