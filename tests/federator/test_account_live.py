@@ -1,4 +1,4 @@
-"""`hanse account` against real federators: a ring of three under load, whole and with a link that breaks under it."""
+"""`hanse account` against real federators: a ring of three under load, with and without a link that breaks."""
 
 import json
 import re
@@ -22,7 +22,7 @@ EACH = 600
 
 
 class EmulatedLink:
-    """`hanse link-emulator` before one federator's listener."""
+    """`hanse link-emulator` in front of one federator's listener."""
 
     def __init__(self, target: str) -> None:
         command = [sys.executable, "-m", "hanse", "link-emulator", "--target", target.removeprefix("mqtt://")]
@@ -52,7 +52,7 @@ Scene = tuple[list[Mosquitto], list[Federator], EmulatedLink]
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[Scene]:
-    """A ring whose link between 2 and 0 is emulated."""
+    """Run a ring whose link between 2 and 0 is emulated."""
     with (
         Mosquitto(*LOG_LINES, *LIMITS) as one,
         Mosquitto(*LOG_LINES, *LIMITS) as two,
@@ -84,11 +84,11 @@ def account(federators: list[Federator], *words: str) -> dict[str, Any]:
 
 
 def publish(publishers: list[Client], first: int, cut: EmulatedLink | None = None) -> None:
-    """From all sides in turn, at QoS 0 and 1; each waits for its last acknowledgement. A link may break under it."""
+    """Publish from all sides in turn, at QoS 0 and 1, up to the last acknowledgement. A link may break meanwhile."""
     infos = []
     for number in range(first, first + EACH):
         if cut is not None and number == first + EACH // 3:
-            cut.say("cut")  # from here on the link swallows what it is given
+            cut.say("cut")  # from here on the link drops everything
         if cut is not None and number == first + EACH * 2 // 3:
             time.sleep(0.3)
             cut.say("reset")
@@ -102,7 +102,7 @@ def published(found: dict[str, Any], group: str) -> dict[int, int]:
 
 
 @pytest.mark.slow
-def test_a_ring_under_load_balances_whole_and_with_a_link_that_breaks(scene: Scene) -> None:
+def test_a_ring_under_load_balances_with_and_without_a_broken_link(scene: Scene) -> None:
     brokers, federators, link = scene
     with (
         Client(brokers[1].port) as wide,
@@ -120,7 +120,7 @@ def test_a_ring_under_load_balances_whole_and_with_a_link_that_breaks(scene: Sce
         found = account(federators)
         assert found["is_at_rest"]
         assert (found["unexplained"], found["silent"], found["left_off"]) == (0, [], 0)
-        # What 1 publishes is wanted elsewhere for load/x alone, what 2 publishes for load/# alone, 0 for both.
+        # Publications of 1 are wanted elsewhere only for load/x, those of 2 only for load/#, those of 0 for both.
         assert {origin: count for origin, count in published(found, "load/#").items() if origin != 1} == {
             0: EACH,
             2: EACH,
@@ -130,14 +130,15 @@ def test_a_ring_under_load_balances_whole_and_with_a_link_that_breaks(scene: Sce
             assert entry["lost_on_the_way"] == {}
         assert all(one["lost"] == 0 and one["sent"] == one["received"] for one in found["links"])
 
-        # In the middle of the load the link breaks, and stays so for a while.
+        # In the middle of the load the link breaks, and stays broken for a while.
         publish([zero, two], EACH, link)
         eventually(lambda: federators[0].neighbours() == [1], "0 has noticed")
         found = account(federators)
         assert found["is_at_rest"]
         assert found["unexplained"] == 0, found
         assert published(found, "load/#")[0] == 2 * EACH
-        # The core of load/x is 2, so what 0 sent straight there was lost with the link, at QoS 0 at least.
+        # The core of load/x is 2, so publications that 0 sent straight there were lost with the link, at least at QoS
+        # 0.
         (lost,) = [one for one in found["accounts"] if (one["origin"], one["group"]) == (0, "load/x")]
         assert lost["destinations"][0]["missing"] > 0
         assert lost["lost_on_the_way"]["link 0 to 2"] >= lost["destinations"][0]["missing"]
@@ -145,7 +146,7 @@ def test_a_ring_under_load_balances_whole_and_with_a_link_that_breaks(scene: Sce
         eventually(lambda: is_converged(federators), "the ring is closed again", 30)
 
 
-def test_a_federator_that_does_not_answer_is_said_and_its_neighbours_tell_what_they_sent(scene: Scene) -> None:
+def test_a_silent_federator_is_named_and_its_neighbours_report_what_they_sent(scene: Scene) -> None:
     brokers, federators, _ = scene
     with Client(brokers[2].port) as subscriber, Client(brokers[0].port) as publisher:
         subscriber.subscribe("gone/#")

@@ -1,4 +1,4 @@
-"""The page of accounts: what it says is read again, and what is none is refused."""
+"""The page of accounts: it parses again, and a malformed page is refused."""
 
 import json
 from typing import Any
@@ -16,7 +16,7 @@ from hanse.telemetry import FLOW_MEASURES
 
 
 def desk() -> Desk:
-    """Federator 5, with the core 8 of `a/#` behind 1; two publications went there, one waits."""
+    """Return federator 5, with the core 8 of `a/#` behind 1; two publications went there, one waits."""
     made = Desk()
     claims = (ClaimDelta(8, 1_000, 0, (ClaimChange("a/#", 100),)),)
     made.say(1, announcements=(Announcement(8, 1_000, 1, 1, 1),), claim_deltas=claims)
@@ -26,7 +26,7 @@ def desk() -> Desk:
     return made
 
 
-def test_a_page_is_read_as_the_books_that_it_was_made_of() -> None:
+def test_a_page_parses_to_the_books_that_it_was_made_of() -> None:
     made = desk()
     page = Accounting(made.machine, lambda: 10.0)
     page.note_interest("b", is_added=True)
@@ -42,7 +42,7 @@ def test_a_page_is_read_as_the_books_that_it_was_made_of() -> None:
     assert document["at_us"] - forwarded.since == 7_000_000
 
 
-def test_a_page_is_bounded_and_says_what_it_left_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_is_bounded_and_reports_its_omissions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accounting, "ROWS_MAX", 1)
     made = desk()
     page = Accounting(made.machine, lambda: 10.0)
@@ -66,14 +66,14 @@ def test_a_page_is_bounded_and_says_what_it_left_off(monkeypatch: pytest.MonkeyP
         {"id": None},
     ],
 )
-def test_a_page_that_is_none_is_refused(change: dict[str, Any]) -> None:
+def test_a_malformed_page_is_refused(change: dict[str, Any]) -> None:
     document = json.loads(Accounting(desk().machine, lambda: 10.0).page())
     read(document)
     with pytest.raises(RemoteError, match="page of accounts is malformed"):
         read({**document, **change})
 
 
-def test_telemetry_tells_flows_in_its_own_words() -> None:
+def test_telemetry_reports_flows_with_its_own_measures() -> None:
     made = desk()
     made.machine.forward(5.0, 2, [Run(8, 900, 0, 2, 0, 200, ("a/#",), packet("a/x") * 2)])
     reporter = FederatorReporter(

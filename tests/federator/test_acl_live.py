@@ -1,6 +1,4 @@
-"""The access list that `hanse interest config --acl` prints, in force at real Mosquittos: what works with it, and what
-does not.
-"""
+"""Access list that `hanse interest config --acl` prints, in force at real Mosquittos: allowed and denied actions."""
 
 import subprocess
 from collections.abc import Iterator
@@ -37,7 +35,7 @@ def printed(identity: int, *neighbours: int) -> str:
 
 
 class Login:
-    """A client with a login, which is told what its publications came to."""
+    """Client with a login, which records the outcome of its publications."""
 
     def __init__(self, broker: Mosquitto, user: str) -> None:
         self.client = paho.Client(
@@ -53,7 +51,7 @@ class Login:
         eventually(self.client.is_connected, f"{user} is let in")
 
     def may_publish(self, topic: str, payload: bytes = b"") -> bool:
-        """Return whether the broker takes a publication."""
+        """Return whether the broker accepts a publication."""
         before = len(self.answers)
         self.client.publish(topic, payload, 1)
         eventually(lambda: len(self.answers) > before, "PUBACK")
@@ -69,7 +67,7 @@ Scene = tuple[list[Mosquitto], list[Federator]]
 
 @pytest.fixture(scope="module", params=["broker", "direct"])
 def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    """Two brokers that let nobody in without a login, each with its printed access list, and a federator at each."""
+    """Run two brokers that require a login, each with its printed access list, and a federator at each."""
     folder = tmp_path_factory.mktemp("acl")
     brokers = []
     for identity, neighbour in ((1, 2), (2, 1)):
@@ -118,7 +116,7 @@ def test_the_federation_works_with_the_access_list(scene: Scene, app: Login) -> 
         far.end()
 
 
-def test_attack_a_client_with_a_login_cannot_speak_on_the_control_topics(scene: Scene, app: Login) -> None:
+def test_attack_a_client_with_a_login_cannot_publish_on_the_control_topics(scene: Scene, app: Login) -> None:
     _, federators = scene
     forged = codec.encode_control(
         ControlFrame(
@@ -158,7 +156,7 @@ def test_attack_a_client_cannot_listen_to_the_control_topics_or_the_log(scene: S
         other.end()
 
 
-def test_attack_a_neighbours_login_speaks_in_its_own_name_only(scene: Scene) -> None:
+def test_attack_a_neighbours_login_publishes_only_in_its_own_name(scene: Scene) -> None:
     brokers, federators = scene
     stolen = Login(brokers[0], "hanse-2")
     try:
@@ -178,5 +176,5 @@ def test_attack_a_neighbours_login_speaks_in_its_own_name_only(scene: Scene) -> 
         stolen.end()
 
 
-def test_the_page_shows_what_is_printed() -> None:
+def test_the_page_shows_the_printed_access_list() -> None:
     assert printed(1, 2) in DOCS.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What waited on disk: the expiry of each publication runs on, and what has expired leaves a gap."""
+"""Publications that waited on disk: the expiry of each continues, and expired ones leave a gap."""
 
 import pytest
 from hypothesis import given, settings
@@ -21,14 +21,14 @@ def packets_of(run: Run) -> list[bytes]:
 
 
 def left_in(pieces: list[Run]) -> list[tuple[int, int | None]]:
-    """(id, expiry) of all that is left."""
+    """Return (id, expiry) of all remaining publications."""
     return [
         (piece.first + offset, expiry_s(packet)) for piece in pieces for offset, packet in enumerate(packets_of(piece))
     ]
 
 
 @pytest.mark.parametrize("age_s", [-5.0, 0.0, 0.99])
-def test_what_waited_less_than_a_second_is_as_it_was(age_s: float) -> None:
+def test_a_publication_that_waited_less_than_a_second_is_unchanged(age_s: float) -> None:
     run = run_of(1, None, 5)
     assert aged(run, age_s) == [run]
 
@@ -39,13 +39,13 @@ def test_a_run_without_expiries_is_not_touched() -> None:
     assert same is run
 
 
-def test_the_seconds_that_something_waited_are_taken_from_its_expiry() -> None:
+def test_waiting_time_is_subtracted_from_the_expiry() -> None:
     (piece,) = aged(run_of(100, None, 61), 60.9)
     assert left_in([piece]) == [(10, 40), (11, None), (12, 1)]
     assert (piece.first, piece.length, piece.groups, piece.hops) == (10, 3, ("g", "h"), 3)
 
 
-def test_what_expired_at_this_very_second_is_gone() -> None:
+def test_a_publication_that_expires_in_this_second_is_gone() -> None:
     assert aged(run_of(60), 60.0) == []
 
 
@@ -59,7 +59,7 @@ def test_what_expired_at_this_very_second_is_gone() -> None:
         ((50, 5, 50), [(10, 1), (12, 1)]),
     ],
 )
-def test_what_is_gone_leaves_gaps_and_the_others_keep_their_ids(
+def test_expired_publications_leave_gaps_and_the_others_keep_their_ids(
     expiries: tuple[int | None, ...], expected: list[tuple[int, int]]
 ) -> None:
     run = run_of(*expiries)
@@ -72,7 +72,7 @@ def test_what_is_gone_leaves_gaps_and_the_others_keep_their_ids(
 
 @settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.one_of(st.none(), st.integers(0, 20)), min_size=1, max_size=9), st.floats(0, 30))
-def test_each_publication_is_left_with_what_remains_of_its_time(expiries: list[int | None], age_s: float) -> None:
+def test_each_publication_keeps_its_remaining_time(expiries: list[int | None], age_s: float) -> None:
     waited = int(age_s)
     expected = [
         (10 + offset, None if left is None else left - waited)

@@ -1,8 +1,7 @@
-"""Bad input to a real agent beside a real Mosquitto: by its link port, by its broker's topics, as a client's
-publication.
+"""Bad input to a real agent beside a real Mosquitto: by its link port, its broker's topics, or a client's publication.
 
-Whatever was sent, afterwards: the counter moved, nothing of it was passed on or published, the agent's memory grew by
-at most 20 MB, its session at the broker is the one that it had, and the federation carries what it should.
+After each input: the counter has moved, nothing of the input was forwarded or published, the agent's memory grew by at
+most 20 MB, its session at the broker is still the same, and the federation forwards publications as it should.
 """
 
 import contextlib
@@ -35,7 +34,7 @@ GROWTH_BYTES_MAX = 20_000_000
 
 
 class Scene:
-    """Two brokers with a federator each, and a client at each that hears all that crosses."""
+    """Two brokers with a federator each, and a client at each that receives everything that crosses."""
 
     def __init__(self, brokers: list[Mosquitto], federators: list[Federator], here: Client, there: Client) -> None:
         self.brokers = brokers
@@ -44,7 +43,7 @@ class Scene:
         self._number = 0
 
     def prove(self) -> None:
-        """One publication from each side arrives at the other, once, behind all that came before."""
+        """Prove that one publication from each side arrives at the other, once, behind all earlier ones."""
         self._number += 1
         for source, target in ((self.here, self.there), (self.there, self.here)):
             payload = b"proof %d %d" % (self._number, source is self.here)
@@ -52,7 +51,7 @@ class Scene:
             eventually(lambda: any(message.payload == payload for message in target.messages), "the proof has arrived")  # noqa: B023
 
     def after(self, bad: Callable[[], object]) -> dict[str, int]:
-        """Do something bad, prove that messages still cross, and return by how much each counter moved."""
+        """Do something bad, prove that messages still cross, and return the increase of each counter."""
         self.prove()
         before, memory = self.federator.counters(), self._memory()
         sessions = self._sessions()
@@ -70,14 +69,14 @@ class Scene:
         return int(psutil.Process(self.federator.process.pid).memory_info().rss)
 
     def _sessions(self) -> int:
-        """Return how often the main session was opened; sessions with a role, which come and go, end in its name."""
+        """Return how often the main session was opened. Sessions with a role, which come and go, end in its name."""
         return len(re.findall(r" as hanse-federator-0-[0-9a-f]{32} ", self.brokers[0].log))
 
     @property
     def crossed(self) -> list[str]:
-        """The topics of all that came to the other side, but for the proofs."""
+        """Return the topics of all that arrived at the other side, except the proofs."""
         proofs = [message for message in self.there.messages if message.payload.startswith(b"proof")]
-        # With `link = broker` that side's own federator is spoken to there.
+        # With `link = broker`, that topic reaches the federator of the other side.
         return [one.topic for one in self.there.messages if one not in proofs and not one.topic.endswith("/1/0")]
 
     @property
@@ -107,7 +106,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
 
 
 class Neighbour:
-    """Somebody who was let in at the link port, and may say anything there."""
+    """Neighbour that was accepted at the link port, and may send anything there."""
 
     def __init__(self, federator: Federator, identity: str = "9") -> None:
         self.wire = socket.create_connection(("127.0.0.1", federator.link_port), timeout=10)
@@ -135,7 +134,7 @@ class Neighbour:
 
 
 def drain(wire: socket.socket) -> bytes:
-    """All that the other side has to say until it ends the connection."""
+    """Return all that the other side sends until it ends the connection."""
     said = b""
     with contextlib.suppress(ConnectionResetError):
         while more := wire.recv(4_096):
@@ -174,7 +173,7 @@ BAD_FRAMES = {
 
 
 @pytest.mark.parametrize("name", BAD_FRAMES)
-def test_a_frame_that_is_none_is_refused_and_counted(scene: Scene, name: str) -> None:
+def test_a_malformed_frame_is_refused_and_counted(scene: Scene, name: str) -> None:
     with Neighbour(scene.federator) as neighbour:
 
         def bad() -> None:
@@ -207,7 +206,7 @@ LIES = {
 }
 
 
-def test_words_that_break_a_rule_are_counted_and_move_nothing(scene: Scene) -> None:
+def test_messages_that_break_a_rule_are_counted_and_change_nothing(scene: Scene) -> None:
     with Neighbour(scene.federator) as neighbour:
         neighbour.say(codec.encode_control(ControlFrame(9, 1_000, 5, 0, 0)))
         scene.prove()
@@ -219,7 +218,7 @@ def test_words_that_break_a_rule_are_counted_and_move_nothing(scene: Scene) -> N
     assert scene.crossed == []
 
 
-def test_mqtt_that_may_not_come_on_a_link_ends_the_link_and_nothing_else(scene: Scene) -> None:
+def test_mqtt_packets_that_a_link_forbids_end_only_the_link(scene: Scene) -> None:
     packets = [
         mqtt5.SubscribePacket(1, [mqtt5.TopicFilter("#")]).write(),
         mqtt5.PublishPacket("c", b"", qos=mqtt5.QoS.EXACTLY_ONCE, packet_id=1).write(),
@@ -242,7 +241,7 @@ def test_mqtt_that_may_not_come_on_a_link_ends_the_link_and_nothing_else(scene: 
     assert scene.crossed == []
 
 
-def test_what_is_no_handshake_is_turned_away(scene: Scene) -> None:
+def test_an_invalid_handshake_is_refused(scene: Scene) -> None:
     def connect(identity: str, *properties: tuple[str, str]) -> bytes:
         return mqtt5.ConnectPacket(identity, user_properties=list(properties)).write()
 
@@ -288,7 +287,7 @@ def test_attack_a_neighbour_cannot_publish_on_topics_that_never_cross(scene: Sce
 
 
 def test_attack_a_neighbours_malformed_publications_do_not_end_the_session_at_the_host(scene: Scene) -> None:
-    """Mosquitto ends a session for each of these; at QoS 1 it would be sent again after every reconnect."""
+    """Mosquitto ends a session for each of these. At QoS 1 it would be sent again after every reconnect."""
     malformed = [
         packet("here/+", b"", 1),
         packet("here/\x01", b"", 1),
@@ -307,7 +306,7 @@ def test_attack_a_neighbours_malformed_publications_do_not_end_the_session_at_th
     assert scene.crossed == []
 
 
-def test_words_between_federators_that_are_none_are_counted(scene: Scene) -> None:
+def test_malformed_messages_between_federators_are_counted(scene: Scene) -> None:
     words = [
         b"",
         b"[" * 100_000,
@@ -334,7 +333,7 @@ def test_words_between_federators_that_are_none_are_counted(scene: Scene) -> Non
 
 
 def test_attack_a_client_cannot_become_core_or_move_a_mesh_by_publishing(scene: Scene) -> None:
-    """With `link = direct` nothing of the protocol passes through the broker, and its topics do not cross."""
+    """With `link = direct`, no protocol messages pass through the broker, and the protocol's topics do not cross."""
     forged = ControlFrame(
         1,
         EPOCH_MAX,
@@ -346,7 +345,7 @@ def test_attack_a_client_cannot_become_core_or_move_a_mesh_by_publishing(scene: 
     )
 
     def groups() -> list[dict[str, Any]]:
-        """All but a federator's own group, which it leaves when the answers to a trace have had their time."""
+        """Return all groups except a federator's own, which it leaves some time after the answers to a trace."""
         pages: list[Any] = [one.page("/groups") for one in (scene.federator, scene.other)]
         rows = [row for page in pages for row in page["groups"]]
         return [row for row in rows if not row["group"].startswith("$hanse/federator/")]
@@ -389,7 +388,7 @@ TOPICS = {
 }
 
 
-def test_topics_of_clients_cross_as_they_are_or_not_at_all(scene: Scene) -> None:
+def test_topics_of_clients_cross_unchanged_or_not_at_all(scene: Scene) -> None:
     def bad() -> None:
         for topic in TOPICS:
             scene.here.publish(topic, b"topic", 1)
@@ -429,7 +428,7 @@ def test_payloads_of_clients_cross_whole_or_are_counted(scene: Scene) -> None:
 
 
 def test_attack_one_large_publication_does_not_end_the_broker(scene: Scene) -> None:
-    """Larger than 16 MiB and a little: Mosquitto, told that limit, drops it, logs that to us, drops that, and dies."""
+    """A little above 16 MiB, Mosquitto with that limit drops it, logs the drop to us, drops the log line, and dies."""
 
     def bad() -> None:
         for qos in (0, 1, 2):
@@ -457,7 +456,7 @@ def test_attack_a_flood_of_announcements_leaves_the_federation_as_it_is(scene: S
 
 
 def test_raw_packets_of_a_client_that_the_broker_must_refuse_touch_nobody_else(scene: Scene) -> None:
-    """QoS 3, identifier 0, alias 0, a length of five bytes: the broker ends that client, and only that."""
+    """QoS 3, identifier 0, alias 0, a length of five bytes: the broker ends that client, and only that one."""
     bad_packets = [
         b"\x36\x05\x00\x01a\x00\x01\x00",
         b"\x32\x06\x00\x01a\x00\x00\x00",
@@ -484,7 +483,7 @@ def test_raw_packets_of_a_client_that_the_broker_must_refuse_touch_nobody_else(s
 
 @pytest.fixture(scope="module")
 def by_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    """The same with `link = broker`, where the protocol passes through the brokers, and no ACL closes its topics."""
+    """Run the same with `link = broker`: the protocol passes through the brokers, and no ACL closes its topics."""
     directory = tmp_path_factory.mktemp("bad-by-broker")
     with Mosquitto(*LOG_LINES) as one, Mosquitto(*LOG_LINES) as two:
         federators = [
@@ -502,12 +501,12 @@ def by_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
             yield Scene([one, two], federators, here, there)
 
 
-def test_bad_words_on_the_control_topics_are_refused_and_counted(by_broker: Scene) -> None:
+def test_bad_messages_on_the_control_topics_are_refused_and_counted(by_broker: Scene) -> None:
     scene = by_broker
     control = codec.encode_control(ControlFrame(9, 1_000, 1, 0, 0))
     data = broker_link.encode_data(1_000, 1, DATA)
     messages = [
-        ("federator/core_ann/0/9", control),  # no neighbour
+        ("federator/core_ann/0/9", control),  # not a neighbour
         ("federator/core_ann/0/0", control),  # ourselves, reflected
         ("federator/core_ann/0/01", control),
         ("federator/core_ann/0/4294967296", control),
@@ -538,7 +537,7 @@ def test_attack_a_retained_control_message_is_refused_live(by_broker: Scene) -> 
     topic = "federator/core_ann/0/1"
     stale = codec.encode_control(ControlFrame(1, 1, 1, 0, 0, is_leaving=True))
     moved = scene.after(lambda: scene.here.publish(topic, stale, 1, retain=True))
-    # To a subscription that stands it comes as any other: what makes it stale is its number.
+    # An existing subscription receives it like any other. Its number makes it stale.
     assert moved.get("frames_refused", 0) + moved.get("ignored_stale_frame", 0) == 1
     assert scene.federator.neighbours() == [1]
     scene.here.publish(topic, b"", 1, retain=True)

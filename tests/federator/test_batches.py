@@ -1,4 +1,4 @@
-"""Batches of the host broker's: acknowledged in its order, and known again after a kill."""
+"""Batches of the host broker: acknowledged in its order, and recognised after a kill."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ def handed_in(packet_id: int, payload: bytes = b"x", *, is_again: bool = False, 
 
 
 class Process:
-    """One life of the federator: its machine, and the file that outlives it."""
+    """One run of the federator: its machine, and the file that outlives it."""
 
     def __init__(self, slots: PacketSlots) -> None:
         self.machine = Network(1).machines[0]
@@ -41,7 +41,7 @@ def life(directory: Path) -> Iterator[Process]:
     slots.close()
 
 
-def test_the_host_hears_in_its_own_order(tmp_path: Path) -> None:
+def test_the_host_is_acknowledged_in_its_own_order(tmp_path: Path) -> None:
     with life(tmp_path) as process:
         one, two = process.take(0, handed_in(1), handed_in(2)), process.take(2, handed_in(3))
         process.batches.finish(two)
@@ -63,7 +63,7 @@ def test_after_the_host_lost_the_session_an_old_batch_frees_no_identifier_of_a_n
         assert process.batches.former_id(handed_in(1, b"old", is_again=True)) is None
 
 
-def test_what_comes_again_after_a_kill_has_its_former_id(tmp_path: Path) -> None:
+def test_a_publication_repeated_after_a_kill_has_its_former_id(tmp_path: Path) -> None:
     with life(tmp_path) as process:
         epoch = process.machine.epoch
         process.take(40, handed_in(1, b"a"), handed_in(2, b"b"))
@@ -73,14 +73,14 @@ def test_what_comes_again_after_a_kill_has_its_former_id(tmp_path: Path) -> None
         assert process.batches.former_id(handed_in(2, b"c", is_again=True)) is None, "and so it is with other content"
 
 
-def test_what_was_acknowledged_is_forgotten(tmp_path: Path) -> None:
+def test_acknowledged_publications_are_forgotten(tmp_path: Path) -> None:
     with life(tmp_path) as process:
         process.batches.finish(process.take(40, handed_in(1, b"a")))
     with life(tmp_path) as process:
         assert process.batches.former_id(handed_in(1, b"a", is_again=True)) is None
 
 
-def test_a_copy_has_the_id_of_what_it_is_a_copy_of(tmp_path: Path) -> None:
+def test_a_duplicate_has_the_id_of_its_original(tmp_path: Path) -> None:
     with life(tmp_path) as process:
         epoch = process.machine.epoch
         loose = Publication(encode("t", b"0"), "t", 0, False, False, 0, (2,))
@@ -90,7 +90,7 @@ def test_a_copy_has_the_id_of_what_it_is_a_copy_of(tmp_path: Path) -> None:
         assert found == [(epoch, 41), (epoch, 41), (epoch, 42)]
 
 
-def test_where_some_do_not_leave_no_id_is_kept(tmp_path: Path) -> None:
+def test_no_ids_are_kept_if_some_publications_do_not_leave(tmp_path: Path) -> None:
     with life(tmp_path) as process:
         came = [handed_in(1, b"a"), handed_in(2, b"b")]
         process.batches.note(came, came, False, 40)

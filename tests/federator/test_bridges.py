@@ -1,4 +1,4 @@
-"""Which brokers hang together by static bridges."""
+"""Groups of brokers that are joined by static bridges."""
 
 from hanse.federator import bridges
 from hanse.federator.bridges import BridgeBook
@@ -12,7 +12,7 @@ def test_a_host_without_a_bridge_is_joined_with_nobody() -> None:
     assert book.names == []
 
 
-def test_brokers_are_joined_by_the_names_that_they_share_also_by_way_of_others() -> None:
+def test_brokers_are_joined_by_shared_names_also_through_others() -> None:
     book = BridgeBook()
     assert book.take([BridgeSeen("a"), Gap()])
     book.hear(2, ["a", "b"])
@@ -21,7 +21,7 @@ def test_brokers_are_joined_by_the_names_that_they_share_also_by_way_of_others()
     assert book.joined() == {2, 3}
 
 
-def test_what_changes_nothing_is_not_told_again() -> None:
+def test_unchanged_bridges_are_not_reported_again() -> None:
     book = BridgeBook()
     assert book.take([BridgeSeen("a")])
     assert not book.take([BridgeSeen("a")])
@@ -29,7 +29,7 @@ def test_what_changes_nothing_is_not_told_again() -> None:
     assert not book.take([BridgeGone("a")])
 
 
-def test_a_federator_that_names_none_any_more_is_forgotten() -> None:
+def test_a_federator_that_no_longer_names_bridges_is_forgotten() -> None:
     book = BridgeBook()
     book.take([BridgeSeen("a")])
     book.hear(2, ["a"])

@@ -28,28 +28,28 @@ FRAME = b"\x01\x02rest"
 
 
 @given(st.sampled_from(Kind), IDS, IDS)
-def test_a_topic_says_again_what_it_was_made_of(kind: Kind, to: int, from_: int) -> None:
+def test_a_topic_parses_to_its_parts(kind: Kind, to: int, from_: int) -> None:
     topic = topic_for(kind, to, from_)
     assert parse_topic(topic) == Route(kind, to, from_)
     assert not may_cross(topic)
     assert sum(matches(filter_, topic) for filter_ in subscriptions(to)) == 1
 
 
-def test_the_topics_are_the_papers() -> None:
+def test_the_topics_are_those_of_the_papers() -> None:
     assert topic_for(Kind.CORE_ANNOUNCEMENT, 2, 1) == "federator/core_ann/2/1"
     assert topic_for(Kind.MEMBERSHIP_ANNOUNCEMENT, 2, 1) == "federator/memb_ann/2/1"
     assert topic_for(Kind.ROUTING, 2, 1) == "federator/routing/2/1"
     assert topic_for(Kind.ACKNOWLEDGEMENT, 2, 1) == "federator/ack/2/1"
-    assert topic_for(Kind.PROBE, 2, 1) == "federator/probe/2/1"  # ours, beside them
+    assert topic_for(Kind.PROBE, 2, 1) == "federator/probe/2/1"  # our own, beside them
 
 
-def test_a_federator_hears_only_what_is_addressed_to_it() -> None:
+def test_a_federator_subscribes_only_to_its_own_topics() -> None:
     assert not any(matches(filter_, topic_for(Kind.ROUTING, 3, 1)) for filter_ in subscriptions(2))
     assert not any(matches(filter_, "federator/beacon/2/1") for filter_ in subscriptions(2))
 
 
 @pytest.mark.parametrize("identity", [-1, FEDERATOR_ID_MAX + 1])
-def test_an_id_out_of_range_is_our_own_mistake_on_the_way_out(identity: int) -> None:
+def test_an_outgoing_id_out_of_range_is_a_local_error(identity: int) -> None:
     with pytest.raises(LocalError):
         topic_for(Kind.ROUTING, identity, 1)
     with pytest.raises(LocalError):
@@ -59,7 +59,7 @@ def test_an_id_out_of_range_is_our_own_mistake_on_the_way_out(identity: int) -> 
 
 
 @pytest.mark.parametrize("topic", ["a", "federator", "federated/x", "federator/beacon/a/b/c/d", "federator/beacon/"])
-def test_what_is_no_links_business_is_left_alone(topic: str) -> None:
+def test_topics_that_belong_to_no_link_are_ignored(topic: str) -> None:
     assert parse_topic(topic) is None
     assert accept(1, topic, is_retained=True) is None
 
@@ -106,12 +106,12 @@ def test_attack_a_retained_control_message_is_refused() -> None:
     assert accept(2, "federator/core_ann/2/1", is_retained=False) == Route(Kind.CORE_ANNOUNCEMENT, 2, 1)
 
 
-def test_attack_own_words_reflected_are_refused() -> None:
+def test_attack_reflected_own_messages_are_refused() -> None:
     with pytest.raises(RemoteError, match="as its sender"):
         accept(2, "federator/core_ann/2/2", is_retained=False)
 
 
-def test_what_is_addressed_to_another_is_refused() -> None:
+def test_messages_to_another_federator_are_refused() -> None:
     with pytest.raises(RemoteError, match="addressed to 3"):
         accept(2, "federator/core_ann/3/1", is_retained=False)
 
@@ -149,7 +149,7 @@ def test_a_control_topic_carries_only_control_frames() -> None:
     st.sampled_from((b"\x01\x02", b"\x01\x06")),
     st.binary(max_size=50),
 )
-def test_a_data_payload_says_again_what_it_was_made_of(epoch: int, number: int, head: bytes, rest: bytes) -> None:
+def test_a_data_payload_decodes_to_its_parts(epoch: int, number: int, head: bytes, rest: bytes) -> None:
     frame = head + rest
     assert decode_data(encode_data(epoch, number, frame)) == Numbered(epoch, number, frame)
 

@@ -1,4 +1,4 @@
-"""Finding the broker behind its output, and never signalling a process that would die of it."""
+"""Search for the broker behind its output, without signalling a process that would die of the signal."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Mosquittos served as if they spoke no MQTT 5: what a 3.1.1 host with QoS 2 can do, it does."""
+"""Mosquittos served as if they spoke no MQTT 5: everything works that a 3.1.1 host with QoS 2 supports."""
 
 import contextlib
 import re
@@ -25,14 +25,14 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
             yield (one, other), federators
 
 
-def test_the_version_that_was_asked_for_is_spoken(two: Two) -> None:
+def test_the_requested_version_is_used(two: Two) -> None:
     for broker, federator in zip(*two, strict=True):
         assert "hanse_federator_host_mqtt_version 4" in federator.metrics()
         # Mosquitto's number for 3.1.1 is 2.
         assert re.search(rf"as hanse-federator-{federator.id}-[0-9a-f]{{32}} \(p2", broker.log)
 
 
-def test_everyone_gets_everything_once_at_each_qos(two: Two) -> None:
+def test_every_subscriber_gets_everything_once_at_each_qos(two: Two) -> None:
     brokers, federators = two
     with contextlib.ExitStack() as stack:
         subscribers = []
@@ -52,12 +52,12 @@ def test_everyone_gets_everything_once_at_each_qos(two: Two) -> None:
         assert [one.counters()["echoes_cancelled"] for one in federators] == [60, 60]
 
 
-def test_what_3_1_1_cannot_carry_is_lost_and_counted(two: Two) -> None:
+def test_properties_that_3_1_1_lacks_are_lost_and_counted(two: Two) -> None:
     brokers, federators = two
     with Client(brokers[1].port) as subscriber, Client(brokers[0].port) as publisher:
         subscriber.subscribe("lost/#")
         eventually(lambda: knows_all(federators, "lost/#"), "lost/#")
-        # While retained messages are fetched for the new interest, a new one could come both ways.
+        # While retained messages are fetched for the new interest, a new one could arrive on both routes.
         eventually(lambda: not federators[1].knows("$hanse/federator/1"), "the fetch is over")
         properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
         properties.UserProperty = [("a", "1")]
@@ -68,7 +68,7 @@ def test_what_3_1_1_cannot_carry_is_lost_and_counted(two: Two) -> None:
 
 
 def test_properties_from_elsewhere_are_counted_as_lost(two: Two) -> None:
-    """By a federator at the same broker that speaks MQTT 5, and so brings properties into the federation."""
+    """Use a federator at the same broker that speaks MQTT 5, and so brings properties into the federation."""
     brokers, federators = two
     with Mosquitto(*LOG_LINES) as third:
         newer = Federator(2, third.url, federators[0].directory)

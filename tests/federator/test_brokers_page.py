@@ -1,4 +1,4 @@
-"""docs/brokers.md says what is: its commands, its lines of configuration, its counters."""
+"""docs/brokers.md is correct: its commands, its lines of configuration, its counters."""
 
 import re
 import shlex
@@ -34,7 +34,7 @@ def test_a_command_of_the_page_has_settings_that_fit_together(command: str) -> N
         FederatorSettings(**{**fields, "id": int(fields["id"]), "interest": (fields["interest"],)})  # type: ignore[arg-type]
 
 
-def test_the_lines_for_a_broker_are_those_that_are_printed() -> None:
+def test_the_lines_for_a_broker_are_the_printed_ones() -> None:
     printed = {name: vendor.lines(name).splitlines() for name in vendor.VENDORS}
     blocks = re.findall(r"^```conf\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     assert len(blocks) == 3
@@ -50,12 +50,12 @@ def test_the_adapters_of_the_page_are_known() -> None:
         parse_adapter(word)
 
 
-def test_the_counters_of_the_page_are_counted_somewhere() -> None:
+def test_the_counters_of_the_page_exist() -> None:
     counters = re.findall(r"^\| `([a-z_]+)` \|", PAGE, re.MULTILINE)
     assert len(counters) == 6
     code = "".join(path.read_text(encoding="utf-8") for path in (SOURCES / "federator").glob("*.py"))
     assert all(f'["{counter}"]' in code for counter in counters)
 
 
-def test_what_is_asked_of_a_host_never_crosses() -> None:
+def test_probes_of_a_host_never_cross() -> None:
     assert not may_cross("hanse/probe/host/hanse-federator-1/x")

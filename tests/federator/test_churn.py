@@ -1,4 +1,4 @@
-"""20,000 messages a second while overlapping filters come and go at far brokers: nothing lost, nothing twice."""
+"""20,000 messages/s while overlapping filters come and go at distant brokers: nothing is lost, nothing duplicated."""
 
 import asyncio
 import socket
@@ -20,9 +20,9 @@ FILTERS = ("churn/#", "churn/+", "+/0", "#")
 
 
 class Restless:
-    """A client that changes its mind without end, and throws away unread what arrives.
+    """Client that changes its subscriptions without end, and discards arrivals unread.
 
-    To read 20,000 messages a second takes most of a processor in a client like paho, of the two that all share.
+    To read 20,000 messages per second in a client like paho takes most of a processor, of the two that all share.
     """
 
     def __init__(self, port: int, name: str) -> None:
@@ -34,7 +34,7 @@ class Restless:
         self._wire.close()
 
     def change(self, wanted: str) -> None:
-        """Want a filter for a moment, and not for a moment."""
+        """Want a filter for a moment, and then not for a moment."""
         self._wire.sendall(SubscribePacket(1, [TopicFilter(wanted, max_qos=QoS.AT_MOST_ONCE)]).write())
         self._discard(0.05)
         self._wire.sendall(UnsubscribePacket(2, [wanted]).write())
@@ -54,13 +54,13 @@ class Restless:
     ("qos", "rate_per_s", "is_ordered"),
     [
         (0, 20_000, True),
-        # More than two processors carry with all that runs here (some 16,000): what waits in one way's backlog for
-        # seconds may be overtaken where a filter opens another one.
+        # More than two processors can handle with all that runs here (some 16,000). Messages that wait for seconds in
+        # one route's backlog may be overtaken when a filter opens another route.
         (1, 20_000, False),
         (1, 10_000, True),
     ],
 )
-def test_filters_that_come_and_go_at_20000_a_second_lose_and_double_nothing(
+def test_filters_that_come_and_go_at_20000_per_second_lose_and_duplicate_nothing(
     tmp_path: Path, qos: int, rate_per_s: int, is_ordered: bool
 ) -> None:
     stop = threading.Event()
@@ -76,7 +76,8 @@ def test_filters_that_come_and_go_at_20000_a_second_lose_and_double_nothing(
             switches += 1
         client.close()
 
-    # A ring from the start: a manager would make one of a line meanwhile, and a shorter way that opens is no filter.
+    # A ring from the start: a manager would turn a line into one meanwhile, and a shorter route would open without a
+    # filter.
     with RunningFederation(tmp_path, 3, "--overlay", "ring") as federation:
         load = Load(
             publish_urls=(f"mqtt://127.0.0.1:{federation.port(0)}",),
@@ -88,7 +89,7 @@ def test_filters_that_come_and_go_at_20000_a_second_lose_and_double_nothing(
             filter="churn/0",
             settle_s=5.0,
         )
-        # One at the broker that the load subscribes at, one at the broker between.
+        # One at the broker of the load's subscribers, one at the broker between.
         threads = [threading.Thread(target=disturb, args=(federation.port(k), k)) for k in (1, 2)]
         for thread in threads:
             thread.start()

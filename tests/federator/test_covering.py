@@ -1,4 +1,4 @@
-"""Which filters a session holds: what is wanted is never silent, and nothing is held twice."""
+"""Filters that a session holds: every wanted filter is served at any time, and nothing is held twice."""
 
 from collections import deque
 
@@ -30,7 +30,7 @@ def test_a_narrow_filter_stays_until_the_wide_one_is_granted() -> None:
     assert one.held == {"a/#"}
 
 
-def test_what_a_granted_filter_covers_is_not_subscribed_to() -> None:
+def test_filters_that_a_granted_one_covers_are_not_subscribed_to() -> None:
     one = Covering()
     one.want("a/#")
     one.granted("a/#")
@@ -39,7 +39,7 @@ def test_what_a_granted_filter_covers_is_not_subscribed_to() -> None:
     assert one.release("a/+") == Change([], [])
 
 
-def test_the_end_of_a_wide_filter_brings_back_what_it_covered_before_it_goes() -> None:
+def test_covered_filters_are_subscribed_to_before_the_wide_one_ends() -> None:
     one = Covering()
     one.want("#")
     one.granted("#")
@@ -74,20 +74,20 @@ def test_a_filter_that_is_refused_after_a_reconnect_covers_no_more() -> None:
     assert one.refused("#") == Change(["a/b"], [])
 
 
-def test_what_was_granted_once_covers_at_once() -> None:
+def test_a_filter_granted_before_covers_at_once() -> None:
     one = Covering()
     one.want("#")
     one.granted("#")
     one.want("a/b")
     assert one.release("#") == Change(["a/b"], ["#"])
     assert one.want("#") == Change(["#"], ["a/b"])
-    # Not any longer: its access list has changed.
+    # No longer, because its access list has changed.
     assert one.refused("#") == Change(["a/b"], [])
     one.release("#")
     assert one.want("#") == Change(["#"], [])
 
 
-def test_what_was_granted_once_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_of_granted_filters_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(covering, "SEARCHED_MAX", 3)
     one = Covering()
     for number in range(10):
@@ -96,12 +96,12 @@ def test_what_was_granted_once_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(one._granted_once) <= 3
 
 
-def test_of_two_that_cover_each_other_one_is_held() -> None:
+def test_only_one_of_two_filters_that_cover_each_other_is_held() -> None:
     one = Covering()
     one.want("#")
     one.want("+/#")
     assert one.granted("#") == Change([], ["+/#"])
-    # The broker's answer to what was taken back meanwhile.
+    # The broker's answer to a request that was withdrawn meanwhile.
     assert one.granted("+/#") == Change([], [])
     assert one.release("#") == Change(["+/#"], ["#"])
 
@@ -113,20 +113,20 @@ def test_a_wildcard_at_the_first_level_covers_no_name_with_a_dollar() -> None:
     assert one.want("$hanse/telemetry/#") == Change(["$hanse/telemetry/#"], [])
 
 
-def test_a_filter_with_too_many_that_begin_like_it_covers_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_filter_with_too_many_candidates_covers_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(covering, "SEARCHED_MAX", 3)
     one = Covering()
     for wanted in ("a/1", "a/2", "a/#", "b/1", "b/#"):
         one.want(wanted)
     assert one.granted("a/#") == Change([], ["a/1", "a/2"])
-    one.want("a/3")  # four begin with `a` now; it was found by then, and stays found
+    one.want("a/3")  # four begin with `a` now; the cover was found before, and stays
     one.want("#")
     assert one.granted("#") == Change([], [])
     assert one.release("a/#") == Change(["a/1", "a/2", "a/3"], ["a/#"])
 
 
 class Broker:
-    """Takes the words of one session in order, whenever it gets round to it, and answers."""
+    """Broker that takes the requests of one session in order, at any time, and answers."""
 
     def __init__(self, refused: set[str]) -> None:
         self._refused = refused
@@ -167,7 +167,7 @@ class Broker:
     refused=st.sets(st.sampled_from(FILTERS), max_size=3),
     steps=st.lists(st.sampled_from(["work", "tell", *FILTERS]), max_size=60),
 )
-def test_what_was_once_served_stays_served_while_it_is_wanted(refused: set[str], steps: list[str]) -> None:
+def test_a_served_filter_stays_served_while_it_is_wanted(refused: set[str], steps: list[str]) -> None:
     one, broker = Covering(), Broker(refused)
     wanted: set[str] = set()
     served: set[str] = set()
@@ -175,7 +175,7 @@ def test_what_was_once_served_stays_served_while_it_is_wanted(refused: set[str],
     def look() -> None:
         silent = {filter_ for filter_ in served if not any(covers(held, filter_) for held in broker.holds)}
         assert not silent
-        # What is being given up, if only to be asked for again, serves nobody new.
+        # A filter that is being given up, even to be requested again, serves no new one.
         kept = (broker.holds & one.held) - broker.to_do
         served.update(filter_ for filter_ in wanted - refused if any(covers(held, filter_) for held in kept))
 

@@ -18,7 +18,7 @@ RULES = st.lists(FILTERS, max_size=3)
 PREFIXES = st.sampled_from([None, "p", "p/a"])
 
 
-def test_without_settings_every_name_and_filter_stays_as_it_is() -> None:
+def test_without_settings_every_name_and_filter_is_unchanged() -> None:
     crossing = Crossing()
     assert crossing.is_trivial
     assert crossing.leave("a/b") == crossing.enter("a/b") == "a/b"
@@ -39,13 +39,13 @@ def test_without_settings_every_name_and_filter_stays_as_it_is() -> None:
         Crossing(federated_prefix=True),
     ],
 )
-def test_any_setting_makes_it_more_than_trivial(crossing: Crossing) -> None:
+def test_any_setting_makes_the_rules_more_than_trivial(crossing: Crossing) -> None:
     assert not crossing.is_trivial
 
 
 @pytest.mark.parametrize("topic", ["$SYS/x", "federator/core_ann/1/2", "federated_topology_ann", "hanse/probe/1"])
 @pytest.mark.parametrize("prefix", [None, "p"])
-def test_what_never_crosses_stays_whatever_is_allowed(topic: str, prefix: str | None) -> None:
+def test_topics_that_never_cross_stay_even_if_allowed(topic: str, prefix: str | None) -> None:
     crossing = Crossing(prefix=prefix, export_allow=["#", topic], import_allow=["#", topic], federated_prefix=True)
     assert not crossing.exports(topic)
     assert not crossing.exports(f"federated/{topic}")
@@ -78,7 +78,7 @@ def test_own_topics_appear_under_the_prefix_and_others_reach_them_there() -> Non
     assert crossing.enter("plants/7/") is None
 
 
-def test_rules_speak_of_local_names() -> None:
+def test_rules_apply_to_local_names() -> None:
     crossing = Crossing(prefix="p", export_allow=["temp"], import_deny=["cmd/#"])
     assert crossing.leave("temp") == "p/temp"
     assert crossing.leave("p/temp") is None
@@ -92,7 +92,7 @@ def test_rules_speak_of_local_names() -> None:
         ("temp", ["p/temp", "temp"]),
         ("#", ["#"]),
         ("+/temp", ["+/temp", "p/+/temp"]),
-        ("p/temp", ["p/p/temp"]),  # p/temp is called temp here, so it is not what this client wants
+        ("p/temp", ["p/p/temp"]),  # p/temp is called temp here, so this client does not want it
         ("p/#", ["p/#"]),  # p itself, and p/p/#, are both within
         ("$share/g/temp", ["p/temp", "temp"]),
         ("$hanse/telemetry/#", ["$hanse/telemetry/#"]),
@@ -128,7 +128,7 @@ def test_interest_elsewhere_with_a_prefix(federation: str, local: list[str]) -> 
     assert Crossing(prefix="p/a").inward_filter(federation) == local
 
 
-def test_interest_is_narrowed_to_what_may_enter() -> None:
+def test_interest_is_narrowed_to_topics_that_may_enter() -> None:
     crossing = Crossing(import_allow=["a/#", "b/+"], import_deny=["a/x/#"])
     assert crossing.outward_filter("#") == ["a/#", "b/+"]
     assert crossing.outward_filter("+/x") == ["b/x"]
@@ -136,7 +136,7 @@ def test_interest_is_narrowed_to_what_may_enter() -> None:
     assert crossing.outward_filter("a/x/+") == []
 
 
-def test_host_subscriptions_are_narrowed_to_what_may_leave() -> None:
+def test_host_subscriptions_are_narrowed_to_topics_that_may_leave() -> None:
     crossing = Crossing(export_allow=["a/#"], export_deny=["a/x"])
     assert crossing.inward_filter("#") == ["a/#"]
     assert crossing.inward_filter("+") == ["a"]
@@ -181,13 +181,13 @@ def test_a_wrong_rule_is_the_operators_error() -> None:
 
 
 @given(NAMES, PREFIXES)
-def test_a_name_comes_back_as_it_left(name: str, prefix: str | None) -> None:
+def test_a_name_comes_back_unchanged(name: str, prefix: str | None) -> None:
     crossing = Crossing(prefix=prefix)
     assert crossing.inward(crossing.outward(name)) == name
 
 
 @given(FILTERS, FILTERS, NAMES)
-def test_the_intersection_matches_what_both_match(one: str, other: str, name: str) -> None:
+def test_the_intersection_matches_the_names_that_both_match(one: str, other: str, name: str) -> None:
     both = intersection(one, other)
     assert (both is not None and matches(both, name)) == (matches(one, name) and matches(other, name))
 
@@ -198,7 +198,7 @@ def test_a_wildcard_shares_nothing_with_dollar_topics() -> None:
     assert intersection("$SYS/+", "$SYS/x/#") == "$SYS/x"
 
 
-# About one example in ten is wanted and let in.
+# About one example in ten is wanted and may enter.
 @settings(max_examples=examples(500))
 @given(PREFIXES, RULES, RULES, FILTERS, NAMES)
 def test_no_wanted_publication_is_missed_by_the_mapped_interest(
@@ -211,7 +211,7 @@ def test_no_wanted_publication_is_missed_by_the_mapped_interest(
 
 
 @given(PREFIXES, RULES, RULES, FILTERS, NAMES)
-def test_host_subscriptions_bring_what_others_want_and_may_have(
+def test_host_subscriptions_bring_the_publications_that_others_want_and_may_get(
     prefix: str | None, allow: list[str], deny: list[str], wanted: str, name: str
 ) -> None:
     crossing = Crossing(prefix=prefix, export_allow=allow, export_deny=deny)
@@ -249,7 +249,7 @@ def test_a_mapped_filter_ends_with_the_last_that_holds_it() -> None:
     assert counts.filters() == {}
 
 
-def test_what_ends_and_begins_in_one_call_is_no_change() -> None:
+def test_a_filter_that_ends_and_begins_in_one_call_is_no_change() -> None:
     counts = FilterCounts(Crossing().outward_filter)
     counts.apply([("a", 1)], [])
     assert counts.apply([("a", 1)], ["a"]) == ([], [])

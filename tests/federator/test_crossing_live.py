@@ -1,4 +1,4 @@
-"""What may cross and under which names, with two real brokers."""
+"""Rules for crossing and names, with two real brokers."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ def test_export_import_and_prefix_hold_for_real_clients(tmp_path: Path) -> None:
             outside.publish("cmd/start", b"all")
             outside.publish("other/x", b"not imported")
             eventually(lambda: len(inside.messages) >= 2, "commands arrive")
-            # Published last at its broker: when it is there, all before it would be.
+            # Published last at its broker: once it has arrived, all earlier ones would have.
             inside.publish("last", b"x")
             eventually(lambda: outside.messages[-1].topic == "plants/7/last", "the last one arrives")
 

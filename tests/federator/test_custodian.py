@@ -89,7 +89,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- writing and reading ---------------------------------------------------------------------------------------------
 
 
-def test_stored_is_said_when_a_commit_has_returned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stored_is_reported_after_a_commit_has_returned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     committed: list[int] = []
     commit = Outbox.commit
 
@@ -109,7 +109,7 @@ def test_stored_is_said_when_a_commit_has_returned(tmp_path: Path, monkeypatch: 
     on_disk(tmp_path, steps)
 
 
-def test_what_comes_during_a_commit_goes_with_the_next_one(tmp_path: Path) -> None:
+def test_records_that_arrive_during_a_commit_go_with_the_next_one(tmp_path: Path) -> None:
     async def steps(disk: Disk) -> None:
         disk.store(0, run_of(0, b"one"))
         disk.store(1, run_of(1, b"two"))
@@ -120,7 +120,7 @@ def test_what_comes_during_a_commit_goes_with_the_next_one(tmp_path: Path) -> No
     on_disk(tmp_path, steps)
 
 
-def test_records_come_back_as_they_were_given_and_in_order(tmp_path: Path) -> None:
+def test_records_come_back_unchanged_and_in_order(tmp_path: Path) -> None:
     runs = [run_of(0, b"one", b"two"), run_of(2, b"three", groups=("a/b", "a/#")), run_of(3, b"four")]
 
     async def write(disk: Disk) -> None:
@@ -164,7 +164,7 @@ def test_one_fetch_brings_a_bounded_number_of_records(tmp_path: Path, monkeypatc
     on_disk(tmp_path, steps)
 
 
-def test_records_that_do_not_fit_one_fetch_together_are_not_passed_over(
+def test_records_that_do_not_fit_one_fetch_together_are_not_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second would pass the limit in bytes: it is left for the next fetch, and the first alone is below it."""
@@ -181,7 +181,7 @@ def test_records_that_do_not_fit_one_fetch_together_are_not_passed_over(
     on_disk(tmp_path, steps)
 
 
-def test_what_is_blocked_is_fetched_to_the_end_in_several_pieces(
+def test_blocked_records_are_fetched_to_the_end_in_several_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(custodian_module, "FETCH_RECORDS", 4)
@@ -199,7 +199,7 @@ def test_what_is_blocked_is_fetched_to_the_end_in_several_pieces(
     on_disk(tmp_path, steps)
 
 
-def test_a_fetch_of_what_was_discarded_meanwhile_says_so(tmp_path: Path) -> None:
+def test_a_fetch_of_records_discarded_meanwhile_says_so(tmp_path: Path) -> None:
     async def steps(disk: Disk) -> None:
         disk.store(0, run_of(0, b"one"), run_of(1, b"two"), run_of(2, b"three"))
         await disk.told()
@@ -212,7 +212,7 @@ def test_a_fetch_of_what_was_discarded_meanwhile_says_so(tmp_path: Path) -> None
     on_disk(tmp_path, steps)
 
 
-def test_discards_reach_the_disk_without_being_asked(tmp_path: Path) -> None:
+def test_discards_reach_the_disk_without_a_request(tmp_path: Path) -> None:
     async def steps(disk: Disk) -> None:
         disk.store(0, run_of(0, b"one"), run_of(1, b"two"))
         await disk.told()
@@ -226,7 +226,7 @@ def test_discards_reach_the_disk_without_being_asked(tmp_path: Path) -> None:
     on_disk(tmp_path, steps)
 
 
-def test_the_expiry_of_what_waits_runs_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_expiry_of_waiting_publications_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def steps(disk: Disk) -> None:
         disk.store(0, run_of(0, b"short", expiry=5), run_of(1, b"long", expiry=100), run_of(2, b"always"))
         await disk.told()
@@ -253,7 +253,7 @@ def test_the_expiry_of_what_waits_runs_on(tmp_path: Path, monkeypatch: pytest.Mo
         pytest.param(b"\0" * 8 + codec.encode_data((run_of(0, b"x"),))[:-1], id="cut short"),
     ],
 )
-def test_a_record_of_another_kind_is_refused_counted_and_let_go(tmp_path: Path, payload: bytes) -> None:
+def test_a_record_of_another_kind_is_refused_counted_and_discarded(tmp_path: Path, payload: bytes) -> None:
     async def steps(disk: Disk) -> None:
         disk.custodian.outbox.append(NEIGHBOUR, [payload])
         disk.store(1, run_of(1, b"good"))
@@ -266,7 +266,7 @@ def test_a_record_of_another_kind_is_refused_counted_and_let_go(tmp_path: Path, 
     on_disk(tmp_path, steps)
 
 
-def test_a_position_that_is_not_the_protocols_is_an_error(tmp_path: Path) -> None:
+def test_an_unexpected_position_is_an_error(tmp_path: Path) -> None:
     async def steps(disk: Disk) -> None:
         with pytest.raises(LocalError, match="gave position 0 where 5 was expected"):
             disk.store(5, run_of(0, b"x"))
@@ -281,7 +281,7 @@ LARGE = b"x" * 1000
 SMALL_OUTBOX = 2500
 
 
-def test_stop_acknowledges_nobody_until_there_is_room(tmp_path: Path) -> None:
+def test_stop_sends_no_acknowledgements_until_there_is_capacity(tmp_path: Path) -> None:
     async def steps(disk: Disk) -> None:
         disk.store(0, run_of(0, LARGE), run_of(1, LARGE))
         assert await disk.told() == [Stored(NEIGHBOUR, 2)]
@@ -299,7 +299,7 @@ def test_stop_acknowledges_nobody_until_there_is_room(tmp_path: Path) -> None:
     on_disk(tmp_path, steps, bytes_max=SMALL_OUTBOX, overflow="stop")
 
 
-def test_what_was_done_before_a_full_outbox_took_it_does_not_stay_there(tmp_path: Path) -> None:
+def test_records_acknowledged_before_a_full_outbox_took_them_do_not_stay(tmp_path: Path) -> None:
     async def steps(disk: Disk) -> None:
         disk.store(0, run_of(0, LARGE), run_of(1, LARGE))
         await disk.told()
@@ -321,7 +321,7 @@ def test_what_was_done_before_a_full_outbox_took_it_does_not_stay_there(tmp_path
     on_disk(tmp_path, steps, bytes_max=SMALL_OUTBOX, overflow="stop")
 
 
-def test_drop_oldest_makes_room_and_counts(tmp_path: Path) -> None:
+def test_drop_oldest_frees_capacity_and_counts(tmp_path: Path) -> None:
     async def steps(disk: Disk) -> None:
         disk.store(0, run_of(0, LARGE), run_of(1, LARGE))
         await disk.told()
@@ -334,7 +334,7 @@ def test_drop_oldest_makes_room_and_counts(tmp_path: Path) -> None:
     on_disk(tmp_path, steps, bytes_max=SMALL_OUTBOX, overflow="drop-oldest")
 
 
-def test_drop_oldest_takes_nothing_from_another_way(tmp_path: Path) -> None:
+def test_drop_oldest_drops_nothing_of_another_route(tmp_path: Path) -> None:
     async def steps(disk: Disk) -> None:
         disk.store(0, run_of(0, LARGE), run_of(1, LARGE))
         await disk.told()
@@ -348,7 +348,7 @@ def test_drop_oldest_takes_nothing_from_another_way(tmp_path: Path) -> None:
     on_disk(tmp_path, steps, bytes_max=SMALL_OUTBOX, overflow="drop-oldest")
 
 
-def test_drop_newest_keeps_what_is_there_and_counts(tmp_path: Path) -> None:
+def test_drop_newest_keeps_older_records_and_counts(tmp_path: Path) -> None:
     async def steps(disk: Disk) -> None:
         disk.store(0, run_of(0, LARGE), run_of(1, LARGE))
         await disk.told()
@@ -367,7 +367,7 @@ def test_drop_newest_keeps_what_is_there_and_counts(tmp_path: Path) -> None:
     on_disk(tmp_path, steps, bytes_max=SMALL_OUTBOX, overflow="drop-newest")
 
 
-def test_drop_newest_counts_a_drop_once_however_often_it_is_tried(tmp_path: Path) -> None:
+def test_drop_newest_counts_a_drop_once_for_any_number_of_attempts(tmp_path: Path) -> None:
     """Not even an empty record fits."""
 
     async def steps(disk: Disk) -> None:
@@ -386,7 +386,7 @@ def test_drop_newest_counts_a_drop_once_however_often_it_is_tried(tmp_path: Path
 # --- a disk that refuses ---------------------------------------------------------------------------------------------
 
 
-def test_a_disk_that_refuses_is_tried_again_and_nobody_is_acknowledged_until_it_works(
+def test_a_refusing_disk_is_retried_and_nothing_is_acknowledged_until_it_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit = Outbox.commit
@@ -415,7 +415,7 @@ async def _finds_two(disk: Disk) -> None:
     assert [position for position, _ in fetched.records] == [0, 1]
 
 
-def test_a_file_that_cannot_be_opened_is_read_when_it_can(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_opened_is_read_later(tmp_path: Path) -> None:
     async def steps(disk: Disk) -> None:
         disk.store(0, run_of(0, b"one"))
         await disk.told()
@@ -433,7 +433,7 @@ def test_a_file_that_cannot_be_opened_is_read_when_it_can(tmp_path: Path) -> Non
     on_disk(tmp_path, steps)
 
 
-def test_nothing_is_told_after_the_end(tmp_path: Path) -> None:
+def test_nothing_is_reported_after_the_end(tmp_path: Path) -> None:
     async def steps() -> None:
         disk = Disk(tmp_path, SMALL_OUTBOX)
         disk.store(0, run_of(0, LARGE), run_of(1, LARGE))
@@ -448,7 +448,7 @@ def test_nothing_is_told_after_the_end(tmp_path: Path) -> None:
     asyncio.run(steps())
 
 
-def test_the_end_writes_what_is_left(tmp_path: Path) -> None:
+def test_the_end_writes_the_remaining_records(tmp_path: Path) -> None:
     async def store(disk: Disk) -> None:
         disk.store(0, run_of(0, b"one"))
         disk.store(1, run_of(1, b"two"))
@@ -458,7 +458,7 @@ def test_the_end_writes_what_is_left(tmp_path: Path) -> None:
     on_disk(tmp_path, _finds_two)
 
 
-def test_an_end_on_a_disk_that_refuses_lets_go_of_the_rest(
+def test_an_end_on_a_refusing_disk_gives_up_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refused(_: Outbox) -> None:
@@ -485,7 +485,7 @@ async def _finds_one(disk: Disk) -> None:
 # --- what others wanted ----------------------------------------------------------------------------------------------
 
 
-def test_what_others_wanted_outlives_the_process(tmp_path: Path) -> None:
+def test_interest_of_others_outlives_the_process(tmp_path: Path) -> None:
     async def write(disk: Disk) -> None:
         disk.custodian.write_wanted({"b", "a/#"})
 
@@ -508,7 +508,7 @@ def test_what_others_wanted_outlives_the_process(tmp_path: Path) -> None:
         pytest.param(json.dumps(["a", 1, None, "b"]).encode(), ["a", "b"], id="other things among them"),
     ],
 )
-def test_a_file_of_wanted_groups_that_is_damaged_is_no_harm(
+def test_a_damaged_file_of_wanted_groups_does_no_harm(
     tmp_path: Path, content: bytes | None, expected: list[str]
 ) -> None:
     if content is not None:

@@ -1,6 +1,6 @@
-"""docs/operating.md says what is: its table of settings is generated, its commands and names are checked.
+"""docs/operating.md is correct: its table of settings is generated, its commands and names are checked.
 
-When a setting changes, `HANSE_WRITE_DOCS=1 pytest tests/federator/test_docs.py` writes the table anew.
+When a setting changes, `HANSE_WRITE_DOCS=1 pytest tests/federator/test_docs.py` writes the table again.
 """
 
 import os
@@ -87,8 +87,8 @@ def test_reasons_and_measures_are_those_of_the_pages() -> None:
 
 
 @pytest.mark.processes
-def test_trace_and_account_print_what_the_page_shows(tmp_path: Path) -> None:
-    """The page's own commands in the federation that it describes; only the times differ."""
+def test_trace_and_account_print_the_output_on_the_page(tmp_path: Path) -> None:
+    """Run the page's own commands in the federation that it describes; only the times differ."""
     shown = dict(re.findall(r"<!-- hanse (\w+): .*?```\n(.*?)```", OPERATING.read_text(), re.DOTALL))
     with (
         RunningFederation(tmp_path, 3, "--overlay", "line", "--no-manager") as federation,
@@ -98,20 +98,21 @@ def test_trace_and_account_print_what_the_page_shows(tmp_path: Path) -> None:
         subscriber.subscribe("hello/#")
         eventually(lambda: federation.knows("hello/#"), "hello/# is known")
         assert _said("hanse trace hello/world --at 0", federation) == _without_times(shown["trace"])
-        # Reports to federator 0 went over the links, too: count from here.
+        # Reports to federator 0 used the links as well: count from here.
         before = _said("hanse account", federation)
         for number in range(3):
             publisher.publish("hello/world", b"%d" % number)
         subscriber.expect(3)
         after = _said("hanse account", federation)
         assert "hello/#" not in before
-        # The first table whole; of the links only their names, since the federators' own messages pass there, too.
+        # Compare the first table whole. For links, compare only names, because the federators' own messages pass there
+        # as well.
         assert _cut(after) == _cut(shown["account"])
         assert after.splitlines()[-1] == "unexplained: 0"
 
 
 def _cut(text: str) -> list[str]:
-    """Lines without blanks at their ends; of those about links the first three words."""
+    """Return lines without blanks at their ends; of those about links only the first three words."""
     lines = [line.rstrip() for line in text.splitlines()]
     return [" ".join(line.split()[:3]) if re.match(r" *\d to \d", line) else line for line in lines if line]
 
@@ -134,7 +135,7 @@ def test_topics_that_the_page_calls_never_crossing_do_not_cross() -> None:
 
 @pytest.mark.processes
 def test_two_federators_started_as_the_page_says_meet(tmp_path: Path) -> None:
-    """The page's own two commands, with this machine's ports and directories put in."""
+    """Run the page's own two commands, with this machine's ports and directories."""
     found = re.findall(r"^\s*(hanse federator --id \d .*)$", OPERATING.read_text(), re.MULTILINE)
     assert len(found) == 2
     with Mosquitto(*LOG_LINES) as one, Mosquitto(*LOG_LINES) as two:

@@ -10,7 +10,7 @@ def test_every_reason_exists_before_the_first_drop() -> None:
     assert drops == dict.fromkeys(REASONS, 0)
 
 
-def test_drops_of_all_parts_are_added_by_reason() -> None:
+def test_drops_of_all_modules_are_added_by_reason() -> None:
     drops = drops_by_reason(
         protocol={"dropped_link_down": 2, "parked_expired": 3, "duplicates": 50},
         agent={"dropped_outbox_oldest": 4, "gate_malformed": 5, "delivered": 60},

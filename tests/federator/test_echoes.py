@@ -1,4 +1,4 @@
-"""What comes back through a foreign bridge is cancelled, once for each time that it went out."""
+"""Publications that come back through a foreign bridge are cancelled, once for each time that they went out."""
 
 import pytest
 
@@ -9,21 +9,21 @@ from hanse.mqtt.publication import encode
 PACKET = encode("t", b"x")
 
 
-def test_what_was_delivered_cancels_one_equal_arrival() -> None:
+def test_a_delivery_cancels_one_equal_arrival() -> None:
     memory = EchoMemory()
     memory.remember(0.0, PACKET)
     assert memory.is_echo(0.1, PACKET)
     assert not memory.is_echo(0.2, PACKET)
 
 
-def test_what_was_sent_cancels_one_equal_arrival() -> None:
+def test_a_sent_publication_cancels_one_equal_arrival() -> None:
     memory = EchoMemory()
     assert not memory.is_echo(0.0, PACKET)
     assert memory.is_echo(0.1, PACKET)
 
 
-def test_what_comes_from_a_joined_federator_under_another_id_is_not_delivered_again() -> None:
-    """The bridge was quicker than the link: the neighbour took the bridge's copy for a new publication."""
+def test_a_publication_from_a_joined_federator_under_another_id_is_not_delivered_again() -> None:
+    """The bridge was quicker than the link: the neighbour took the bridge's duplicate for a new publication."""
     memory = EchoMemory()
     assert not memory.is_echo(0.0, PACKET)
     other = encode("t", b"y")
@@ -32,7 +32,7 @@ def test_what_comes_from_a_joined_federator_under_another_id_is_not_delivered_ag
     assert memory.without_echoes(0.3, PACKET + other) == (b"", 0)
 
 
-def test_echoes_at_the_host_and_by_links_are_counted_apart() -> None:
+def test_echoes_at_the_host_and_on_links_are_counted_separately() -> None:
     memory = EchoMemory()
     memory.remember(0.0, PACKET)
     assert memory.without_echoes(0.1, PACKET) == (b"", 0)
@@ -76,7 +76,7 @@ def test_an_entry_ends_with_its_span(is_delivered: bool) -> None:
     assert not memory.is_echo((DELIVERED_S if is_delivered else SENT_S) + 0.1, PACKET)
 
 
-def test_an_entry_that_was_taken_does_not_shorten_the_life_of_a_later_equal_one() -> None:
+def test_a_used_entry_does_not_shorten_the_lifetime_of_a_later_equal_one() -> None:
     memory = EchoMemory()
     memory.remember(0.0, PACKET)
     assert memory.is_echo(0.1, PACKET)

@@ -1,4 +1,4 @@
-"""What the protocol wants done, done by real rooms: a state directory, a custodian, a host session, links."""
+"""Effects of the protocol, carried out by real modules: a state directory, a custodian, a host session, links."""
 
 import asyncio
 from collections import Counter, defaultdict
@@ -118,7 +118,7 @@ def play(
     asyncio.run(all_steps())
 
 
-def test_an_epoch_is_on_disk_and_the_rest_follows_in_order(tmp_path: Path) -> None:
+def test_an_epoch_is_on_disk_before_later_effects_follow_in_order(tmp_path: Path) -> None:
     def steps(scene: Scene) -> None:
         scene.carry_out(
             StoreEpoch(41),
@@ -140,7 +140,7 @@ def test_an_epoch_is_on_disk_and_the_rest_follows_in_order(tmp_path: Path) -> No
     play(tmp_path, steps)
 
 
-def test_records_go_to_disk_are_read_again_and_let_go(tmp_path: Path) -> None:
+def test_records_are_written_read_and_discarded(tmp_path: Path) -> None:
     async def steps(scene: Scene) -> None:
         scene.carry_out(Store(2, 0, ((RUN,),)))
         await scene.until(lambda: scene.events)
@@ -155,7 +155,7 @@ def test_records_go_to_disk_are_read_again_and_let_go(tmp_path: Path) -> None:
     play(tmp_path, steps)
 
 
-def test_what_others_want_is_subscribed_to_under_the_names_of_this_broker_and_kept(tmp_path: Path) -> None:
+def test_groups_that_others_want_are_subscribed_to_under_local_names_and_stored(tmp_path: Path) -> None:
     def steps(scene: Scene) -> None:
         scene.wanted.save_if_changed()
         assert scene.written == []
@@ -174,7 +174,7 @@ def test_what_others_want_is_subscribed_to_under_the_names_of_this_broker_and_ke
     play(tmp_path, steps, crossing=Crossing(prefix="plants/7"))
 
 
-def test_what_is_always_wanted_is_subscribed_to_at_the_start(tmp_path: Path) -> None:
+def test_filters_that_are_always_wanted_are_subscribed_to_at_the_start(tmp_path: Path) -> None:
     def steps(scene: Scene) -> None:
         assert scene.subscribed == []
         scene.wanted.start()
@@ -183,7 +183,7 @@ def test_what_is_always_wanted_is_subscribed_to_at_the_start(tmp_path: Path) -> 
     play(tmp_path, steps, crossing=Crossing(federated_prefix=True))
 
 
-def test_links_by_brokers_hear_who_was_lost_and_who_left(tmp_path: Path) -> None:
+def test_links_by_brokers_are_told_of_lost_and_leaving_neighbours(tmp_path: Path) -> None:
     async def steps(scene: Scene) -> None:
         assert isinstance(scene.links, BrokerLinkBook)
         for neighbour in (4, 5, 6):

@@ -21,15 +21,15 @@ SHAPES = {
 }
 
 
-# Nine brokers and nine federators each: the rings have both kinds of link too.
+# Nine brokers and nine federators each: the rings have both kinds of links as well.
 LONG = {"grid of nine, direct links", "grid of nine, links by broker"}
 
 
-# On a machine that others use too, 50 ms may be too few for anything: so many of the attempts have to succeed one after
-# the other. Interest that waited for the next round, a second away, would be known in time once in twenty attempts.
+# On a machine that others use as well, 50 ms may not be enough: so many attempts in a row must succeed. Interest that
+# waited for the next round, a second away, would be known in time once in twenty attempts.
 SOON_HEARD = 3
 SOON_ATTEMPTS = 20
-# What was published too early never comes; what was not comes within milliseconds.
+# A publication that was sent too early never arrives. Any other arrives within milliseconds.
 SOON_S = 3.0
 
 
@@ -56,7 +56,7 @@ def test_mosquitto_clients_meet_across_brokers(federation: RunningFederation, ve
     assert out == f"{topic} hi\n"
 
 
-def test_every_subscriber_gets_every_message_once_whatever_the_filters(federation: RunningFederation) -> None:
+def test_every_subscriber_gets_every_message_once_with_any_filters(federation: RunningFederation) -> None:
     with (
         Client(federation.port(1)) as wide,
         Client(federation.port(2), version=4) as narrow,
@@ -77,7 +77,7 @@ def test_every_subscriber_gets_every_message_once_whatever_the_filters(federatio
         assert len(exact.expect(30)) == 30
 
 
-def test_a_broker_sends_one_copy_of_what_a_wide_filter_covers(federation: RunningFederation) -> None:
+def test_a_broker_sends_a_publication_once_if_a_wide_filter_covers_the_others(federation: RunningFederation) -> None:
     last = federation.port(federation.brokers - 1)
     with Client(last) as narrow, Client(federation.port(1)) as wide, Client(federation.port(0)) as publisher:
         narrow.subscribe("copies/x")
@@ -92,7 +92,7 @@ def test_a_broker_sends_one_copy_of_what_a_wide_filter_covers(federation: Runnin
         narrow.expect(51)
         wide.expect(51)
         assert federation.counters(0).get("host_copies", 0) == before
-        # The wide one goes, and the narrow one is heard on.
+        # The wide one ends, and the narrow one still receives.
         wide.client.unsubscribe("copies/#")
         for number in range(50):
             publisher.publish("copies/x", b"%d again" % number, 1)
@@ -138,7 +138,7 @@ def test_empty_and_large_payloads_cross_unchanged(federation: RunningFederation)
         assert all(message.payload == large for message in received if message.topic == "size/large")
 
 
-def test_the_order_of_a_publisher_and_topic_holds(federation: RunningFederation) -> None:
+def test_the_order_per_publisher_and_topic_is_kept(federation: RunningFederation) -> None:
     with Client(federation.port(federation.brokers - 1)) as subscriber, Client(federation.port(0)) as publisher:
         subscriber.subscribe("order/#")
         eventually(lambda: federation.knows("order/#"), "order/#")
@@ -147,7 +147,7 @@ def test_the_order_of_a_publisher_and_topic_holds(federation: RunningFederation)
         assert [message.payload for message in subscriber.expect(2_000)] == [b"%d" % n for n in range(2_000)]
 
 
-def test_what_was_retained_before_anyone_asked_arrives_once(federation: RunningFederation) -> None:
+def test_messages_retained_before_the_first_interest_arrive_once(federation: RunningFederation) -> None:
     with Client(federation.port(0)) as publisher:
         publisher.publish("kept/x", b"retained", 1, retain=True)
     with Client(federation.port(federation.brokers - 1)) as subscriber:
@@ -165,7 +165,7 @@ def hears_soon(subscriber: Client) -> bool:
     return bool(subscriber.messages)
 
 
-def test_a_far_subscriber_hears_what_is_published_50_ms_after_its_suback(federation: RunningFederation) -> None:
+def test_a_distant_subscriber_gets_publications_from_50_ms_after_its_suback(federation: RunningFederation) -> None:
     with Client(federation.port(0)) as publisher:
         heard = 0
         for attempt in range(SOON_ATTEMPTS):
@@ -179,7 +179,7 @@ def test_a_far_subscriber_hears_what_is_published_50_ms_after_its_suback(federat
     pytest.fail(f"in {SOON_ATTEMPTS} attempts never {SOON_HEARD} in a row were heard")
 
 
-def test_traffic_that_nobody_elsewhere_wants_stays_at_its_broker(federation: RunningFederation) -> None:
+def test_traffic_without_interest_elsewhere_stays_at_its_broker(federation: RunningFederation) -> None:
     with Client(federation.port(0)) as subscriber, Client(federation.port(0)) as publisher:
         subscriber.subscribe("home/#")
         eventually(lambda: federation.knows("home/#"), "home/#")
@@ -191,8 +191,8 @@ def test_traffic_that_nobody_elsewhere_wants_stays_at_its_broker(federation: Run
 
 
 @pytest.mark.slow
-def test_filters_that_come_and_go_elsewhere_lose_and_double_nothing(federation: RunningFederation) -> None:
-    """One subscriber stays; others at far brokers subscribe and unsubscribe overlapping filters meanwhile."""
+def test_filters_that_come_and_go_elsewhere_lose_and_duplicate_nothing(federation: RunningFederation) -> None:
+    """One subscriber stays. Others at distant brokers subscribe and unsubscribe overlapping filters meanwhile."""
     last = federation.brokers - 1
     stop = threading.Event()
 
@@ -215,8 +215,8 @@ def test_filters_that_come_and_go_elsewhere_lose_and_double_nothing(federation: 
         finally:
             stop.set()
             disturbance.join()
-        # On a busy machine a filter that is new may open a way that is quicker than a backlog: the order is for
-        # `test_churn`, which has the machine for itself.
+        # On a busy machine, a new filter may open a route that is quicker than a backlog. `test_churn`, which has the
+        # machine for itself, checks the order.
         assert sorted(int(message.payload) for message in subscriber.expect(5_000)) == list(range(5_000))
 
 

@@ -1,4 +1,4 @@
-"""What reaches the host broker is what any broker takes, and on topics that cross."""
+"""The host broker gets only packets that any broker accepts, on topics that cross."""
 
 from collections import Counter
 
@@ -55,7 +55,7 @@ def admitted(*packets: bytes, gate: Gate | None = None) -> tuple[list[bytes], Co
         (encode("a", b"", qos=1, user_properties=[("k", "v")] * 1_001), "gate_malformed"),
     ],
 )
-def test_what_no_broker_should_be_given_is_dropped_alone(bad: bytes, reason: str) -> None:
+def test_only_the_invalid_packet_of_a_run_is_dropped(bad: bytes, reason: str) -> None:
     kept, counters = admitted(GOOD, bad, GOOD, bad)
     assert kept == [GOOD, GOOD]
     assert counters == {reason: 2}
@@ -77,14 +77,14 @@ def test_what_no_broker_should_be_given_is_dropped_alone(bad: bytes, reason: str
         encode("a", b"", qos=1, expiry_s=0, response_topic="b", correlation_data=b"\0", user_properties=[("", "ü")]),
     ],
 )
-def test_what_is_strange_and_allowed_goes_through_byte_for_byte(good: bytes) -> None:
+def test_strange_but_valid_packets_pass_byte_for_byte(good: bytes) -> None:
     kept, counters = admitted(good, good, GOOD)
     assert kept == [good, good, GOOD]
     assert not counters
 
 
 def test_a_bad_packet_of_the_same_size_does_not_pass_behind_a_good_one() -> None:
-    """The short way compares every packet of a run with the first, not only the first itself."""
+    """The fast path compares every packet of a run with the first, not only the first itself."""
     counters: Counter[str] = Counter()
     gate = Gate(counters)
     good, bad = packet("a/bcd", b"12"), packet("$SYS/", b"12")
@@ -96,7 +96,7 @@ def test_a_bad_packet_of_the_same_size_does_not_pass_behind_a_good_one() -> None
     assert counters == {"gate_closed_topic": 12}
 
 
-def test_many_topics_are_remembered_within_a_limit() -> None:
+def test_the_cache_of_topics_is_limited() -> None:
     gate = Gate(Counter())
     for number in range(40_000):
         gate.admit(packet(f"t/{number}"), 1)
@@ -104,7 +104,7 @@ def test_many_topics_are_remembered_within_a_limit() -> None:
 
 
 @given(st.lists(st.sampled_from([GOOD, encode("c", b"", qos=1), packet("$SYS/x", qos=1), b"\x32\x00"]), min_size=1))
-def test_the_short_way_says_what_the_long_way_says(packets: list[bytes]) -> None:
+def test_the_fast_path_agrees_with_the_slow_path(packets: list[bytes]) -> None:
     counters: Counter[str] = Counter()
     gate = Gate(counters)
     first, _ = admitted(*packets, gate=gate)

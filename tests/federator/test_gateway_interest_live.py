@@ -1,4 +1,4 @@
-"""Interest that a gateway reports, at real federators beside brokers that tell nothing by themselves."""
+"""Interest that a gateway reports, at real federators beside brokers that reveal nothing themselves."""
 
 import asyncio
 from pathlib import Path
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.processes
 LONG = "long/" + "x" * 2_000
 
 
-def test_reported_interest_is_carried_kept_over_a_restart_and_awaited(tmp_path: Path) -> None:
+def test_reported_interest_is_applied_kept_over_a_restart_and_awaited(tmp_path: Path) -> None:
     listeners = [Endpoint("127.0.0.1", port) for port in ports.free(2)]
     words = [["--interest", "gateway", "--gateway-listen", str(one), "--gateway-token", "secret"] for one in listeners]
 
@@ -43,7 +43,7 @@ def test_reported_interest_is_carried_kept_over_a_restart_and_awaited(tmp_path: 
             assert [message.payload for message in subscriber.expect(1)] == [b"first"]
             with pytest.raises(Unavailable, match="not ready"):
                 await far.ask("claims", {"groups": ["nobody"], "wait_ms": 50}, timeout_s=10)
-            # What is on disk is known before a gateway has said it again.
+            # Interest on disk is known before a gateway reports it again.
             await asyncio.to_thread(federators[0].end)
             federators[0].start()
             await until(lambda: near.opened == 2, "the return")

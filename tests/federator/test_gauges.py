@@ -1,4 +1,4 @@
-"""What gauges read, at the moment of the scrape."""
+"""Values of gauges at the time of the scrape."""
 
 import asyncio
 from pathlib import Path
@@ -18,7 +18,7 @@ def _nothing(*words: object) -> None:
     del words
 
 
-def test_gauges_follow_what_they_tell_of(tmp_path: Path) -> None:
+def test_gauges_follow_the_values_that_they_show(tmp_path: Path) -> None:
     async def steps() -> None:
         net = Network(2, [(0, 1)])
         net.run(3.0)

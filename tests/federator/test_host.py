@@ -36,7 +36,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 class Broker(asyncio.Protocol):
-    """The host broker: QoS 2 by packet identifier, as MQTT 5 (4.3.3) has it. It says only what it is told to say."""
+    """Host broker with QoS 2 by packet identifier (MQTT 5, 4.3.3). It sends only what the test asks for."""
 
     def __init__(self) -> None:
         self.transport: asyncio.WriteTransport | None = None
@@ -44,7 +44,7 @@ class Broker(asyncio.Protocol):
         self.answers_publish = True
         self.answers_release = True
         self.refuses = 0
-        # Identifiers of what it has and that are not released; what it passed on to its clients; what it heard.
+        # Identifiers of unreleased packets that it has; publications passed on to its clients; packets received.
         self.unreleased: set[int] = set()
         self.passed_on: list[bytes] = []
         self.heard: list[tuple[str, int, bool]] = []
@@ -91,7 +91,7 @@ class Broker(asyncio.Protocol):
 
 
 class Process:
-    """One life of the federator's session, with its journal and ring."""
+    """One run of the federator's session, with its journal and ring."""
 
     def __init__(self, directory: Path, broker: Broker, **settings: Any) -> None:
         self.broker = broker
@@ -144,7 +144,7 @@ class Process:
         return [(first, count) for _, _, first, count in self.ring.entries()]
 
     async def die(self) -> None:
-        """Without a word to the broker."""
+        """End without a packet to the broker."""
         self.client.abort()
         await self.client.stop()
         self.journal.close()
@@ -162,7 +162,7 @@ def lives(directory: Path, steps: Steps) -> None:
     asyncio.run(all_steps())
 
 
-# --- one life --------------------------------------------------------------------------------------------------------
+# --- one run ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_run_is_delivered_when_the_broker_has_completed_all_of_it(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_a_run_is_delivered_when_the_broker_has_completed_all_of_it(tmp_path: Pa
         broker.answers_release = False
         process.deliver(run_of(0, b"a", b"b"))
         await until(lambda: broker.heard[-1:] == [("PUBREL", 2, False)])
-        assert process.delivered() == [(0, 2)]  # from PUBREC on it is the broker's
+        assert process.delivered() == [(0, 2)]  # from PUBREC on the broker is responsible
         assert [is_released for _, _, is_released in process.journal.open()] == [True, True]
         assert process.released == []
         broker.write(mqtt5.PubCompPacket(1))
@@ -185,7 +185,7 @@ def test_a_run_is_delivered_when_the_broker_has_completed_all_of_it(tmp_path: Pa
     lives(tmp_path, steps)
 
 
-def test_the_journal_has_a_message_before_it_leaves(tmp_path: Path) -> None:
+def test_the_journal_contains_a_message_before_it_leaves(tmp_path: Path) -> None:
     async def steps(start: Callable[..., Process], broker: Broker) -> None:
         process = start()
         await process.connect()
@@ -199,7 +199,7 @@ def test_the_journal_has_a_message_before_it_leaves(tmp_path: Path) -> None:
     lives(tmp_path, steps)
 
 
-def test_the_journal_knows_of_a_release_before_the_ring_does(tmp_path: Path) -> None:
+def test_the_journal_records_a_release_before_the_ring_does(tmp_path: Path) -> None:
     async def steps(start: Callable[..., Process], broker: Broker) -> None:
         process = start()
         await process.connect()
@@ -220,7 +220,7 @@ def test_the_journal_knows_of_a_release_before_the_ring_does(tmp_path: Path) -> 
     lives(tmp_path, steps)
 
 
-def test_what_was_released_but_not_yet_in_the_ring_is_delivered_once(tmp_path: Path) -> None:
+def test_a_released_message_that_is_not_yet_in_the_ring_is_delivered_once(tmp_path: Path) -> None:
     async def steps(start: Callable[..., Process], broker: Broker) -> None:
         killed = DeliveryJournal(tmp_path / "journal")
         killed.assign(1, ORIGIN, EPOCH, 7)
@@ -229,7 +229,7 @@ def test_what_was_released_but_not_yet_in_the_ring_is_delivered_once(tmp_path: P
         broker.has_session = True
         broker.unreleased.add(1)
         process = start()
-        assert process.delivered() == [(7, 1)]  # before the protocol asks what was
+        assert process.delivered() == [(7, 1)]  # before the protocol asks about the past
         await process.connect()
         await until(lambda: len(process.journal) == 0)
         assert broker.heard == [("PUBREL", 1, False)]
@@ -253,7 +253,7 @@ def test_qos_1_needs_no_journal(tmp_path: Path) -> None:
     lives(tmp_path, steps)
 
 
-def test_what_the_broker_refuses_is_owed_no_longer(tmp_path: Path) -> None:
+def test_a_message_that_the_broker_refuses_is_no_longer_owed(tmp_path: Path) -> None:
     async def steps(start: Callable[..., Process], broker: Broker) -> None:
         process = start()
         await process.connect()
@@ -266,13 +266,13 @@ def test_what_the_broker_refuses_is_owed_no_longer(tmp_path: Path) -> None:
     lives(tmp_path, steps)
 
 
-def test_a_run_that_finds_no_room_is_not_taken_in_part_and_is_told_of_room(tmp_path: Path) -> None:
+def test_a_run_without_capacity_is_refused_as_a_whole_and_later_capacity_is_announced(tmp_path: Path) -> None:
     async def steps(start: Callable[..., Process], broker: Broker) -> None:
         process = start(held_packets_max=2)
         await process.connect()
         broker.answers_publish = False
         process.deliver(run_of(0, b"a"))
-        process.deliver(run_of(1, b"b", b"c", b"d"))  # one run may go beyond the limit, as a whole
+        process.deliver(run_of(1, b"b", b"c", b"d"))  # one run may exceed the limit, as a whole
         with pytest.raises(Unavailable, match="Wait for credit"):
             process.deliver(run_of(4, b"e", b"f"))
         await until(lambda: len(broker.heard) == 4)
@@ -291,11 +291,11 @@ def test_a_run_that_finds_no_room_is_not_taken_in_part_and_is_told_of_room(tmp_p
     lives(tmp_path, steps)
 
 
-# --- the life after --------------------------------------------------------------------------------------------------
+# --- the next run ----------------------------------------------------------------------------------------------------
 
 
-def test_what_the_broker_had_and_was_not_released_comes_again_under_its_identifier(tmp_path: Path) -> None:
-    """The broker knows it by that, and passes it on once."""
+def test_unreleased_messages_at_the_broker_are_sent_again_under_their_identifiers(tmp_path: Path) -> None:
+    """The broker recognises it by that, and passes it on once."""
 
     async def steps(start: Callable[..., Process], broker: Broker) -> None:
         former = start()
@@ -308,8 +308,8 @@ def test_what_the_broker_had_and_was_not_released_comes_again_under_its_identifi
         broker.heard.clear()
         process = start()
         await process.connect()
-        assert broker.heard == []  # the packets come again from whoever has custody of them
-        # In other company, and in another order, than before.
+        assert broker.heard == []  # the holder of custody sends the packets again
+        # Beside other packets, and in another order, than before.
         process.deliver(run_of(9, b"new"))
         process.deliver(run_of(1, b"b", b"c"))
         process.deliver(run_of(0, b"a"))
@@ -324,7 +324,7 @@ def test_what_the_broker_had_and_was_not_released_comes_again_under_its_identifi
     lives(tmp_path, steps)
 
 
-def test_of_what_was_released_only_pubrel_goes_out_again(tmp_path: Path) -> None:
+def test_only_pubrel_is_sent_again_for_released_messages(tmp_path: Path) -> None:
     async def steps(start: Callable[..., Process], broker: Broker) -> None:
         former = start()
         await former.connect()
@@ -346,7 +346,7 @@ def test_of_what_was_released_only_pubrel_goes_out_again(tmp_path: Path) -> None
     lives(tmp_path, steps)
 
 
-def test_what_comes_again_before_the_broker_is_back_waits_for_it(tmp_path: Path) -> None:
+def test_repeated_messages_wait_until_the_broker_is_back(tmp_path: Path) -> None:
     async def steps(start: Callable[..., Process], broker: Broker) -> None:
         former = start()
         await former.connect()
@@ -365,7 +365,7 @@ def test_what_comes_again_before_the_broker_is_back_waits_for_it(tmp_path: Path)
     lives(tmp_path, steps)
 
 
-def test_it_is_told_when_the_broker_has_lost_the_session_and_only_then(tmp_path: Path) -> None:
+def test_only_the_loss_of_the_session_is_reported(tmp_path: Path) -> None:
     async def steps(start: Callable[..., Process], broker: Broker) -> None:
         told = []
         for is_lost in (True, False, True):
@@ -380,7 +380,7 @@ def test_it_is_told_when_the_broker_has_lost_the_session_and_only_then(tmp_path:
     lives(tmp_path, steps)
 
 
-def test_a_broker_that_lost_the_session_gets_what_comes_again_as_new(tmp_path: Path) -> None:
+def test_a_broker_that_lost_the_session_gets_repeated_messages_as_new(tmp_path: Path) -> None:
     async def steps(start: Callable[..., Process], broker: Broker) -> None:
         former = start()
         await former.connect()
@@ -402,14 +402,14 @@ def test_a_broker_that_lost_the_session_gets_what_comes_again_as_new(tmp_path: P
         await until(lambda: process.released == [0])
         assert broker.passed_on == [b"a"]
         assert ("PUBREL", 2, False) not in broker.heard
-        # Whether what was released was passed on is not known; it counts as delivered, and is owed no longer.
+        # It is unknown whether released packets were passed on. They count as delivered, and nothing is owed for them.
         assert (len(process.journal), process.session._exact) == (0, {})
         await process.die()
 
     lives(tmp_path, steps)
 
 
-def test_a_third_life_takes_up_what_the_second_did_not_finish(tmp_path: Path) -> None:
+def test_a_third_run_finishes_the_messages_of_the_second(tmp_path: Path) -> None:
     async def steps(start: Callable[..., Process], broker: Broker) -> None:
         broker.answers_publish = False
         for _ in range(2):

@@ -68,7 +68,7 @@ def answer(head: str | bytes) -> tuple[int, dict[str, str], bytes]:
     return int(status.split(" ")[1]), dict(header.split(": ", 1) for header in headers), body
 
 
-def test_a_page_is_what_its_route_returns() -> None:
+def test_a_page_is_the_result_of_its_route() -> None:
     status, headers, body = answer("GET /groups?x=1 HTTP/1.1" + HOST)
     assert (status, body) == (200, '{"topic": "grün"}'.encode())
     assert headers["Content-Type"] == JSON
@@ -126,7 +126,7 @@ def test_head_is_get_without_its_body() -> None:
         ("GET /<script> HTTP/1.1" + HOST, 404),
     ],
 )
-def test_an_odd_request_gets_its_status_and_nothing_of_itself_back(head: str, status: int) -> None:
+def test_an_odd_request_gets_its_status_and_is_not_repeated(head: str, status: int) -> None:
     found, headers, body = answer(head)
     assert found == status
     assert b"script" not in body
@@ -154,7 +154,7 @@ def test_any_bytes_get_an_answer(head: bytes) -> None:
     assert answer(head)[0] in {200, 400, 404, 405, 413, 431, 500, 503, 505}
 
 
-# From here on with real sockets on loopback: what is tested is when a connection ends.
+# From here on with real sockets on loopback, because these tests check the end of connections.
 
 
 LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
@@ -198,7 +198,7 @@ async def flood(writer: asyncio.StreamWriter) -> None:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - the condition is the server's, which tells nobody
+    while not condition():  # noqa: ASYNC110 - the server sets no event for the condition
         await asyncio.sleep(0.005)
 
 
@@ -245,7 +245,7 @@ def test_a_head_that_does_not_end_is_refused_at_its_limit(serve: Serve, junk: by
 
 
 @pytest.mark.processes
-def test_attack_a_client_that_dawdles_is_cut_off_and_gives_its_place_up(serve: Serve) -> None:
+def test_attack_a_slow_client_is_cut_off_and_frees_its_slot(serve: Serve) -> None:
     async def check(server: HttpServer, port: int) -> None:
         said = await talk(port, b"GET /healthz HTTP/1.1\r\n")
         assert said.startswith(b"HTTP/1.1 408 ")
@@ -300,7 +300,7 @@ def test_attack_a_body_without_end_is_cut_off(serve: Serve) -> None:
 
 
 @pytest.mark.processes
-def test_a_port_that_is_taken_is_the_operators_to_change(serve: Serve) -> None:
+def test_a_port_in_use_is_an_error_for_the_operator(serve: Serve) -> None:
     async def check(_: HttpServer, port: int) -> None:
         second = HttpServer(ROUTES)
         with pytest.raises(LocalError, match=f"127.0.0.1:{port}.*choose another"):
@@ -365,7 +365,7 @@ def test_a_post_is_answered_by_its_route_even_in_pieces(serve: Serve) -> None:
         (post("/break", b"x"), 500),
     ],
 )
-def test_a_post_that_is_odd_is_refused(serve: Serve, request_: bytes, status: int) -> None:
+def test_an_odd_post_is_refused(serve: Serve, request_: bytes, status: int) -> None:
     async def check(server: HttpServer, port: int) -> None:
         said = await talk(port, request_)
         assert said.startswith(f"HTTP/1.1 {status} ".encode())
@@ -387,7 +387,7 @@ def test_attack_a_post_from_another_machine_is_forbidden() -> None:
 
 
 @pytest.mark.processes
-def test_a_post_whose_client_goes_is_cancelled_and_one_that_takes_too_long_is_given_up(serve: Serve) -> None:
+def test_a_post_is_cancelled_when_its_client_goes_or_its_time_is_over(serve: Serve) -> None:
     async def check(server: HttpServer, port: int) -> None:
         ended.clear()
         _, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -1,4 +1,4 @@
-"""Each way in which interest becomes known, with a real broker that offers no other."""
+"""Each source of interest, with a real broker that offers no other."""
 
 import time
 from pathlib import Path
@@ -13,7 +13,7 @@ from hanse.interest.vendor import MOSQUITTO_LOG_TYPES
 pytestmark = pytest.mark.processes
 
 
-def test_by_the_log_file_which_is_read_again_after_a_restart(tmp_path: Path) -> None:
+def test_interest_from_the_log_file_is_read_again_after_a_restart(tmp_path: Path) -> None:
     log_file = tmp_path / "two.log"
     lines = [f"log_dest file {log_file}", *(f"log_type {kind}" for kind in MOSQUITTO_LOG_TYPES)]
     with Mosquitto(*LOG_LINES) as one, Mosquitto(*lines) as two:
@@ -34,7 +34,7 @@ def test_by_the_log_file_which_is_read_again_after_a_restart(tmp_path: Path) -> 
                 eventually(lambda: not federators[0].knows("live/#"), "the end of it is known")
 
 
-def test_by_beacons_which_run_out(tmp_path: Path) -> None:
+def test_interest_from_beacons_expires(tmp_path: Path) -> None:
     with Mosquitto() as one, Mosquitto() as two:
         words = ["--interest", "beacon", "--beacon-interval", "300ms"]
         with (
@@ -54,7 +54,7 @@ def test_by_beacons_which_run_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_by_announcements(tmp_path: Path) -> None:
+def test_interest_from_announcements(tmp_path: Path) -> None:
     with Mosquitto() as one, Mosquitto() as two:
         words = ["--interest", "announce"]
         with (
@@ -70,7 +70,7 @@ def test_by_announcements(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_by_the_configuration(tmp_path: Path) -> None:
+def test_interest_from_the_configuration(tmp_path: Path) -> None:
     with Mosquitto() as one, Mosquitto() as two:
         words = [["--interest", "beacon"], ["--interest", "static", "--static-filter", "1:fixed/#"]]
         with (

@@ -1,4 +1,4 @@
-"""The lane beside a real Mosquitto: what goes by it, what does not, and that nobody can tell by the messages."""
+"""The bulk connection beside a real Mosquitto: its messages, those of the session, and no visible difference."""
 
 import asyncio
 import base64
@@ -33,7 +33,7 @@ WAIT_S = 20.0
 
 
 def played(story: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """A test on a loop of its own."""
+    """Run a test on an event loop of its own."""
 
     @functools.wraps(story)
     def test(*arguments: Any, **named: Any) -> None:
@@ -44,7 +44,7 @@ def played(story: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[tuple[int, int]]:
-    """Its port, and that of its WebSockets."""
+    """Start a broker, and return its port and that of its WebSockets."""
     lane_port = free_port()
     listener = (f"listener {lane_port} 127.0.0.1", "protocol websockets", "socket_domain ipv4", "allow_anonymous true")
     lines = ("max_queued_messages 0", *listener)
@@ -53,7 +53,7 @@ def broker() -> Iterator[tuple[int, int]]:
 
 
 class Listener(ClientHandler):
-    """A client of the host's that notes the numbers it gets."""
+    """Client of the host broker that records the numbers it gets."""
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
@@ -63,7 +63,7 @@ class Listener(ClientHandler):
 
 
 class Host:
-    """A federator's session with its lane, and a client that listens."""
+    """Federator's session with its bulk connection, and a client that listens."""
 
     def __init__(self, directory: Path, port: int, lane_port: int | None, name: str) -> None:
         self.came_back: list[Publication] = []
@@ -106,7 +106,7 @@ class Host:
         self.sent += count
 
     async def stream(self, seconds: float, until_: Callable[[], bool] = lambda: False, group: str = "load/#") -> None:
-        """Some 100,000 a second."""
+        """Publish some 100,000 messages per second."""
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         while loop.time() < end and not until_():
@@ -130,7 +130,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 @contextlib.asynccontextmanager
 async def streaming(tmp_path: Path, broker: tuple[int, int], name: str) -> AsyncIterator[Host]:
-    """A host whose lane is in use."""
+    """Return a host whose bulk connection is in use."""
     async with Host(tmp_path, *broker, name).running() as host:
         await host.stream(WAIT_S, host.uses_lane)
         assert host.uses_lane()
@@ -138,7 +138,9 @@ async def streaming(tmp_path: Path, broker: tuple[int, int], name: str) -> Async
 
 
 @played
-async def test_a_stream_goes_by_the_lane_and_a_trickle_does_not(tmp_path: Path, broker: tuple[int, int]) -> None:
+async def test_a_stream_uses_the_bulk_connection_and_a_trickle_does_not(
+    tmp_path: Path, broker: tuple[int, int]
+) -> None:
     async with Host(tmp_path, *broker, "ebb").running() as host:
         for _ in range(20):
             host.deliver(1)
@@ -157,7 +159,9 @@ async def test_a_stream_goes_by_the_lane_and_a_trickle_does_not(tmp_path: Path, 
 
 
 @played
-async def test_a_subscription_that_meets_is_said_when_the_lane_is_left(tmp_path: Path, broker: tuple[int, int]) -> None:
+async def test_an_overlapping_subscription_is_sent_after_the_switch_to_the_session(
+    tmp_path: Path, broker: tuple[int, int]
+) -> None:
     async with streaming(tmp_path, broker, "meets") as host:
         host.session.want("+/x")
         assert not host.uses_lane()
@@ -172,7 +176,7 @@ async def test_a_subscription_that_meets_is_said_when_the_lane_is_left(tmp_path:
 
 
 @played
-async def test_a_subscription_that_does_not_meet_changes_nothing(tmp_path: Path, broker: tuple[int, int]) -> None:
+async def test_a_subscription_that_does_not_overlap_changes_nothing(tmp_path: Path, broker: tuple[int, int]) -> None:
     async with streaming(tmp_path, broker, "apart") as host:
         host.session.want("commands/#")
         assert host.uses_lane()
@@ -183,7 +187,7 @@ async def test_a_subscription_that_does_not_meet_changes_nothing(tmp_path: Path,
 
 
 @played
-async def test_groups_that_meet_a_subscription_leave_the_lane_for_a_while(
+async def test_groups_that_overlap_a_subscription_pause_the_bulk_connection(
     tmp_path: Path, broker: tuple[int, int]
 ) -> None:
     async with Host(tmp_path, *broker, "groups").running() as host:
@@ -199,7 +203,7 @@ async def test_groups_that_meet_a_subscription_leave_the_lane_for_a_while(
 
 
 @played
-async def test_while_the_broker_has_not_answered_no_new_groups_are_taken(
+async def test_no_new_groups_use_the_bulk_connection_while_an_answer_is_pending(
     tmp_path: Path, broker: tuple[int, int]
 ) -> None:
     async with streaming(tmp_path, broker, "settled") as host:
@@ -212,7 +216,7 @@ async def test_while_the_broker_has_not_answered_no_new_groups_are_taken(
 
 
 @played
-async def test_a_lane_that_breaks_is_done_without(tmp_path: Path, broker: tuple[int, int]) -> None:
+async def test_the_session_replaces_a_broken_bulk_connection(tmp_path: Path, broker: tuple[int, int]) -> None:
     async with streaming(tmp_path, broker, "breaks") as host:
         await until(lambda: len(host.listener.numbers) == host.sent)
         assert host.session._lane is not None
@@ -224,7 +228,7 @@ async def test_a_lane_that_breaks_is_done_without(tmp_path: Path, broker: tuple[
 
 
 @played
-async def test_with_the_session_of_a_former_process_there_is_no_lane(tmp_path: Path, broker: tuple[int, int]) -> None:
+async def test_a_session_of_a_former_process_has_no_bulk_connection(tmp_path: Path, broker: tuple[int, int]) -> None:
     for life in ("first", "second"):
         (tmp_path / life).mkdir()
         async with Host(tmp_path / life, *broker, "former").running() as host:
@@ -234,7 +238,9 @@ async def test_with_the_session_of_a_former_process_there_is_no_lane(tmp_path: P
 
 
 @played
-async def test_without_a_listener_for_it_the_session_carries_all(tmp_path: Path, broker: tuple[int, int]) -> None:
+async def test_without_a_websocket_listener_the_session_carries_everything(
+    tmp_path: Path, broker: tuple[int, int]
+) -> None:
     async with Host(tmp_path, broker[0], free_port(), "nobody").running() as host:
         await host.stream(0.3)
         assert not host.uses_lane()
@@ -245,7 +251,7 @@ async def test_without_a_listener_for_it_the_session_carries_all(tmp_path: Path,
 
 
 class Fake(asyncio.Protocol):
-    """Answers the handshake rightly, then each packet as told."""
+    """Broker that answers the handshake correctly, then each packet as the test says."""
 
     def __init__(self, answers: list[bytes]) -> None:
         self._answers = answers
@@ -269,7 +275,7 @@ ANSWERED = b"\x82\x02\xd0\x00"
 
 
 class Alone:
-    """A lane without a session; `published` is what that would have carried."""
+    """Bulk connection without a session; `published` has the publications that the session would carry."""
 
     def __init__(self, port: int) -> None:
         self.published: list[bytes] = []
@@ -306,7 +312,7 @@ async def alone(*answers: bytes) -> AsyncIterator[Alone]:
 
 
 @played
-async def test_what_waits_for_an_answer_that_never_comes_goes_by_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_publications_that_wait_for_a_missing_answer_go_over_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lane_module, "ANSWER_S", 0.2)
     async with alone(LET_IN) as one:
         await one.open()
@@ -338,7 +344,7 @@ async def test_the_answer_to_an_earlier_ping_is_not_the_fence() -> None:
 
 
 @played
-async def test_what_is_held_is_bounded_and_what_is_too_much_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_held_publications_are_bounded_and_the_excess_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lane_module, "HELD_BYTES_MAX", 10)
     monkeypatch.setattr(lane_module, "WRITE_BYTES_MAX", 10)
     async with alone(LET_IN) as one:
@@ -351,7 +357,7 @@ async def test_what_is_held_is_bounded_and_what_is_too_much_is_counted(monkeypat
 
 
 @played
-async def test_more_sets_of_groups_than_are_remembered_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_many_sets_of_groups_end_the_use_of_the_bulk_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lane_module, "GROUPS_MAX", 3)
     async with alone(LET_IN) as one:
         await one.open()
@@ -376,7 +382,7 @@ async def test_more_sets_of_groups_than_are_remembered_end_it(monkeypatch: pytes
     ],
 )
 @played
-async def test_a_broker_that_does_not_let_it_in_is_done_without_it(
+async def test_the_session_carries_everything_if_the_broker_refuses_the_bulk_connection(
     answer: bytes, why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", lane_module.__name__)
@@ -389,7 +395,7 @@ async def test_a_broker_that_does_not_let_it_in_is_done_without_it(
 
 
 @played
-async def test_a_ping_of_the_servers_is_answered_and_a_publication_ends_it() -> None:
+async def test_a_ping_of_the_server_is_answered_and_a_publication_ends_the_connection() -> None:
     async with alone(LET_IN) as one:
         await one.open()
         wire = one.lane._wire
@@ -401,7 +407,7 @@ async def test_a_ping_of_the_servers_is_answered_and_a_publication_ends_it() -> 
 
 
 @played
-async def test_an_answer_without_an_end_is_not_kept(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_endless_answer_is_not_kept(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", lane_module.__name__)
 
     class Endless(Fake):

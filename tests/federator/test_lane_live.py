@@ -1,4 +1,4 @@
-"""The lane in a federation of real processes."""
+"""The bulk connection in a federation of real processes."""
 
 import asyncio
 import threading
@@ -22,22 +22,22 @@ def uses_lane(federation: RunningFederation, k: int) -> bool:
 
 
 def wait_while_more_comes(reader: Client, came: threading.Event) -> None:
-    """What is published last is behind all that the reader has not read of the stream: on a busy machine, for long."""
+    """Wait long: on a busy machine, the last publication is behind all that the reader has not read of the stream."""
     count = -1
     while not came.wait(WAIT_S):
         before, count = count, len(reader.messages)
         assert count > before, f"nothing for {WAIT_S} s after {count} messages, and not what was published last"
 
 
-# Fewer than the brokers and federators queue: whatever else this machine does, nothing is dropped.
+# Fewer than the brokers and federators queue, so nothing is dropped, whatever else this machine does.
 MESSAGES = 60_000
-# A stream that somebody holds up may be over before it is seen to go by the lane.
+# A stream that is delayed may be over before it is seen on the bulk connection.
 ROUNDS = 10
 
 
 @pytest.mark.slow
-def test_a_stream_goes_by_the_lane_and_comes_once_in_order_also_when_interest_turns(tmp_path: Path) -> None:
-    """In the middle of a stream from 0 to 1 someone at 0 wants what is published at 1, the stream's own topic."""
+def test_a_stream_on_the_bulk_connection_arrives_once_and_in_order_even_if_interest_turns(tmp_path: Path) -> None:
+    """In the middle of a stream from 0 to 1, a client at 0 wants publications of 1, the stream's own topic."""
     with RunningFederation(tmp_path, 2, "--overlay", "line") as federation, Client(federation.port(0)) as reader:
         urls = [f"mqtt://127.0.0.1:{federation.port(k)}" for k in (0, 1)]
         is_seen, is_over, came = threading.Event(), threading.Event(), threading.Event()
@@ -71,7 +71,7 @@ def test_a_stream_goes_by_the_lane_and_comes_once_in_order_also_when_interest_tu
                 break
         assert is_seen.is_set(), "the lane was never used"
         eventually(lambda: not uses_lane(federation, 1), "the lane is left")
-        # What came back from 1 would reach the one at 0 for the second time, and before this.
+        # A message that came back from 1 would reach the client at 0 for the second time, and before this one.
         with Client(federation.port(1)) as last:
             last.publish("load/last", b"last", 0)
         wait_while_more_comes(reader, came)

@@ -1,4 +1,4 @@
-"""Which links a federator has, and whom it lets in."""
+"""Links of a federator, and the neighbours that it accepts."""
 
 import asyncio
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def test_a_federator_of_another_protocol_is_refused_with_both_versions() -> None
     assert "None" in str(refusal(7, {}))
 
 
-def test_a_neighbour_is_let_in_by_its_version_and_by_the_manager() -> None:
+def test_a_neighbour_is_admitted_by_its_version_and_by_the_manager() -> None:
     def admit(identity: int) -> str | None:
         return None if identity == 2 else f"federator {identity} is unknown"
 
@@ -46,7 +46,7 @@ def test_a_neighbour_is_let_in_by_its_version_and_by_the_manager() -> None:
     assert "speaks protocol" in str(links._admit(2, {}))
 
 
-def test_by_brokers_the_own_broker_is_heard_and_the_named_neighbours_are_linked_to() -> None:
+def test_links_by_brokers_use_the_own_broker_and_the_neighbours_in_the_settings() -> None:
     async def steps() -> None:
         settings = FederatorSettings(id=1, link="broker", neighbour=("2=mqtt://127.0.0.1:1",))
         links = links_of(settings)
@@ -61,8 +61,8 @@ def test_by_brokers_the_own_broker_is_heard_and_the_named_neighbours_are_linked_
     asyncio.run(steps())
 
 
-def test_two_federators_link_where_one_listens_and_the_other_dials() -> None:
-    """Over the loopback, on a port that the kernel gives."""
+def test_two_federators_link_if_one_listens_and_the_other_dials() -> None:
+    """Link over loopback, on a port that the kernel chooses."""
 
     async def steps() -> None:
         changes: list[tuple[int, bool]] = []

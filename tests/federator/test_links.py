@@ -1,4 +1,4 @@
-"""Two link books against each other over the loopback: who stays, who waits, what is dropped."""
+"""Two link books against each other over loopback: the link that stays, frames that wait, frames that are dropped."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -15,11 +15,11 @@ DEADLINE_S = 10.0
 
 
 class Federator:
-    """One book, and what it told."""
+    """One book, and its reports."""
 
     def __init__(self, identity: int, process: str = "") -> None:
         self.identity = identity
-        # Ids that two processes use, each time that one of them was refused.
+        # Ids that two processes use, once for each refusal of one of them.
         self.doubles: list[int] = []
         self.up: list[int] = []
         self.down: list[int] = []
@@ -75,7 +75,7 @@ async def eventually(condition: Callable[[], object]) -> None:
 
 
 class Pair:
-    """`async with Pair(1, 2) as (one, two)`: both listen, nobody has dialled."""
+    """Two books that both listen, before any dialled: `async with Pair(1, 2) as (one, two)`."""
 
     def __init__(self, *identities: int) -> None:
         self._all = [Federator(identity) for identity in identities]
@@ -105,7 +105,7 @@ def test_one_connection_serves_both_directions() -> None:
     asyncio.run(steps())
 
 
-def test_when_both_dial_the_link_that_the_smaller_id_dialled_stays() -> None:
+def test_the_link_of_the_smaller_id_stays_if_both_dial() -> None:
     async def steps() -> None:
         for _ in range(5):
             async with Pair(1, 2) as (one, two):
@@ -113,23 +113,23 @@ def test_when_both_dial_the_link_that_the_smaller_id_dialled_stays() -> None:
                 two.book.dial(one.url)
                 await eventually(lambda one=one, two=two: one.has_link(2) and two.has_link(1))  # type: ignore[misc]
                 await eventually(lambda one=one, two=two: one.link(2).is_dialled and not two.link(1).is_dialled)  # type: ignore[misc]
-                # What was said of ups and downs adds up, whichever came first.
+                # The reports of ups and downs add up, whichever came first.
                 assert len(one.up) == len(one.down) + 1
                 assert len(two.up) == len(two.down) + 1
 
     asyncio.run(steps())
 
 
-def test_of_two_processes_with_one_id_one_is_refused_with_an_alarm() -> None:
+def test_one_of_two_processes_with_one_id_is_refused_with_an_alarm() -> None:
     async def steps() -> None:
         one, first, second = Federator(1), Federator(2, "a"), Federator(2, "b")
         await one.listen()
         try:
             first.book.dial(one.url)
             await eventually(lambda: one.has_link(2))
-            second.book.dial(one.url)  # as after a restart: it replaces the first, and nobody is suspected
+            second.book.dial(one.url)  # as after a restart: it replaces the first, without suspicion
             await eventually(lambda: one.has_link(2) and one.link(2).peer[PROCESS] == "b")
-            # The first is alive and dials again: from now on it is refused, however often it comes.
+            # The first is alive and dials again. From now on it is refused, however often it tries.
             await eventually(lambda: len(one.doubles) >= 2)
             assert set(one.doubles) == {2}
             assert second.has_link(1)
@@ -142,7 +142,7 @@ def test_of_two_processes_with_one_id_one_is_refused_with_an_alarm() -> None:
     asyncio.run(steps())
 
 
-def test_a_federator_that_restarts_again_and_again_is_never_refused() -> None:
+def test_a_federator_that_restarts_repeatedly_is_never_refused() -> None:
     doubles = Doubles()
     for start in range(5):
         assert doubles.refusal(2, {PROCESS: str(start)}) is None
@@ -169,7 +169,7 @@ def test_the_larger_id_may_dial_when_the_smaller_does_not() -> None:
     asyncio.run(steps())
 
 
-def test_a_neighbour_that_comes_again_replaces_its_former_link() -> None:
+def test_a_new_link_of_a_neighbour_replaces_its_former_one() -> None:
     """Its process was killed and the former connection is not known to be dead."""
 
     async def steps() -> None:
@@ -201,7 +201,7 @@ def test_a_federator_refuses_a_link_to_itself() -> None:
     asyncio.run(steps())
 
 
-def test_who_is_not_admitted_hears_why() -> None:
+def test_a_refused_federator_is_told_the_reason() -> None:
     async def steps() -> None:
         async with Pair(1, 2) as (one, two):
             one.refusal = "federator 2 speaks protocol '9', this one 1"
@@ -215,7 +215,7 @@ def test_who_is_not_admitted_hears_why() -> None:
     asyncio.run(steps())
 
 
-def test_who_dialled_and_does_not_like_the_answer_hangs_up() -> None:
+def test_a_dialler_that_rejects_the_answer_closes_the_link() -> None:
     async def steps() -> None:
         async with Pair(1, 2) as (one, two):
             two.refusal = "no"
@@ -226,7 +226,7 @@ def test_who_dialled_and_does_not_like_the_answer_hangs_up() -> None:
     asyncio.run(steps())
 
 
-def test_a_token_is_told_with_the_neighbours_acknowledgement_and_not_before() -> None:
+def test_a_token_is_reported_with_the_neighbours_acknowledgement_and_not_before() -> None:
     async def steps() -> None:
         async with Pair(1, 2) as (one, two):
             two.acks_at_once = False
@@ -247,7 +247,7 @@ def test_a_token_is_told_with_the_neighbours_acknowledgement_and_not_before() ->
     asyncio.run(steps())
 
 
-def test_a_frame_without_a_token_has_no_receipt_and_is_never_told() -> None:
+def test_a_frame_without_a_token_has_no_receipt_and_is_never_reported() -> None:
     async def steps() -> None:
         async with Pair(1, 2) as (one, two):
             two.book.dial(one.url)
@@ -321,7 +321,7 @@ def test_control_passes_a_link_that_is_full_of_data() -> None:
     asyncio.run(steps())
 
 
-def test_what_goes_to_a_neighbour_that_is_away_is_counted() -> None:
+def test_frames_to_an_absent_neighbour_are_counted() -> None:
     async def steps() -> None:
         async with Pair(1) as (one,):
             assert not one.book.send_data(9, b"x", 5, 0)
@@ -333,8 +333,8 @@ def test_what_goes_to_a_neighbour_that_is_away_is_counted() -> None:
     asyncio.run(steps())
 
 
-def test_what_a_link_that_ends_has_not_acknowledged_is_not_told_and_not_sent_again() -> None:
-    """The protocol has it in custody, and hears that the link is down."""
+def test_unacknowledged_frames_of_a_closed_link_are_neither_reported_nor_sent_again() -> None:
+    """The protocol has it in custody, and learns that the link is down."""
 
     async def steps() -> None:
         async with Pair(1, 2) as (one, two):
@@ -359,8 +359,8 @@ def test_what_a_link_that_ends_has_not_acknowledged_is_not_told_and_not_sent_aga
     asyncio.run(steps())
 
 
-def test_a_receipt_is_good_for_the_link_that_brought_the_frame() -> None:
-    """The custody of a frame can end long after its link did: the next link's frames have the same numbers."""
+def test_a_receipt_is_valid_only_for_the_link_of_its_frame() -> None:
+    """The custody of a frame can end long after its link did, and the next link's frames have the same numbers."""
 
     async def steps() -> None:
         async with Pair(1, 2) as (one, two):
@@ -389,7 +389,7 @@ def test_a_receipt_is_good_for_the_link_that_brought_the_frame() -> None:
     asyncio.run(steps())
 
 
-def test_control_that_a_link_has_no_room_for_is_dropped_and_counted() -> None:
+def test_control_frames_beyond_the_capacity_of_a_link_are_dropped_and_counted() -> None:
     async def steps() -> None:
         async with Pair(1, 2) as (one, two):
             two.book.dial(one.url)
@@ -397,14 +397,14 @@ def test_control_that_a_link_has_no_room_for_is_dropped_and_counted() -> None:
             wire = one.link(2)._connection
             assert wire is not None
             wire.pause_writing()
-            one.link(2)._control_bytes = LINK_CONTROL_BYTES_MAX  # as if so much waited for the socket
+            one.link(2)._control_bytes = LINK_CONTROL_BYTES_MAX  # as if so many bytes waited for the socket
             assert one.book.send_control(2, ControlFrame(1, 7, 1, 0, 0)) == 0
             assert one.book.drops == {"control_link_full": 1}
 
     asyncio.run(steps())
 
 
-def test_who_dialled_is_known_of_each_link() -> None:
+def test_each_link_knows_its_dialler() -> None:
     async def steps() -> None:
         async with Pair(1, 2) as (one, two):
             two.book.dial(one.url)
@@ -416,7 +416,7 @@ def test_who_dialled_is_known_of_each_link() -> None:
     asyncio.run(steps())
 
 
-def test_a_link_that_ends_is_dialled_again_until_somebody_hangs_up() -> None:
+def test_a_closed_link_is_dialled_again_until_it_is_given_up() -> None:
     async def steps() -> None:
         async with Pair(1, 2) as (one, two):
             two.book.dial(one.url)

@@ -1,4 +1,4 @@
-"""Two books of links by broker against each other; both brokers are a list of what was published there."""
+"""Two books of links by broker against each other; both brokers are a list of publications."""
 
 import asyncio
 from typing import cast
@@ -19,7 +19,7 @@ from hanse.protocol.messages import Announcement, ControlFrame, SetDelta, Summar
 
 
 class BrokerSession:
-    """The session at a neighbour's broker, and the broker: what is published there lies there until it is heard."""
+    """Session at a neighbour's broker, and the broker: publications stay there until they are read."""
 
     def __init__(self) -> None:
         self.packets: list[bytes] = []
@@ -85,7 +85,7 @@ class Federator:
         return self.book.send_data(self.other, payload, 1, token)
 
     def hear_from(self, other: "Federator") -> list[str]:
-        """What the other one published at our broker; the topics."""
+        """Handle the other one's publications at our broker; return the topics."""
         packets, other.session.packets = other.session.packets, []
         for packet in packets:
             assert self.hear(topic_of(packet), packet)
@@ -109,15 +109,15 @@ def pair() -> tuple[Federator, Federator]:
 Pair = tuple[Federator, Federator]
 
 
-def test_a_link_is_up_while_the_session_at_the_neighbours_broker_stands(pair: Pair) -> None:
+def test_a_link_is_up_while_the_session_at_the_neighbours_broker_is_connected(pair: Pair) -> None:
     one, _ = pair
     assert one.up == [2]
     one.neighbour.on_disconnected(None)
-    one.neighbour.on_disconnected(None)  # an attempt that failed is no second end
+    one.neighbour.on_disconnected(None)  # a failed attempt is not a second end
     assert one.down == [2]
 
 
-def test_there_is_room_while_the_neighbours_broker_takes_frames(pair: Pair) -> None:
+def test_there_is_capacity_while_the_neighbours_broker_accepts_frames(pair: Pair) -> None:
     one, _ = pair
     assert one.book.has_room(2)
     assert not one.book.has_room(3)
@@ -128,7 +128,7 @@ def test_there_is_room_while_the_neighbours_broker_takes_frames(pair: Pair) -> N
     assert not one.book.has_room(2)
 
 
-def test_control_frames_go_to_the_papers_topics(pair: Pair) -> None:
+def test_control_frames_go_to_the_topics_of_the_papers(pair: Pair) -> None:
     one, two = pair
     one.book.send_control(2, ControlFrame(1, 100, 1, 0, 0, announcements=(Announcement(1, 100, 1, 0, 0),)))
     one.book.send_control(2, ControlFrame(1, 100, 2, 0, 0, memberships=SetDelta(1, 0, 0, ())))
@@ -136,7 +136,7 @@ def test_control_frames_go_to_the_papers_topics(pair: Pair) -> None:
     assert [frame.topic for frame in two.frames] == [CONTROL_TOPIC] * 2
 
 
-def test_a_token_is_told_with_the_neighbours_acknowledgement(pair: Pair) -> None:
+def test_a_token_is_reported_with_the_neighbours_acknowledgement(pair: Pair) -> None:
     one, two = pair
     assert one.send(7)
     assert two.hear_from(one) == ["federator/routing/2/1"]
@@ -146,7 +146,7 @@ def test_a_token_is_told_with_the_neighbours_acknowledgement(pair: Pair) -> None
     assert (one.taken, one.book.owed(2)) == ([7], 0)
 
 
-def test_summaries_cross_and_are_acknowledged_as_data_frames_are(pair: Pair) -> None:
+def test_summaries_are_sent_and_acknowledged_like_data_frames(pair: Pair) -> None:
     one, two = pair
     payload = codec.encode_summaries((Summary("g", 1_000),))
     assert one.send(7, payload)
@@ -156,7 +156,7 @@ def test_summaries_cross_and_are_acknowledged_as_data_frames_are(pair: Pair) -> 
     assert one.taken == [7]
 
 
-def test_a_data_frame_of_qos_0_asks_for_no_acknowledgement(pair: Pair) -> None:
+def test_a_data_frame_of_qos_0_requests_no_acknowledgement(pair: Pair) -> None:
     one, two = pair
     assert one.book.send_data(2, b"\x01\x02", 1, 0)
     two.hear_from(one)
@@ -164,7 +164,7 @@ def test_a_data_frame_of_qos_0_asks_for_no_acknowledgement(pair: Pair) -> None:
     assert two.session.packets == []
 
 
-def test_an_acknowledgement_for_a_former_life_tells_nothing(pair: Pair) -> None:
+def test_an_acknowledgement_for_a_former_run_is_ignored(pair: Pair) -> None:
     one, two = pair
     one.send(7)
     (payload,) = broker_link.encode_acknowledgements(one.epoch - 1, [1])
@@ -176,7 +176,7 @@ def test_an_acknowledgement_for_a_former_life_tells_nothing(pair: Pair) -> None:
     assert one.taken == [7]
 
 
-def test_an_epoch_that_is_raised_in_one_life_keeps_what_is_under_way(pair: Pair) -> None:
+def test_raising_the_epoch_within_a_run_keeps_frames_under_way(pair: Pair) -> None:
     one, two = pair
     one.send(7)
     one.epoch += 1
@@ -186,7 +186,7 @@ def test_an_epoch_that_is_raised_in_one_life_keeps_what_is_under_way(pair: Pair)
     assert one.taken == [7, 8]
 
 
-def test_attack_an_acknowledgement_of_a_number_that_was_not_sent_takes_nothing(pair: Pair) -> None:
+def test_attack_an_acknowledgement_of_an_unsent_number_has_no_effect(pair: Pair) -> None:
     one, _ = pair
     one.send(7)
     (payload,) = broker_link.encode_acknowledgements(one.epoch, [9, 10])
@@ -196,8 +196,8 @@ def test_attack_an_acknowledgement_of_a_number_that_was_not_sent_takes_nothing(p
     assert one.book.owed(2) == 1
 
 
-def test_what_the_session_cannot_take_is_counted_unless_it_has_a_token(pair: Pair) -> None:
-    """What bears a token is in custody and comes again."""
+def test_frames_that_the_session_cannot_accept_are_counted_unless_they_have_a_token(pair: Pair) -> None:
+    """A frame with a token is in custody and is sent again."""
     one, _ = pair
     one.session.is_full = True
     assert one.send(7)
@@ -206,7 +206,7 @@ def test_what_the_session_cannot_take_is_counted_unless_it_has_a_token(pair: Pai
     assert one.book.drops == {"link_full": 4}
 
 
-def test_what_the_session_drops_for_a_slow_broker_is_counted_by_its_publications(pair: Pair) -> None:
+def test_drops_for_a_slow_broker_are_counted_by_publications(pair: Pair) -> None:
     one, _ = pair
     one.session.is_slow = True
     assert one.send(7)
@@ -219,7 +219,7 @@ def test_what_the_session_drops_for_a_slow_broker_is_counted_by_its_publications
 def test_frames_that_are_never_acknowledged_are_held_within_a_limit(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The oldest are forgotten: they are sent again, under other numbers."""
+    """The oldest are forgotten, and sent again under other numbers."""
     monkeypatch.setattr(links_by_broker, "_OWED_MAX", 3)
     one, two = pair
     assert all(one.send(token) for token in (11, 12, 13, 14, 15))
@@ -229,7 +229,7 @@ def test_frames_that_are_never_acknowledged_are_held_within_a_limit(
     assert [token for token in one.taken if token] == [13, 14, 15]
 
 
-def test_what_was_under_way_when_the_session_ends_is_the_protocols(pair: Pair) -> None:
+def test_frames_under_way_at_the_end_of_the_session_are_up_to_the_protocol(pair: Pair) -> None:
     one, two = pair
     one.send(7)
     one.neighbour.on_disconnected(None)
@@ -239,13 +239,13 @@ def test_what_was_under_way_when_the_session_ends_is_the_protocols(pair: Pair) -
     two.hear_from(one)
     one.neighbour.on_connected(True)
     assert one.send(9)
-    one.hear_from(two)  # of the session before: its number is not that of token 9
+    one.hear_from(two)  # of the previous session: its number is not that of token 9
     assert not any(one.taken)
     assert one.book.owed(2) == 1
 
 
 def test_a_neighbour_with_a_new_epoch_owes_nothing(pair: Pair) -> None:
-    """Its session was made anew: what lay at its broker for it is gone, and our session there never noticed."""
+    """Its session is new: frames that waited at its broker are gone, and our session there did not notice."""
     one, _ = pair
     one.book.note_epoch(2, 200)
     one.send(7)
@@ -255,7 +255,7 @@ def test_a_neighbour_with_a_new_epoch_owes_nothing(pair: Pair) -> None:
     assert (one.book.owed(2), one.taken) == (0, [])
 
 
-def test_acknowledgements_for_a_neighbours_former_life_are_not_told(pair: Pair) -> None:
+def test_acknowledgements_for_a_neighbours_former_run_are_not_sent(pair: Pair) -> None:
     one, two = pair
     two.acks_at_once = False
     two.book.note_epoch(1, 100)
@@ -281,7 +281,7 @@ def test_a_neighbour_that_is_lost_or_left_owes_nothing(pair: Pair) -> None:
 
 
 def test_a_neighbour_that_left_and_is_back_is_up_again(pair: Pair) -> None:
-    """Our session at its broker stood all the while."""
+    """Our session at its broker stayed connected all the time."""
     one, _ = pair
     one.book.note_epoch(2, 200)
     one.book.note_left(2)
@@ -331,7 +331,7 @@ def test_a_frame_is_acknowledged_once(pair: Pair) -> None:
     assert len(two.session.packets) == 1
 
 
-def test_a_frame_that_is_sent_again_has_a_receipt_of_its_own(pair: Pair) -> None:
+def test_a_repeated_frame_has_its_own_receipt(pair: Pair) -> None:
     one, two = pair
     two.acks_at_once = False
     one.send(7)
@@ -344,7 +344,7 @@ def test_a_frame_that_is_sent_again_has_a_receipt_of_its_own(pair: Pair) -> None
     assert one.taken == [7]
 
 
-def test_a_message_that_is_none_of_a_links_is_left_to_others(pair: Pair) -> None:
+def test_a_message_that_belongs_to_no_link_is_left_to_others(pair: Pair) -> None:
     one, _ = pair
     assert not one.hear("federator/beacon/a", encode("federator/beacon/a", b""))
     assert not one.hear("a", encode("a", b""))
@@ -379,7 +379,7 @@ def test_a_neighbour_that_broke_a_rule_is_cut_off(pair: Pair) -> None:
     one.book.close(9, "it is unknown")
 
 
-def test_the_host_session_hears_what_is_addressed_to_this_federator_alone(pair: Pair) -> None:
+def test_the_host_session_subscribes_only_to_topics_of_this_federator(pair: Pair) -> None:
     assert pair[0].book.filters() == [
         "federator/core_ann/1/+",
         "federator/memb_ann/1/+",

@@ -1,7 +1,7 @@
-"""Static bridges of the hosts beside the federation: extra copies, at most one a bridge path, and no spinning.
+"""Static bridges of the hosts beside the federation: extra duplicates, at most one per bridge path, and no loops.
 
-(Three Mosquittos with a full triangle of bridges loop by themselves, with or without us; so the bridges here form no
-loop of their own, and it is the federation that closes them.)
+(Three Mosquittos with a full triangle of bridges loop by themselves, with or without us. The bridges here form no loop
+of their own; only the federation closes one.)
 """
 
 import contextlib
@@ -18,9 +18,9 @@ from tests.federators import LOG_LINES, Federator, is_meshed, ring, running
 pytestmark = pytest.mark.processes
 
 MESSAGES = 20
-# Two reads of all counters this far apart show whether anything still goes round: a lap takes milliseconds.
+# Two reads of all counters this far apart show whether anything still loops: a round takes milliseconds.
 STILL_S = 1.0
-# Not `forwarded`: federators tell each other of their bridges every few seconds.
+# Not `forwarded`: federators send the names of their bridges every few seconds.
 TRAFFIC = ("host_publications", "delivered")
 
 
@@ -46,12 +46,12 @@ def stands_still(federators: Sequence[Federator]) -> bool:
 
 
 def knows_its_bridges(federators: Sequence[Federator], bridges: list[tuple[int, int]]) -> bool:
-    """In each layout all brokers with a bridge are joined with each other."""
+    """Return whether all brokers with a bridge are joined with each other, as in each layout."""
     joined = {k for pair in bridges for k in pair}
     return all({one.id, *one.page("/healthz")["joined_by_bridges"]} == joined for one in federators if one.id in joined)
 
 
-# Brokers, and which of them has a bridge to which: the paths between any two by bridges alone are at most one.
+# Brokers, and the bridges between them: between any two, there is at most one path of bridges alone.
 LAYOUTS = {
     "one bridge between two of two": (2, [(1, 0)]),
     "one bridge between two of three": (3, [(1, 0)]),

@@ -1,4 +1,4 @@
-"""`python -m hanse.federator` takes the flags of `hanse federator`, and leaves out what only a command line needs."""
+"""`python -m hanse.federator` takes the flags of `hanse federator`, and omits what only a command line needs."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ from tests.federation import environment
 from hanse.federator.__main__ import parse
 
 
-def test_flags_are_read_as_the_command_line_reads_them() -> None:
+def test_flags_are_parsed_like_on_the_command_line() -> None:
     words = ["--id", "7", "--broker=mqtt://h:1", "--neighbour", "a", "--neighbour", "b", "--insecure"]
     words += ["--no-federated-prefix", "--config", "hanse.toml"]
     assert parse(words) == (
@@ -20,7 +20,7 @@ def test_flags_are_read_as_the_command_line_reads_them() -> None:
 
 
 @pytest.mark.parametrize("words", [["--help"], ["--unknown", "1"], ["stray"], ["--id"], ["--insecure=yes"]])
-def test_what_is_no_flag_with_a_value_is_left_to_the_command_line(words: list[str]) -> None:
+def test_words_that_are_not_flags_with_values_are_left_to_the_command_line(words: list[str]) -> None:
     assert parse(words) is None
 
 
@@ -31,7 +31,7 @@ def run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.processes
 @pytest.mark.parametrize("words", [["--id", "-1"], [], ["--id", "1", "--interest", "telepathy"]])
-def test_both_ways_in_refuse_in_the_same_words(words: list[str], tmp_path: Path) -> None:
+def test_both_entry_points_refuse_with_the_same_message(words: list[str], tmp_path: Path) -> None:
     short = run("-m", "hanse.federator", *words, cwd=tmp_path)
     long = run("-m", "hanse", "federator", *words, cwd=tmp_path)
     assert (short.returncode, short.stderr) == (long.returncode, long.stderr)

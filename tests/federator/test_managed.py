@@ -17,14 +17,17 @@ from typer.testing import CliRunner
 from hanse.cli import build
 
 pytestmark = pytest.mark.processes
-# Generous: what is measured is printed, what is asserted is only that it happens.
+# Generous: the measured times are printed, and only the event itself is asserted.
 DEADLINE_S = 45.0
 RING_OF_SIX = {k: {(k - 1) % 6, (k + 1) % 6} for k in range(6)}
 
 
 @pytest.mark.slow
-def test_the_seeds_availability_scenario(tmp_path: Path) -> None:
-    """Nine placed by the manager; two that are the only neighbours of a third stop; its subscriber receives again."""
+def test_the_availability_scenario_of_the_papers(tmp_path: Path) -> None:
+    """Nine are placed by the manager.
+
+    Two that are the only neighbours of a third stop. Its subscriber receives again.
+    """
     with Managed(tmp_path, 9, health_interval="2s", announcement_interval="1s") as federation:
         around = federation.neighbours()
         third = max(k for k, neighbours in around.items() if len(neighbours) == 2)
@@ -50,8 +53,8 @@ def test_the_seeds_availability_scenario(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_cut_that_the_seeds_rule_never_heals(tmp_path: Path) -> None:
-    """A ring of six loses two opposite ones: two pieces of two, and nobody without a neighbour."""
+def test_a_cut_that_the_rule_of_the_papers_never_heals(tmp_path: Path) -> None:
+    """A ring of six loses two opposite ones: two pieces of two remain, and every federator has a neighbour."""
     with Managed(tmp_path, 6, shape="ring") as federation, Stream(federation, 1, 4, "cut/x", every_s=0.05) as stream:
         stream.await_message(time.monotonic(), DEADLINE_S)
         assert federation.neighbours() == RING_OF_SIX
@@ -133,15 +136,15 @@ def lose_two_without_a_manager(federation: Managed) -> None:
 
 
 @pytest.mark.slow
-def test_without_a_manager_nothing_is_lost_and_the_dead_are_routed_around(tmp_path: Path) -> None:
-    """The ring of six again, and this time nobody is there to mend it."""
+def test_nothing_is_lost_without_a_manager_and_the_dead_are_bypassed(tmp_path: Path) -> None:
+    """The ring of six again, this time without a manager to repair it."""
     with Managed(tmp_path, 6, shape="ring") as federation:
         run_without_a_manager(federation, 1.0)
         lose_two_without_a_manager(federation)
 
 
 @pytest.mark.slow
-def test_links_by_broker_are_mended_with_and_without_a_manager(tmp_path: Path) -> None:
+def test_links_by_broker_are_repaired_with_and_without_a_manager(tmp_path: Path) -> None:
     with Managed(tmp_path, 6, shape="ring", link="broker") as federation:
         with Stream(federation, 1, 4, "by-broker/x", every_s=0.05) as stream:
             stream.await_message(time.monotonic(), DEADLINE_S)
@@ -169,7 +172,7 @@ def token(federation: Managed, *words: str) -> str:
 
 
 def certificates(directory: Path) -> Path:
-    """A certificate of its own for the manager, which is also whom to trust."""
+    """Make a certificate for the manager, which is also its authority."""
     words = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
     words += ["-subj", "/CN=manager", "-addext", "subjectAltName=IP:127.0.0.1"]
     files = ["-keyout", str(directory / "manager.key"), "-out", str(directory / "manager.crt")]
@@ -178,7 +181,7 @@ def certificates(directory: Path) -> Path:
 
 
 class Admitted(Managed):
-    """Three federators that join over https, each with a token of its own, in the environment."""
+    """Three federators that join over https, each with its own token in the environment."""
 
     def __init__(self, directory: Path) -> None:
         certificate = certificates(directory)
@@ -237,10 +240,10 @@ def test_a_revoked_federators_links_are_closed_by_its_neighbours(tmp_path: Path)
         assert federation.linked(0) == {1}
         assert federation.linked(1) == {0}
         closed_s = time.monotonic()
-        time.sleep(2.0)  # it dials all the while, and nothing of it may work
+        time.sleep(2.0)  # it dials all the time, and no attempt may succeed
         assert stream.first_sent_after(closed_s) is None
         assert not federation.linked(2)
-        # The secrets are in the environment and on disk for the owner alone, and nowhere else.
+        # The secrets are in the environment and, readable only by the owner, on disk, and nowhere else.
         said = federation.logs()
         assert all(given["HANSE_JOIN_TOKEN"].split("-", 2)[2] not in said for given in federation.environment.values())
         assert "hanse-fed-" not in said
@@ -267,7 +270,7 @@ def test_one_federator_of_many_with_one_token_is_expelled(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_a_federator_without_a_token_does_not_start_and_says_how_to_get_one(tmp_path: Path) -> None:
+def test_a_federator_without_a_token_does_not_start_and_explains_how_to_get_one(tmp_path: Path) -> None:
     with Admitted(tmp_path) as federation:
         federation.kill_site(2)
         for path in (tmp_path / "site-2" / "state").iterdir():
@@ -284,14 +287,14 @@ def test_a_federator_without_a_token_does_not_start_and_says_how_to_get_one(tmp_
 
 
 @pytest.mark.slow
-def test_a_federator_starts_from_what_it_kept_while_no_manager_answers(tmp_path: Path) -> None:
+def test_a_federator_starts_from_its_cache_while_no_manager_answers(tmp_path: Path) -> None:
     with Managed(tmp_path, 3) as federation:
         eventually(
             lambda: all(federation.page(k)["membership"]["known_peers"] == 3 for k in range(3)),
             "all know all",
             DEADLINE_S,
         )
-        time.sleep(0.5)  # and have it on disk
+        time.sleep(0.5)  # and until it is on disk
         federation.kill("manager 0")
         federation.kill("federator 1")
         federation.start_federator(1)
@@ -301,7 +304,7 @@ def test_a_federator_starts_from_what_it_kept_while_no_manager_answers(tmp_path:
         assert (page["id"], page["membership"]["state"]) == (1, "away")
         with Stream(federation, 0, 1, "kept/x") as stream:
             stream.await_message(time.monotonic(), DEADLINE_S)
-        # A manager that lost its store, too: what federators report is what it knows.
+        # A manager that also lost its store knows only the reports of federators.
         for path in tmp_path.glob("topology.db*"):
             path.unlink()
         federation.start_manager()
@@ -310,7 +313,7 @@ def test_a_federator_starts_from_what_it_kept_while_no_manager_answers(tmp_path:
 
 
 @pytest.mark.slow
-def test_one_that_leaves_is_not_missed_and_comes_back_under_its_id(tmp_path: Path) -> None:
+def test_a_federator_that_leaves_is_not_reported_missing_and_returns_under_its_id(tmp_path: Path) -> None:
     with Managed(tmp_path, 4, health_interval="5s") as federation:
         assert federation.stop_in_order("federator 0") == 0
         assert federation.states()[0] == "left", "told, not found out"
@@ -321,8 +324,8 @@ def test_one_that_leaves_is_not_missed_and_comes_back_under_its_id(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_one_that_is_stopped_is_let_go_and_taken_in_again_when_it_goes_on(tmp_path: Path) -> None:
-    """SIGSTOP: its broker answers, its sockets are open, and nobody is at home."""
+def test_a_stopped_federator_is_removed_and_readmitted_when_it_continues(tmp_path: Path) -> None:
+    """After SIGSTOP, its broker answers and its sockets are open, but the process does nothing."""
     with Managed(tmp_path, 4) as federation:
         federation.signal("federator 0", signal.SIGSTOP)
         eventually(lambda: federation.states()[0] == "gone", "it is known as gone", DEADLINE_S)
@@ -335,7 +338,7 @@ def test_one_that_is_stopped_is_let_go_and_taken_in_again_when_it_goes_on(tmp_pa
 
 
 @pytest.mark.slow
-def test_one_whose_id_was_given_away_starts_anew_under_another(tmp_path: Path) -> None:
+def test_a_federator_whose_id_was_reassigned_restarts_under_another(tmp_path: Path) -> None:
     """The manager lost its store, and another federator came first."""
     with Managed(tmp_path, 2) as federation:
         federation.signal("federator 1", signal.SIGSTOP)
@@ -344,7 +347,7 @@ def test_one_whose_id_was_given_away_starts_anew_under_another(tmp_path: Path) -
             path.unlink()
         federation.start_manager()
         eventually(federation.leads, "the manager is back", DEADLINE_S)
-        # At this address there is a broker, so the impostor lives: federator 0's own broker, by another name.
+        # At this address there is a broker, so the impostor lives: it is federator 0's own broker under another name.
         other = federation.broker_url(0).replace("127.0.0.1", "localhost")
         assert federation.ask("/api/v1/join", {"ip": other, "id": 1})["id"] == 1
         eventually(lambda: 0 in federation.states(), "federator 0 is known again", DEADLINE_S)

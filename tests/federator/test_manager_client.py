@@ -1,4 +1,4 @@
-"""HTTP answers, good and bad, in memory; and which manager is asked."""
+"""HTTP answers, good and bad, in memory; and the order of the managers that are asked."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ def answer(data: bytes) -> tuple[int, bytes]:
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n1;x=y\r\n}\r\n0\r\nTrailer: x\r\n\r\n",
     ],
 )
-def test_a_body_comes_by_length_by_chunks_or_by_the_end(data: bytes) -> None:
+def test_a_body_ends_by_length_by_chunks_or_with_the_connection(data: bytes) -> None:
     assert answer(data) == (200, b"{}")
 
 
@@ -52,12 +52,12 @@ def test_a_body_comes_by_length_by_chunks_or_by_the_end(data: bytes) -> None:
         b"HTTP/1.1 200 OK\r\nX: " + b"y" * 70_000 + b"\r\n\r\n",
     ],
 )
-def test_what_is_no_answer_is_refused(data: bytes) -> None:
+def test_a_malformed_answer_is_refused(data: bytes) -> None:
     with pytest.raises((ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError)):
         answer(data)
 
 
-def test_addresses_are_read_with_their_ports() -> None:
+def test_addresses_are_parsed_with_their_ports() -> None:
     assert parse_manager("http://m") == HttpAddress("m", 80, False)
     assert parse_manager("https://m/") == HttpAddress("m", 443, True)
     assert str(parse_manager("https://[::1]:8443/hanse/")) == "https://[::1]:8443/hanse"
@@ -67,7 +67,7 @@ def test_addresses_are_read_with_their_ports() -> None:
 
 
 class Managers:
-    """Stands where the network would: what each manager says, and who was asked."""
+    """Replacement of the network: the answer of each manager, and the managers that were asked."""
 
     def __init__(self, said: dict[str, tuple[int, dict[str, Any]] | None]) -> None:
         self.said = said
@@ -98,7 +98,7 @@ def test_the_leader_that_a_standby_names_is_asked_and_then_asked_first(monkeypat
     assert client.address == "http://b:1"
 
 
-def test_the_next_is_asked_when_one_is_away_and_nobody_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_manager_is_asked_if_one_is_away_and_none_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     managers = Managers({"http://b:1": (503, {"leader": "http://a:1"})})
     client = managers.client(monkeypatch, "http://a:1", "http://b:1", "http://c:1")
     with pytest.raises(Unavailable, match=r"a:1 is away.*b:1 answered 503.*c:1 is away"):
@@ -106,7 +106,7 @@ def test_the_next_is_asked_when_one_is_away_and_nobody_twice(monkeypatch: pytest
     assert managers.asked == ["http://a:1", "http://b:1", "http://c:1"]
 
 
-def test_a_refusal_is_told_with_its_reason_and_no_other_manager_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_is_reported_with_its_reason_and_no_other_manager_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     managers = Managers({"http://a:1": (403, {"detail": "was revoked"})})
     with pytest.raises(ManagerRefused, match="403: was revoked") as caught:
         ask(managers.client(monkeypatch, "http://a:1", "http://b:1"))
@@ -115,7 +115,7 @@ def test_a_refusal_is_told_with_its_reason_and_no_other_manager_is_asked(monkeyp
 
 
 @pytest.mark.parametrize("leader", ["http://evil:1", 7, "not an address", None])
-def test_attack_a_leader_in_the_clear_is_not_followed_from_https(
+def test_attack_a_leader_without_tls_is_not_followed_from_https(
     monkeypatch: pytest.MonkeyPatch, leader: object
 ) -> None:
     managers = Managers({"https://a:1": (503, {"leader": leader}), "http://evil:1": (200, {})})
@@ -124,7 +124,7 @@ def test_attack_a_leader_in_the_clear_is_not_followed_from_https(
     assert managers.asked == ["https://a:1"]
 
 
-def test_an_answer_that_is_no_object_is_no_manager() -> None:
+def test_an_answer_that_is_not_an_object_is_not_from_a_manager() -> None:
     address = parse_manager("http://a:1")
     assert manager_client._read_json(address, 200, json.dumps({"a": 1}).encode()) == {"a": 1}
     assert manager_client._read_json(address, 502, b"<html>") == {}

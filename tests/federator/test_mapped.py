@@ -28,7 +28,7 @@ ONCE = settings(
 # The file.
 
 
-def test_a_table_is_found_again_and_has_its_place_on_disk(tmp_path: Path) -> None:
+def test_a_table_is_found_again_and_has_its_space_on_disk(tmp_path: Path) -> None:
     path = tmp_path / "below" / "table"
     table = MappedTable(path, b"HANSEXX1", 2, 1000)
     assert len(table.words) == 2000
@@ -49,7 +49,7 @@ def test_a_table_is_found_again_and_has_its_place_on_disk(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("kind", TABLES)
 @pytest.mark.parametrize("damage", ["empty", "short", "long", "header", "other"])
-def test_a_damaged_file_is_put_aside_and_begun_anew(
+def test_a_damaged_file_is_put_aside_and_replaced(
     tmp_path: Path, kind: type, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "table"
@@ -80,7 +80,7 @@ def test_a_file_that_cannot_be_made_is_refused_with_its_name(tmp_path: Path, kin
 
 @pytest.mark.processes
 @pytest.mark.parametrize("kind", TABLES)
-def test_a_disk_without_room_refuses_at_the_start_not_by_a_signal_later(tmp_path: Path, kind: type) -> None:
+def test_a_full_disk_refuses_at_the_start_and_not_by_a_signal_later(tmp_path: Path, kind: type) -> None:
     script = (
         "import resource, sys; from pathlib import Path\n"
         f"from {kind.__module__} import {kind.__name__} as Table; from hanse.errors import LocalError\n"
@@ -133,7 +133,7 @@ def test_a_range_that_continues_the_last_is_one_entry(tmp_path: Path) -> None:
     ring.add(2, 2, 19, 1)  # another origin
     ring.add(2, 2, 21, 1)  # a gap
     ring.add(2, 2, 22, 2**32 - 2)
-    ring.add(2, 2, 20 + 2**32, 1)  # more than an entry counts
+    ring.add(2, 2, 20 + 2**32, 1)  # more than one entry can count
     assert entries(path) == [
         (1, 1, 10, 8),
         (1, 2, 18, 1),
@@ -175,7 +175,7 @@ def test_the_ring_keeps_the_newest_ranges_over_restarts(
         assert entries(path, capacity) == model[-capacity:]
 
 
-def test_a_half_written_entry_is_ignored_and_the_others_stand(tmp_path: Path) -> None:
+def test_a_half_written_entry_is_ignored_and_the_others_stay_valid(tmp_path: Path) -> None:
     path = tmp_path / "ring"
     ring = DeliveredRing(path, 4)
     for number in range(6):
@@ -214,7 +214,7 @@ def test_a_number_out_of_range_is_refused_before_anything_is_written(
 
 
 @pytest.mark.parametrize("capacity", [3, 20])
-def test_a_ring_of_another_capacity_is_carried_over(tmp_path: Path, capacity: int) -> None:
+def test_the_entries_of_a_ring_of_another_capacity_are_copied(tmp_path: Path, capacity: int) -> None:
     path = tmp_path / "ring"
     ring = DeliveredRing(path, 8)
     for number in range(12):
@@ -246,7 +246,7 @@ def test_a_redelivered_packet_gets_its_old_id(tmp_path: Path) -> None:
         assert table.find(4, b"") is None
 
 
-def test_a_long_packet_is_known_by_its_length_and_both_its_ends(tmp_path: Path) -> None:
+def test_a_long_packet_is_recognised_by_its_length_and_both_ends(tmp_path: Path) -> None:
     slots = PacketSlots(tmp_path / "slots")
     packet = bytes(5_000)
     slots.note([1], 5, 10, [packet])
@@ -269,7 +269,7 @@ def test_an_acknowledged_identifier_is_forgotten_and_used_again(tmp_path: Path) 
     slots.close()
 
 
-def test_packets_without_their_identifiers_are_the_callers_mistake(tmp_path: Path) -> None:
+def test_packets_without_their_identifiers_are_an_error_of_the_caller(tmp_path: Path) -> None:
     slots = PacketSlots(tmp_path / "slots")
     with pytest.raises(ValueError, match="zip"):
         slots.note([1, 2], 1, 1, [b"a"])
@@ -303,7 +303,7 @@ def test_a_half_written_slot_is_free(tmp_path: Path) -> None:
 # The journal.
 
 
-def test_the_journal_gives_what_is_under_way_in_the_order_of_assignment(tmp_path: Path) -> None:
+def test_the_journal_returns_messages_under_way_in_the_order_of_assignment(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     journal = DeliveryJournal(path)
     assert journal.open() == []
@@ -323,7 +323,7 @@ def test_the_journal_gives_what_is_under_way_in_the_order_of_assignment(tmp_path
         assert table.packet_id_of(FEDERATOR_ID_MAX, EPOCH_MAX, NUMBER_MAX) == 65535
         assert table.packet_id_of(1, 2, 4) is None
     again = DeliveryJournal(path)
-    again.assign(2, 9, 9, 9)  # goes on behind what was there
+    again.assign(2, 9, 9, 9)  # continues behind the existing entries
     again.complete(65535)
     again.release(65535)  # free: ignored
     again.complete(65535)
@@ -459,7 +459,7 @@ def test_a_kill_at_any_moment_leaves_nothing_half_done(tmp_path: Path) -> None:
         }
         last = max(covered) // 2
         assert last >= said
-        # Every delivery of the last while is there, the one in hand excepted.
+        # Every recent delivery is there, except the current one.
         assert {number * 2 for number in range(last - 50, last + 1)} <= covered
         assert len(ranges) == len({first for _, _, first, _ in ranges})
         open_now = journal.open()

@@ -1,4 +1,4 @@
-"""What Prometheus reads of a federator."""
+"""The page for Prometheus."""
 
 import re
 import subprocess
@@ -11,7 +11,7 @@ import pytest
 from hanse.federator.metrics import AgentMetrics
 
 
-def test_the_page_has_what_was_counted_by_the_time_of_the_scrape() -> None:
+def test_the_page_has_the_counts_at_the_time_of_the_scrape() -> None:
     protocol, agent, emitted = Counter(duplicates=3), Counter(delivered=4), Counter(core_changed=1)
     drops: dict[str, int] = {}
     groups = [5.0]
@@ -44,7 +44,7 @@ def test_the_page_has_what_was_counted_by_the_time_of_the_scrape() -> None:
     assert "hanse_federator_hop_seconds_count 1" in second
 
 
-def test_each_link_is_one_pair_of_what_went_out_and_what_came_in() -> None:
+def test_each_link_has_one_pair_of_outgoing_and_incoming_counts() -> None:
     metrics = AgentMetrics(protocol={}, agent={}, emitted={}, drops=dict, gauges={})
     assert metrics.received[1] is metrics.received[1]
     assert metrics.received[1] is not metrics.sent[2]
@@ -52,7 +52,7 @@ def test_each_link_is_one_pair_of_what_went_out_and_what_came_in() -> None:
     assert pairs == {1: (metrics.sent[1], metrics.received[1]), 2: (metrics.sent[2], metrics.received[2])}
 
 
-def test_the_page_says_when_certificates_expire(tmp_path: Path) -> None:
+def test_the_page_shows_when_certificates_expire(tmp_path: Path) -> None:
     path = tmp_path / "link.crt"
     metrics = AgentMetrics(protocol={}, agent={}, emitted={}, drops=dict, gauges={}, certificates={"link": path})
     assert "certificate_expiry_timestamp_seconds{" not in metrics.render()

@@ -1,4 +1,4 @@
-"""Publications under another name or not at all; nothing else of them changes."""
+"""Publications under another name or dropped; nothing else of them changes."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,10 +15,10 @@ def published(topic: str, payload: bytes = b"x", qos: int = 0) -> Publication:
 
 
 @given(NAMES, NAMES, st.binary(max_size=300), st.integers(0, 2), st.booleans())
-def test_a_renamed_packet_is_what_encoding_it_anew_would_be(
+def test_a_renamed_packet_equals_a_newly_encoded_one(
     old: str, new: str, payload: bytes, qos: int, retain: bool
 ) -> None:
-    """Also where the length of the packet takes one byte more or fewer."""
+    """It also holds if the length of the packet takes one byte more or fewer."""
 
     def packet(topic: str) -> bytes:
         return encode(
@@ -36,7 +36,7 @@ def test_a_renamed_packet_is_what_encoding_it_anew_would_be(
     assert renamed(packet(old), new) == packet(new)
 
 
-def test_what_leaves_has_the_prefix_and_what_is_denied_does_not_leave() -> None:
+def test_leaving_publications_have_the_prefix_and_denied_ones_do_not_leave() -> None:
     crossing = Crossing(prefix="plants/7", export_deny=["secret/#"])
     leaving = exported(crossing, [published("a", qos=1), published("secret/b"), published("c")])
     assert [(one.topic, one.qos, decode(one.packet).topic) for one in leaving] == [
@@ -45,12 +45,12 @@ def test_what_leaves_has_the_prefix_and_what_is_denied_does_not_leave() -> None:
     ]
 
 
-def test_what_keeps_its_name_keeps_its_bytes() -> None:
+def test_a_publication_that_keeps_its_name_keeps_its_bytes() -> None:
     one = published("a")
     assert exported(Crossing(export_allow=["a"]), [one])[0].packet is one.packet
 
 
-def test_what_enters_loses_the_own_prefix_and_what_is_denied_does_not_enter() -> None:
+def test_entering_publications_lose_the_own_prefix_and_denied_ones_do_not_enter() -> None:
     crossing = Crossing(prefix="plants/7", import_deny=["secret/#"])
     names = ["plants/7/a", "plants/8/a", "plants/7/secret/b", "secret/c"]
     body, count = imported(crossing, b"".join(encode(name, b"x") for name in names))
@@ -58,7 +58,7 @@ def test_what_enters_loses_the_own_prefix_and_what_is_denied_does_not_enter() ->
     assert count == 2
 
 
-def test_a_run_of_which_nothing_enters_is_empty() -> None:
+def test_a_run_without_entering_publications_is_empty() -> None:
     assert imported(Crossing(import_allow=["a"]), encode("b", b"x")) == (b"", 0)
 
 

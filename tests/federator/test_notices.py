@@ -1,4 +1,4 @@
-"""What the protocol tells people: counted and logged."""
+"""Notices of the protocol: counted and logged."""
 
 import logging
 
@@ -8,7 +8,7 @@ from hanse.federator.notices import Notices
 from hanse.protocol.effects import Emit
 
 
-def test_a_notice_is_counted_and_logged_with_what_it_is_about(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_notice_is_counted_and_logged_with_its_details(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     notices = Notices()
     notices.take(Emit("core_elected", group="a/#", core=0))
@@ -22,7 +22,7 @@ def test_a_notice_is_counted_and_logged_with_what_it_is_about(caplog: pytest.Log
     ]
 
 
-def test_a_quiet_log_costs_no_words(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_disabled_log_level_costs_no_formatting(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     notices = Notices()
     notices.take(Emit("core_elected", group="a"))

@@ -1,4 +1,4 @@
-"""Upstream hears that something was taken over only when everyone downstream has."""
+"""Upstream gets its acknowledgement only after everyone downstream has acknowledged."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +7,7 @@ from hanse.federator.obligations import AckOrder, DeliveryBook, Obligation
 
 
 class Upstream:
-    """Counts how often it was told."""
+    """Sender that counts its acknowledgements."""
 
     def __init__(self) -> None:
         self.told = 0
@@ -16,17 +16,17 @@ class Upstream:
         self.told += 1
 
 
-def test_a_batch_that_became_nothing_is_released_when_it_is_handed_out() -> None:
+def test_a_batch_without_deliveries_is_released_when_it_is_distributed() -> None:
     upstream = Upstream()
     Obligation(upstream.tell).settle()
     assert upstream.told == 1
 
 
-def test_nothing_is_released_while_a_batch_is_still_being_handed_out() -> None:
+def test_nothing_is_released_while_a_batch_is_still_being_distributed() -> None:
     upstream = Upstream()
     obligation = Obligation(upstream.tell)
     obligation.owe()
-    obligation.settle()  # the first hop is quicker than the second is told
+    obligation.settle()  # the first hop acknowledges before the second gets its frame
     assert upstream.told == 0
     obligation.owe(2)
     obligation.settle()
@@ -34,7 +34,7 @@ def test_nothing_is_released_while_a_batch_is_still_being_handed_out() -> None:
     assert upstream.told == 1
 
 
-def test_a_stretch_of_numbers_is_settled_with_its_last_one() -> None:
+def test_a_range_of_numbers_is_settled_with_its_last_one() -> None:
     upstream, book = Upstream(), DeliveryBook()
     obligation = Obligation(upstream.tell)
     book.add(10, 3, obligation)
@@ -69,10 +69,8 @@ def test_the_host_is_acknowledged_in_the_order_in_which_it_sent() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 5)), min_size=1, max_size=12), st.data())
-def test_every_obligation_is_released_once_whatever_the_order(
-    stretches: list[tuple[int, int]], data: st.DataObject
-) -> None:
-    """Stretches with gaps between them, acknowledged in any order and in any portions."""
+def test_every_obligation_is_released_once_in_any_order(stretches: list[tuple[int, int]], data: st.DataObject) -> None:
+    """Ranges with gaps between them are acknowledged in any order and in any portions."""
     book = DeliveryBook()
     upstreams, numbers = [], []
     at = 1

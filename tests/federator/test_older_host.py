@@ -1,4 +1,4 @@
-"""Of what a 3.1.1 host sends, only what its clients published goes on."""
+"""Of all that a 3.1.1 host sends, only its clients' publications are forwarded."""
 
 from collections import Counter
 
@@ -30,7 +30,7 @@ def fresh(made: OlderHost, now: float, *arrivals: Publication) -> list[Publicati
     return made.sift(now, list(arrivals))[1]
 
 
-def test_what_we_wrote_comes_back_once_and_is_cancelled_once() -> None:
+def test_a_written_publication_comes_back_once_and_is_cancelled_once() -> None:
     made, counters = host("a/#")
     made.written(0.0, [(b"a/b", b"x")])
     assert fresh(made, 0.1, arrival()) == []
@@ -38,7 +38,7 @@ def test_what_we_wrote_comes_back_once_and_is_cancelled_once() -> None:
     assert counters == {"echoes_cancelled": 1}
 
 
-def test_what_no_subscription_of_ours_matches_does_not_come_back_and_cancels_nothing() -> None:
+def test_a_publication_that_no_own_subscription_matches_cancels_nothing() -> None:
     made, _ = host("a/#")
     made.written(0.0, [(b"c", b"x")])
     made.asked("c")
@@ -46,14 +46,14 @@ def test_what_no_subscription_of_ours_matches_does_not_come_back_and_cancels_not
     assert fresh(made, 0.1, arrival("c")) == [arrival("c")]
 
 
-def test_a_subscription_that_was_asked_for_and_not_yet_granted_may_bring_it_back() -> None:
+def test_a_requested_subscription_may_bring_a_publication_back_before_it_is_granted() -> None:
     made, _ = host()
     made.asked("a/#")
     made.written(0.0, [(b"a/b", b"x")])
     assert fresh(made, 0.1, arrival()) == []
 
 
-def test_a_subscription_that_is_being_given_up_may_bring_it_back_until_the_host_says_so() -> None:
+def test_a_subscription_being_given_up_may_bring_a_publication_back_until_the_host_confirms() -> None:
     made, _ = host("a/#")
     made.released("a/#")
     made.written(0.0, [(b"a/b", b"x")])
@@ -73,7 +73,7 @@ def test_a_filter_that_is_wanted_again_before_its_end_was_confirmed_stays() -> N
     assert fresh(made, 0.1, arrival()) == [arrival()]
 
 
-def test_an_entry_that_nothing_comes_for_is_forgotten() -> None:
+def test_an_entry_without_an_arrival_is_forgotten() -> None:
     made, _ = host("a/#")
     made.written(0.0, [(b"a/b", b"x")])
     assert fresh(made, RETURNED_S + 0.1, arrival()) == [arrival()]
@@ -87,7 +87,7 @@ def test_the_time_that_the_host_was_away_does_not_count() -> None:
 
 
 def test_a_host_with_a_long_queue_before_us_does_not_outlast_the_memory() -> None:
-    """A thousand a second in, nine hundred a second back: the last comes after much more than the usual time."""
+    """A thousand per second go in, nine hundred per second come back: the last comes after much more than usual."""
     made, counters = host("a/#")
     back = 0
     for tick in range(4_000):
@@ -100,7 +100,7 @@ def test_a_host_with_a_long_queue_before_us_does_not_outlast_the_memory() -> Non
                 back += 1
     assert back == 30_000
     assert counters == {"echoes_cancelled": 30_000}
-    # And what never comes back is not waited for much longer.
+    # And a publication that never comes back is not waited for much longer.
     made.written(400.0, [(b"a/b", b"lost")])
     assert fresh(made, 500.0, arrival(payload=b"lost")) == [arrival(payload=b"lost")]
 
@@ -112,7 +112,7 @@ def test_a_host_that_forgot_our_session_sends_nothing_back() -> None:
     assert fresh(made, 1.1, arrival()) == [arrival()]
 
 
-def test_what_came_back_and_comes_again_unacknowledged_is_cancelled_again() -> None:
+def test_an_unacknowledged_return_that_is_repeated_is_cancelled_again() -> None:
     made, _ = host("a/#")
     made.written(0.0, [(b"a/b", b"x")])
     assert fresh(made, 0.1, arrival()) == []
@@ -120,7 +120,7 @@ def test_what_came_back_and_comes_again_unacknowledged_is_cancelled_again() -> N
     assert fresh(made, RETURNED_S + 1, arrival(dup=True)) == [arrival(dup=True)]
 
 
-def test_a_replay_is_no_publication_and_takes_no_echo_s_place() -> None:
+def test_a_replay_is_not_a_publication_and_cancels_no_echo() -> None:
     made, counters = host("a/#")
     made.written(0.0, [(b"a/b", b"x")])
     assert fresh(made, 0.1, arrival(retain=True)) == []
@@ -128,7 +128,7 @@ def test_a_replay_is_no_publication_and_takes_no_echo_s_place() -> None:
     assert counters == {"host_replays": 1, "echoes_cancelled": 1}
 
 
-def test_of_n_copies_the_first_is_the_publication_wherever_the_others_stand() -> None:
+def test_the_first_of_n_copies_is_the_publication_in_any_order() -> None:
     made, counters = host("a/#", "a/+", "+/b", traits=EACH)
     other = arrival("a/c", b"y")
     # a/c is matched by two of the three.
@@ -137,13 +137,13 @@ def test_of_n_copies_the_first_is_the_publication_wherever_the_others_stand() ->
     assert counters == {"host_copies": 5}
 
 
-def test_a_host_that_sends_one_copy_is_believed() -> None:
+def test_a_publication_from_a_host_that_sends_one_copy_is_forwarded() -> None:
     made, counters = host("a/#", "a/+", traits=ONE)
     assert fresh(made, 0.0, arrival(), arrival()) == [arrival(), arrival()]
     assert counters == {}
 
 
-def test_copies_of_what_comes_back_are_cancelled_with_it() -> None:
+def test_copies_of_a_return_are_cancelled_with_it() -> None:
     made, counters = host("a/#", "a/+", traits=EACH)
     made.written(0.0, [(b"a/b", b"x")])
     assert fresh(made, 0.1, arrival(), arrival(), arrival(), arrival()) == [arrival()]
@@ -158,21 +158,21 @@ def test_a_subscription_counts_for_copies_only_once_it_is_granted() -> None:
     assert fresh(made, 0.1, arrival(), arrival()) == [arrival()]
 
 
-def test_what_is_for_the_agent_is_told_by_its_topic() -> None:
+def test_messages_for_the_agent_are_recognised_by_their_topic() -> None:
     made, _ = host("#", own=("federator/#",))
     made.listen(["hanse/probe/1"])
     own = [arrival("federator/x"), arrival("hanse/probe/1", retain=True)]
     assert made.sift(0.0, [*own, arrival()]) == (own, [arrival()], [])
 
 
-def test_what_nobody_asked_for_is_left_out() -> None:
-    """NATS lets `#` match its own inner traffic."""
+def test_unrequested_publications_are_left_out() -> None:
+    """In NATS, `#` also matches its own internal traffic."""
     made, counters = host("#")
     assert made.sift(0.0, [arrival("$JS/API")]) == ([], [], [arrival("$JS/API")])
     assert counters == {"host_unasked": 1}
 
 
-def test_topics_that_the_host_would_alter_are_not_carried() -> None:
+def test_topics_that_the_host_would_alter_are_not_delivered() -> None:
     made, counters = host("a/#", traits=Traits(4, 1, False, False, ".* "))
     good = encode("a/b", b"a payload may hold . and * and spaces", qos=1)
     bad = [encode(topic, b"", qos=1) for topic in ("a.b", "a/*", "a b")]
@@ -190,8 +190,8 @@ def test_attack_deliveries_that_never_come_back_cost_a_bounded_memory() -> None:
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 2)), max_size=60), st.integers(1, 3))
-def test_whatever_the_order_the_number_of_publications_stays_right(steps: list[tuple[bool, int]], copies: int) -> None:
-    """Ours and the clients', with equal contents among them, each in as many copies as there are subscriptions."""
+def test_the_number_of_publications_stays_right_in_any_order(steps: list[tuple[bool, int]], copies: int) -> None:
+    """Ours and the clients', with equal contents among them, each with one duplicate per subscription."""
     filters = ("a/#", "a/+", "+/b")[:copies]
     made, _ = host(*filters, traits=EACH)
     counts: Counter[bytes] = Counter()

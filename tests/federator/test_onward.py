@@ -1,4 +1,4 @@
-"""Batches to a neighbour over a real link: what rides along with QoS 1, and what does not wait with it."""
+"""Batches to a neighbour over a real link: publications that travel with QoS 1, and those that do not wait for it."""
 
 import asyncio
 from collections import Counter, defaultdict
@@ -20,7 +20,7 @@ def run_of(qos: int, first: int, length: int = 1) -> Run:
 
 
 class Scene:
-    """The first of two federators, which sends, and the one that gets it."""
+    """The first of two federators, which sends, and the second, which receives."""
 
     def __init__(self, one: Federator, two: Federator) -> None:
         self.one, self.two = one, two
@@ -31,7 +31,7 @@ class Scene:
 
     @property
     def arrived(self) -> list[list[tuple[int, int]]]:
-        """QoS and first id of the runs of each frame that came."""
+        """Return QoS and first id of the runs of each received frame."""
         return [[(run.qos, run.first) for run in codec.decode_data(frame.payload)] for frame in self.two.frames]
 
     @property
@@ -49,7 +49,7 @@ def play(steps: Callable[[Scene], Awaitable[None]]) -> None:
     asyncio.run(scene())
 
 
-def test_a_batch_is_one_frame_whatever_its_qos() -> None:
+def test_a_batch_is_one_frame_for_any_qos() -> None:
     async def steps(scene: Scene) -> None:
         scene.onward.send(2, [run_of(0, 0, 3), run_of(1, 3)], 7)
         await eventually(lambda: scene.one.taken)
@@ -61,7 +61,7 @@ def test_a_batch_is_one_frame_whatever_its_qos() -> None:
     play(steps)
 
 
-def test_what_is_of_qos_0_does_not_wait_with_what_is_owed() -> None:
+def test_qos_0_does_not_wait_with_frames_that_have_a_token() -> None:
     async def steps(scene: Scene) -> None:
         scene.one.link(2)._data_bytes_max = 1_000
         wire = scene.one.link(2)._connection
@@ -70,7 +70,7 @@ def test_what_is_of_qos_0_does_not_wait_with_what_is_owed() -> None:
         for batch in range(100):
             scene.onward.send(2, [run_of(0, 10 * batch, 9), run_of(1, 10 * batch + 9)], batch + 1)
         waiting = scene.one.book._peers[2].waiting
-        # Of the hundred that are owed nearly all wait, and beside them but the one frame that found no room.
+        # Nearly all of the hundred with a token wait, and beside them only the one frame that found no capacity.
         loose = [run.length for payload, _ in waiting for run in codec.decode_data(payload) if not run.qos]
         assert len(waiting) > 90
         assert sum(loose) <= 9
@@ -86,7 +86,7 @@ def test_what_is_of_qos_0_does_not_wait_with_what_is_owed() -> None:
     play(steps)
 
 
-def test_a_link_that_is_down_takes_nothing_of_qos_0() -> None:
+def test_qos_0_is_dropped_while_the_link_is_down() -> None:
     async def steps(scene: Scene) -> None:
         scene.onward.send(3, [run_of(0, 0, 4)], 0)
         assert scene.one.book.drops == {"link_down": 4}

@@ -1,4 +1,4 @@
-"""One federation of Mosquitto, RabbitMQ and NATS, seen through plain clients: no beacons, nothing but subscriptions."""
+"""One federation of Mosquitto, RabbitMQ and NATS, seen through plain clients: only subscriptions, no beacons."""
 
 import base64
 import contextlib
@@ -20,7 +20,7 @@ from hanse.interest.vendor import RABBITMQ_OWN
 from hanse.local.nats import Nats
 from hanse.local.rabbitmq import Rabbitmq
 
-# RabbitMQ alone takes twenty seconds of a processor to start; a host of 3.1.1 is in `test_broker_version` too.
+# RabbitMQ alone takes twenty seconds of a processor to start. A 3.1.1 host is in `test_broker_version` as well.
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 AnyBroker = Mosquitto | Rabbitmq | Nats
@@ -48,7 +48,7 @@ class Makes:
         return any(row["group"] == group and row["interest"] for row in self.at(make).page("/groups")["groups"])
 
     def want(self, *groups: str) -> None:
-        """Wait until every federator has local interest in each of them, and somebody in its mesh."""
+        """Wait until every federator has local interest in each of them, and a neighbour in its mesh."""
         for group in groups:
             eventually(lambda group=group: all(self.wants(make, group) for make in NAMES), f"all want {group}")  # type: ignore[misc]
             eventually(lambda group=group: is_meshed(self.federators, group), f"{group} has its mesh")  # type: ignore[misc]
@@ -58,7 +58,7 @@ class Makes:
 
 
 def make_user(broker: Rabbitmq) -> None:
-    """The user whom `hanse interest config` describes, with no more rights than it says."""
+    """Make the user that `hanse interest config` describes, with exactly its permissions."""
     rights = dict.fromkeys(("configure", "write", "read"), RABBITMQ_OWN)
     documents = {
         f"/api/users/{USER}": {"password": USER, "tags": "monitoring"},
@@ -110,10 +110,10 @@ def test_a_message_crosses_between_each_pair_once(makes: Makes, here: str, there
         assert [message.payload for message in local.expect(20)] == expected
 
 
-def test_all_subscribe_and_all_publish_and_everyone_gets_everything_once(makes: Makes) -> None:
-    """Filters overlap everywhere, and no one covers all: what is delivered comes back at two of three brokers.
+def test_every_client_publishes_and_gets_everything_once(makes: Makes) -> None:
+    """Filters overlap everywhere, and none covers all: deliveries come back at two of three brokers.
 
-    At one of them it does in several copies.
+    At one of them they come back several times.
     """
     with contextlib.ExitStack() as stack:
         subscribers = []
@@ -142,7 +142,7 @@ def test_all_subscribe_and_all_publish_and_everyone_gets_everything_once(makes: 
 
 
 def stands_still(makes: Makes) -> None:
-    """Nothing goes round: all counters of all federators stay as they are for a while."""
+    """Wait until nothing loops: all counters of all federators stay the same for a while."""
 
     def traffic() -> list[int]:
         return [makes.count(make, what) for make in NAMES for what in ("host_publications", "delivered")]
@@ -157,7 +157,7 @@ def stands_still(makes: Makes) -> None:
 
 @pytest.mark.parametrize("here", NAMES)
 def test_equal_publications_in_a_row_all_arrive(makes: Makes, here: str) -> None:
-    """The memory of contents must not take one for the other's echo: of equal ones the number stays right."""
+    """The memory of contents must not take one for the other's echo: the number of equal ones stays right."""
     wanted = (f"equal/{here}/#", f"equal/{here}/+")
     with contextlib.ExitStack() as stack:
         subscribers = [stack.enter_context(makes.client(make)) for make in (*NAMES, *NAMES)]
@@ -178,7 +178,7 @@ def test_equal_publications_in_a_row_all_arrive(makes: Makes, here: str) -> None
 def test_a_new_subscription_at_an_older_host_does_not_replay_into_the_federation(makes: Makes, here: str) -> None:
     with makes.client(here) as publisher, makes.client("mosquitto") as first:
         publisher.publish(f"replay/{here}/x", b"kept", 1, retain=True)
-        with makes.client(here) as local:  # it is kept there before anybody elsewhere wants it
+        with makes.client(here) as local:  # it is retained there before anybody elsewhere wants it
             local.subscribe(f"replay/{here}/x", 1)
             local.expect(1)
         first.subscribe(f"replay/{here}/x", 1)
@@ -195,7 +195,7 @@ def test_a_new_subscription_at_an_older_host_does_not_replay_into_the_federation
         assert [message.payload for message in first.messages] == [b"kept", b"new"]
 
 
-def test_what_an_older_host_cannot_carry_is_left_out_and_counted(makes: Makes) -> None:
+def test_publications_that_an_older_host_does_not_support_are_left_out_and_counted(makes: Makes) -> None:
     with contextlib.ExitStack() as stack:
         subscribers = [stack.enter_context(makes.client(make)) for make in NAMES]
         for subscriber in subscribers:
@@ -214,7 +214,7 @@ def test_what_an_older_host_cannot_carry_is_left_out_and_counted(makes: Makes) -
         assert [one.health()["broker"] for one in makes.federators if one.health()] == ["connected"] * 3  # type: ignore[index]
 
 
-def test_a_name_that_rabbitmq_alters_into_none_costs_that_publication_alone(makes: Makes) -> None:
+def test_a_name_that_rabbitmq_makes_invalid_costs_only_that_publication(makes: Makes) -> None:
     with makes.client("mosquitto") as subscriber, makes.client("rabbitmq") as publisher:
         subscriber.subscribe("altered/#", 1)
         makes.knows("altered/#")
@@ -235,7 +235,7 @@ def test_interest_ends_with_the_session_of_the_last_subscriber(makes: Makes) -> 
         eventually(lambda make=make: not makes.wants(make, f"ends/{make}"), "it is wanted no more")  # type: ignore[misc]
 
 
-# RabbitMQ takes its time to end and to start.
+# RabbitMQ takes long to end and to start.
 @pytest.mark.parametrize("make", NAMES)
 def test_after_a_restart_of_a_broker_messages_cross_again(makes: Makes, make: str) -> None:
     others = [other for other in NAMES if other != make]
@@ -245,7 +245,7 @@ def test_after_a_restart_of_a_broker_messages_cross_again(makes: Makes, make: st
     else:
         broker.kill()
     eventually(lambda: makes.at(make).health() is None, "the federator has noticed")
-    # Between the others nothing changes meanwhile.
+    # Between the others, nothing changes meanwhile.
     with makes.client(others[0]) as subscriber, makes.client(others[1]) as publisher:
         subscriber.subscribe(f"meanwhile/{make}", 1)
         eventually(lambda: all(makes.at(other).knows(f"meanwhile/{make}") for other in others), "the others know", 20)
@@ -263,7 +263,7 @@ def test_after_a_restart_of_a_broker_messages_cross_again(makes: Makes, make: st
 
 
 def test_nothing_acknowledged_is_lost_when_a_broker_is_killed_in_the_middle(makes: Makes) -> None:
-    """A subscriber at NATS with a session that lasts; NATS is killed while messages come, and started again."""
+    """A subscriber at NATS has a session that lasts. NATS is killed while messages arrive, and started again."""
     received: list[bytes] = []
     staying = paho.Client(
         CallbackAPIVersion.VERSION2, "staying", clean_session=False, protocol=MQTTProtocolVersion.MQTTv311

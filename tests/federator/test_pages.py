@@ -1,4 +1,4 @@
-"""The pages of federators whose machines have converged: what each says of itself and of the groups."""
+"""The pages of federators whose machines have converged: their statements about themselves and the groups."""
 
 import json
 from collections import Counter
@@ -40,7 +40,7 @@ def document(reply: Reply, status: int = 200) -> dict[str, Any]:
     return found
 
 
-def test_health_tells_of_the_broker_the_links_and_the_counts() -> None:
+def test_health_shows_the_broker_the_links_and_the_counts() -> None:
     net = line()
     found = document(pages_of(net, 1, membership={"state": "up"}).health())
     assert found["id"] == 1
@@ -54,13 +54,13 @@ def test_health_tells_of_the_broker_the_links_and_the_counts() -> None:
     assert found["counters"].items() >= {key: count for key, count in net.machines[1].counters.items() if count}.items()
 
 
-def test_a_federator_whose_broker_is_away_is_not_well() -> None:
+def test_a_federator_whose_broker_is_away_is_unhealthy() -> None:
     found = document(pages_of(line(), 1, is_host_up=False).health(), 503)
     assert found["broker"] == "away"
     assert found["membership"] is None
 
 
-def test_each_federator_tells_its_own_place_in_a_group() -> None:
+def test_each_federator_shows_its_own_place_in_a_group() -> None:
     net = line()
     rows = [
         next(row for row in document(pages_of(net, k).groups())["groups"] if row["group"] == "a/#") for k in range(3)
@@ -73,7 +73,7 @@ def test_each_federator_tells_its_own_place_in_a_group() -> None:
     assert [row["interest"] for row in rows] == [True, True, False]
 
 
-def test_the_manager_is_told_less_and_no_more_rows_than_it_takes() -> None:
+def test_the_manager_gets_fewer_fields_and_a_limited_number_of_rows() -> None:
     net = line()
     pages = pages_of(net, 1)
     every = pages.reported_groups(100)

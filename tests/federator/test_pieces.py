@@ -1,4 +1,4 @@
-"""Runs cut apart and put together again."""
+"""Runs that are split and joined again."""
 
 from itertools import pairwise
 
@@ -17,7 +17,7 @@ def run_of(count: int, first: int = 7) -> Run:
     return Run(8, 1, first, count, 2, 3, ("g",), body)
 
 
-def test_a_run_is_the_sum_of_its_publications() -> None:
+def test_joining_the_publications_of_a_run_restores_it() -> None:
     run = run_of(5)
     assert [(single.first, single.length) for single in singles(run)] == [(number, 1) for number in range(7, 12)]
     assert joined(singles(run)) == [run]
@@ -26,7 +26,7 @@ def test_a_run_is_the_sum_of_its_publications() -> None:
 
 @settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.booleans(), min_size=1, max_size=12))
-def test_what_is_left_keeps_its_ids_in_as_few_runs_as_possible(is_kept: list[bool]) -> None:
+def test_the_rest_keeps_its_ids_in_as_few_runs_as_possible(is_kept: list[bool]) -> None:
     kept = [single for single, keep in zip(singles(run_of(len(is_kept))), is_kept, strict=True) if keep]
     pieces = joined(kept)
     assert [single for piece in pieces for single in singles(piece)] == kept

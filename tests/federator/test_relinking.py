@@ -1,4 +1,4 @@
-"""The ring around the dead: what `relinking` promises, over random overlays and deaths."""
+"""The ring around the dead: the guarantees of `relinking`, over random overlays and deaths."""
 
 import networkx as nx
 from hypothesis import given
@@ -23,7 +23,7 @@ def overlays_with_dead(draw: st.DrawFn) -> tuple[nx.Graph, set[int]]:
 
 
 def relinked(graph: nx.Graph, dead: set[int]) -> nx.Graph:
-    """The overlay of the living after each of them did what it says, all with the same map."""
+    """Return the overlay of the living after each of them followed the module, all with the same map."""
     after = graph.subgraph(set(graph) - dead).copy()
     for node in sorted(after):
         after.add_edges_from((node, other) for other in partners(node, graph.edges, dead) if other not in dead)
@@ -31,7 +31,7 @@ def relinked(graph: nx.Graph, dead: set[int]) -> nx.Graph:
 
 
 @given(overlays_with_dead())
-def test_the_living_stay_connected_whoever_dies(overlay: tuple[nx.Graph, set[int]]) -> None:
+def test_the_living_stay_connected_after_any_deaths(overlay: tuple[nx.Graph, set[int]]) -> None:
     graph, dead = overlay
     after = relinked(graph, dead)
     assert len(after) <= 1 or nx.is_connected(after)
@@ -47,7 +47,7 @@ def test_a_two_connected_overlay_is_two_connected_again(overlay: tuple[nx.Graph,
 
 
 @given(overlays_with_dead())
-def test_both_ends_come_to_a_link_by_themselves_and_degrees_grow_by_one_a_dead_part(
+def test_both_ends_find_a_link_by_themselves_and_degrees_grow_by_one_per_dead_part(
     overlay: tuple[nx.Graph, set[int]],
 ) -> None:
     graph, dead = overlay
@@ -64,7 +64,7 @@ def test_both_ends_come_to_a_link_by_themselves_and_degrees_grow_by_one_a_dead_p
         assert len(new) - lost <= len(parts)
 
 
-def test_one_whose_neighbours_live_does_nothing() -> None:
+def test_a_federator_whose_neighbours_live_does_nothing() -> None:
     assert partners(0, [(0, 1), (1, 2), (2, 3)], {3}) == []
     assert partners(0, [], {1}) == []
 

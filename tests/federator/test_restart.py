@@ -1,4 +1,4 @@
-"""Federators, brokers and neighbours that end and come again."""
+"""Federators, brokers and neighbours that end and come back."""
 
 import signal
 import time
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.processes
 
 @pytest.fixture(scope="module")
 def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator["Scene"]:
-    """Three brokers in a line, so that the one in the middle is needed. Each test leaves it as it found it."""
+    """Run three brokers in a line, so that the middle one is needed. Each test leaves it as it found it."""
     tmp_path = tmp_path_factory.mktemp("scene")
     with Mosquitto(*LOG_LINES) as one, Mosquitto(*LOG_LINES) as two, Mosquitto(*LOG_LINES) as three:
         brokers = [one, two, three]
@@ -63,7 +63,7 @@ def test_a_killed_federator_comes_back_with_a_later_epoch_and_its_first_message_
 
 @pytest.mark.parametrize("scene", ["direct"], indirect=True)
 def test_interest_known_before_a_restart_is_kept(scene: Scene) -> None:
-    """Mosquitto tells of a subscription once; the federator that heard it is not the one that needs it now."""
+    """Mosquitto logs a subscription once, and the federator that read the line is not the one that needs it now."""
     brokers, federators = scene
     with Client(brokers[2].port) as subscriber, Client(brokers[0].port) as publisher:
         subscriber.subscribe("kept/#")
@@ -80,7 +80,7 @@ def test_interest_known_before_a_restart_is_kept(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("scene", BOTH, indirect=True)
-def test_a_broker_that_restarts_is_subscribed_again(scene: Scene) -> None:
+def test_subscriptions_at_a_restarted_broker_are_restored(scene: Scene) -> None:
     brokers, federators = scene
     with Client(brokers[2].port) as subscriber:
         subscriber.subscribe("host/#")
@@ -92,7 +92,7 @@ def test_a_broker_that_restarts_is_subscribed_again(scene: Scene) -> None:
         eventually(lambda: is_converged(federators), "the federation has converged")
         eventually(lambda: federators[0].knows("host/#"), "host/# is known")
         with Client(brokers[0].port) as publisher:
-            # Until its subscription counts at the new broker nobody can tell; then nothing is lost.
+            # Until its subscription counts at the new broker, publications may be missed. Then nothing is lost.
             eventually(lambda: _arrives(publisher, subscriber), "what is published there arrives")
             count = len(subscriber.messages)
             for number in range(20):
@@ -119,7 +119,7 @@ def test_sigterm_leaves_the_meshes_and_the_others_forget_at_once(scene: Scene) -
         assert federators[2].end(signal.SIGTERM) == 0
         eventually(lambda: not federators[0].knows("left/#"), "the far one forgets", 15)
         eventually(lambda: not federators[1].knows("left/#"), "the near one forgets", 15)
-        # A silent end is noticed after K announcement intervals; this one was said.
+        # A silent end is noticed after K announcement intervals; this one was announced.
         assert f"neighbour_left neighbour={federators[2].id}" in federators[1].log
         federators[2].start()
         eventually(lambda: is_converged(federators), "the federator is back")
@@ -147,7 +147,7 @@ def federators_port(federator: Federator) -> int:
 
 
 @pytest.mark.slow
-def test_a_ring_heals_when_one_of_it_is_killed(tmp_path: Path) -> None:
+def test_a_ring_heals_when_one_federator_is_killed(tmp_path: Path) -> None:
     with Mosquitto(*LOG_LINES) as one, Mosquitto(*LOG_LINES) as two, Mosquitto(*LOG_LINES) as three:
         brokers = [one, two, three]
         with running(ring(brokers, tmp_path)) as federators, Client(two.port) as here, Client(three.port) as there:

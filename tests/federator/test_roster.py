@@ -1,4 +1,4 @@
-"""Who is wanted, let in and let go: the rules of `roster`, in their order."""
+"""Wanted, accepted and removed neighbours: the rules of `roster`, in their order."""
 
 from hanse.federator.roster import BELIEVED_DEAD_S, FIRST_TIME_FACTOR, FRESH_S, GUESTS_MAX, HOLD_S, Roster
 from hanse.federator.words import Announcement, OverlayMap, Peer, Word
@@ -19,7 +19,7 @@ def overlay(epoch: int, *links: tuple[int, int]) -> OverlayMap:
 
 
 def ring_of_six() -> Roster:
-    """Federator 1 of the ring 0 to 5, with both of its links up."""
+    """Return federator 1 of the ring 0 to 5, with both of its links up."""
     roster = Roster(1, EXPIRY_S)
     roster.take(0, word(10, 0, 2))
     roster.take_map(0, overlay(10, (0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (0, 5)))
@@ -49,7 +49,7 @@ def test_a_neighbour_of_the_manager_is_wanted_whether_it_answers_or_not() -> Non
     assert roster.lost(100) == []
 
 
-def test_one_that_was_never_reached_is_lost_too_but_may_just_be_starting() -> None:
+def test_a_neighbour_that_was_never_reached_is_lost_after_a_longer_time() -> None:
     roster = Roster(1, EXPIRY_S)
     roster.take(0, word(10, 0))
     roster.take(2, word(11, 0))
@@ -58,13 +58,13 @@ def test_one_that_was_never_reached_is_lost_too_but_may_just_be_starting() -> No
     assert roster.linked() == []
 
 
-def test_while_the_manager_answers_nobody_links_on_his_own() -> None:
+def test_no_own_links_are_made_while_the_manager_answers() -> None:
     roster = ring_of_six()
     roster.link_down(1, 0)
     assert set(roster.wanted(60)) == {0, 2}
 
 
-def test_while_it_is_away_the_ring_closes_around_the_dead_and_opens_when_they_return() -> None:
+def test_without_a_manager_the_ring_closes_around_the_dead_and_opens_when_they_return() -> None:
     roster = ring_of_six()
     roster.lose_manager()
     roster.link_down(1, 0)
@@ -78,7 +78,7 @@ def test_while_it_is_away_the_ring_closes_around_the_dead_and_opens_when_they_re
     assert set(roster.wanted(4 + HOLD_S)) == {0, 2}
 
 
-def test_who_is_dead_too_is_gone_around_and_tried_again_later() -> None:
+def test_another_dead_federator_is_bypassed_and_tried_again_later() -> None:
     roster = ring_of_six()
     roster.lose_manager()
     roster.link_down(0, 0)
@@ -102,7 +102,7 @@ def test_when_the_manager_returns_own_links_stay_until_it_answers_a_report_of_th
     assert set(roster.wanted(6)) == {0, 2}
 
 
-def test_an_own_link_that_the_manager_takes_over_is_a_neighbour() -> None:
+def test_an_own_link_that_the_manager_adopts_is_a_neighbour() -> None:
     roster = ring_of_six()
     roster.lose_manager()
     roster.link_down(0, 0)
@@ -113,7 +113,7 @@ def test_an_own_link_that_the_manager_takes_over_is_a_neighbour() -> None:
     assert roster.own == {}
 
 
-def test_neighbours_are_let_in_and_strangers_are_not() -> None:
+def test_neighbours_are_admitted_and_strangers_are_not() -> None:
     roster = ring_of_six()
     assert roster.admit(0, 0) is None
     assert "is not among the neighbours" in str(roster.admit(0, 99))
@@ -133,7 +133,7 @@ def test_a_known_peer_is_a_guest_if_the_map_is_fresh_or_no_manager_answers() -> 
     assert roster.guests == {}
 
 
-def test_a_peer_that_speaks_by_way_of_the_broker_is_a_guest_before_its_link_stands() -> None:
+def test_a_peer_that_writes_through_the_broker_is_a_guest_before_its_link_is_up() -> None:
     roster = ring_of_six()
     roster.lose_manager()
     assert roster.invite(4)
@@ -143,7 +143,7 @@ def test_a_peer_that_speaks_by_way_of_the_broker_is_a_guest_before_its_link_stan
     assert set(roster.guests) == {4}
 
 
-def test_a_guest_that_goes_is_forgotten_and_there_are_only_so_many() -> None:
+def test_a_guest_that_leaves_is_forgotten_and_guests_are_limited() -> None:
     roster = Roster(1, EXPIRY_S)
     roster.take_map(0, overlay(1, *((0, one) for one in range(2, 30))))
     for identity in range(2, 2 + GUESTS_MAX):
@@ -154,7 +154,7 @@ def test_a_guest_that_goes_is_forgotten_and_there_are_only_so_many() -> None:
     assert roster.admit(1, 29) is None
 
 
-def test_attack_a_revoked_federator_is_not_let_in_again_by_its_former_neighbours() -> None:
+def test_attack_a_revoked_federator_is_not_readmitted_by_its_former_neighbours() -> None:
     roster = ring_of_six()
     roster.take(1, word(11, 2))
     assert roster.admit(1, 0) is not None, "the map that still names it is older than the word"
@@ -166,7 +166,7 @@ def test_attack_a_revoked_federator_is_not_let_in_again_by_its_former_neighbours
     assert roster.admit(3, 0) is None, "a newer map has it back"
 
 
-def test_what_is_kept_of_a_large_map_is_what_is_near() -> None:
+def test_only_the_nearest_part_of_a_large_map_is_kept() -> None:
     roster = Roster(0, EXPIRY_S)
     roster.take_map(0, overlay(1, *((one, one + 1) for one in range(100))))
     kept = roster.nearest(10)

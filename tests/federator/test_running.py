@@ -1,11 +1,11 @@
-"""What a federator waits for between two lives: the end, or something to do, whichever comes first."""
+"""Wait of a federator between two runs: for the end or for work, whichever comes first."""
 
 import asyncio
 
 from hanse.federator.running import first
 
 
-def test_work_that_is_done_first_goes_on() -> None:
+def test_work_that_finishes_first_returns_its_result() -> None:
     async def steps() -> None:
         ended = asyncio.Event()
         task = asyncio.create_task(asyncio.sleep(0, "found"))
@@ -16,7 +16,7 @@ def test_work_that_is_done_first_goes_on() -> None:
     asyncio.run(steps())
 
 
-def test_an_end_amid_the_work_cancels_it() -> None:
+def test_an_end_during_the_work_cancels_it() -> None:
     async def steps() -> None:
         ended = asyncio.Event()
         task = asyncio.create_task(asyncio.Event().wait())

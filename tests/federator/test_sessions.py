@@ -24,7 +24,7 @@ def test_two_federators_with_one_id_have_other_sessions(tmp_path: Path) -> None:
     assert sessions(tmp_path / "a").host_id != sessions(tmp_path / "b").host_id
 
 
-def test_the_session_of_an_older_version_is_taken_along(tmp_path: Path) -> None:
+def test_the_session_of_an_older_version_is_continued(tmp_path: Path) -> None:
     old = sessions(tmp_path, is_upgraded=True)
     assert old.host_id == "hanse-federator-7"
     assert old.must_move
@@ -32,7 +32,7 @@ def test_the_session_of_an_older_version_is_taken_along(tmp_path: Path) -> None:
     assert old.of("lane") != "hanse-federator-7-lane"
 
 
-def test_a_changed_pattern_takes_the_session_along(tmp_path: Path) -> None:
+def test_a_changed_pattern_continues_the_session(tmp_path: Path) -> None:
     first = sessions(tmp_path)
     other = sessions(tmp_path, "plant-{id}")
     assert other.host_id == first.host_id
@@ -41,7 +41,7 @@ def test_a_changed_pattern_takes_the_session_along(tmp_path: Path) -> None:
     assert sessions(tmp_path, "plant-{id}").host_id == "plant-7"
 
 
-def test_a_new_session_forgets_the_secret_and_remembers_what_is_to_be_ended(tmp_path: Path) -> None:
+def test_a_new_session_forgets_the_secret_and_remembers_sessions_to_end(tmp_path: Path) -> None:
     one = sessions(tmp_path)
     former, lane = one.host_id, one.of("lane")
     assert one.begin_anew() != former
@@ -54,7 +54,7 @@ def test_a_new_session_forgets_the_secret_and_remembers_what_is_to_be_ended(tmp_
     assert sessions(tmp_path).record.ending == []
 
 
-def test_the_sessions_to_be_ended_are_bounded(tmp_path: Path) -> None:
+def test_the_sessions_to_end_are_bounded(tmp_path: Path) -> None:
     one = sessions(tmp_path)
     for _ in range(ENDING_MAX + 3):
         one.begin_anew()

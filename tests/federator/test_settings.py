@@ -46,7 +46,7 @@ def test_leaves_are_known_by_their_ids() -> None:
     assert FederatorSettings(id=1, leaf=("1000", "7")).leaves() == {7, 1000}
 
 
-def test_an_id_is_all_that_must_be_given() -> None:
+def test_only_the_id_is_required() -> None:
     settings = FederatorSettings(id=7)
     assert settings.broker_address() == Address("127.0.0.1", 1883)
     assert settings.adapters() == (AdapterChoice("mosquitto-log"),)
@@ -64,12 +64,12 @@ def test_the_version_of_the_host_is_chosen_by_its_number(word: str, version: obj
     assert read(flags={"id": "1"}, environment={"HANSE_BROKER_VERSION": word}).mqtt_version() == version
 
 
-def test_a_version_that_is_none_is_refused_with_those_that_are() -> None:
+def test_an_unknown_version_is_refused_with_the_known_ones() -> None:
     with pytest.raises(LocalError, match=r"--broker-version.*auto, 5, 4"):
         with_flags(broker_version="3")
 
 
-def test_a_list_is_asked_for_with_its_login_and_shown_without_it() -> None:
+def test_a_list_is_requested_with_its_login_and_shown_without_it() -> None:
     settings = with_flags(
         interest=["poll:rabbitmq"], poll_url="http://127.0.0.1:15672", poll_username="hanse", poll_password="secret"
     )
@@ -90,11 +90,11 @@ def test_the_protocols_defaults_are_ours() -> None:
     assert FederatorSettings(id=7, link="broker").protocol_settings() == Settings()
 
 
-def test_over_direct_links_which_lose_nothing_little_is_sent_again() -> None:
+def test_little_is_repeated_over_direct_links_because_they_lose_nothing() -> None:
     assert FederatorSettings(id=7).protocol_settings() == Settings(retransmission_factor=10)
 
 
-def test_what_the_protocol_reads_is_handed_on() -> None:
+def test_protocol_settings_are_handed_on() -> None:
     given = with_flags(
         announcement_interval="500ms",
         expiry_factor="4",
@@ -116,7 +116,7 @@ def test_what_the_protocol_reads_is_handed_on() -> None:
     )
 
 
-def test_the_seeds_names_are_aliases() -> None:
+def test_the_names_of_the_papers_are_aliases() -> None:
     given = read(
         environment={
             "TOPOLOGY_MANAGER_URL": "http://topology-manager:8080",
@@ -141,12 +141,12 @@ def test_a_flag_wins_over_the_environment_over_the_file(tmp_path: Path) -> None:
     assert read(file=file).neighbours() == (Neighbour(Address("127.0.0.1", 1)),)
 
 
-def test_what_the_manager_hands_out_is_used_where_nothing_else_is_set() -> None:
+def test_the_managers_values_are_used_if_nothing_else_is_set() -> None:
     given = read(flags={"manager": "https://m:1"}, handed_out={"id": 9, "redundancy": 4, "health_interval": "5s"})
     assert (given.id, given.redundancy) == (9, 4)
 
 
-def test_an_absent_neighbour_is_waited_for_as_long_as_is_said() -> None:
+def test_an_absent_neighbour_is_awaited_as_long_as_configured() -> None:
     assert with_flags().protocol_settings().absence_s == 3600.0
     assert with_flags(absence="2h").protocol_settings().absence_s == 7200.0
 
@@ -199,7 +199,9 @@ def test_an_absent_neighbour_is_waited_for_as_long_as_is_said() -> None:
         ({"log_level": "loud"}, ["--log-level"]),
     ],
 )
-def test_a_wrong_value_is_refused_with_its_name_and_what_is_allowed(flags: dict[str, object], words: list[str]) -> None:
+def test_a_wrong_value_is_refused_with_its_name_and_the_allowed_values(
+    flags: dict[str, object], words: list[str]
+) -> None:
     with pytest.raises(LocalError) as caught:
         with_flags(**flags)
     said = str(caught.value)
@@ -266,7 +268,7 @@ def test_settings_that_do_not_fit_together_get_one_clear_sentence(settings: dict
         {"link_listen": "mqtt://0.0.0.0:0", "insecure": True},
         {"neighbour": ("mqtt://192.0.2.1:1",), "insecure": True},
         {"neighbour": ("mqtts://192.0.2.1:1",)},
-        # The papers' way goes through brokers, whose safety is theirs.
+        # With the papers' links, traffic goes through brokers, which are responsible for its security.
         {"link": "broker", "neighbour": ("2=mqtt://192.0.2.1:1883",)},
         {"manager": ("http://127.0.0.1:1", "http://[::1]:1", "http://localhost:1")},
         {"manager": ("https://manager.example:8443/hanse",), "id": None},
@@ -275,11 +277,11 @@ def test_settings_that_do_not_fit_together_get_one_clear_sentence(settings: dict
         {"metrics": "off"},
     ],
 )
-def test_settings_that_are_fine_are_taken(settings: dict[str, object]) -> None:
+def test_valid_settings_are_accepted(settings: dict[str, object]) -> None:
     FederatorSettings(**{"id": 1, **settings})  # type: ignore[arg-type]
 
 
-def test_a_listener_for_all_wants_mutual_tls(pem: str) -> None:
+def test_a_public_listener_requires_mutual_tls(pem: str) -> None:
     given = with_flags(link_listen="mqtts://0.0.0.0:0", link_ca_file=pem, link_cert_file=pem, link_key_file=pem)
     assert given.listen_address() == Address("0.0.0.0", 0, True)
     assert given.link_tls() == TlsSettings(Path(pem), Path(pem), Path(pem))
@@ -311,7 +313,7 @@ def test_static_filters_bring_their_adapter_with_them() -> None:
     )
 
 
-def test_what_is_allowed_and_unwise_is_said() -> None:
+def test_unwise_but_allowed_settings_cause_a_warning() -> None:
     assert "is alone" in FederatorSettings(id=1).warnings()[0]
     linked = FederatorSettings(id=1, link_listen="mqtt://127.0.0.1:0")
     assert linked.warnings() == []
@@ -322,7 +324,7 @@ def test_what_is_allowed_and_unwise_is_said() -> None:
     assert "hunter2" not in "".join(unwise.warnings())
 
 
-def test_small_readers() -> None:
+def test_parsers_of_small_values() -> None:
     assert parse_neighbour("7=mqtts://h") == Neighbour(Address("h", 8883, True), 7)
     assert parse_neighbour("mqtt://u:a=b@h").address.password == "a=b"
     assert parse_listen("mqtt://[::1]:0") == Address("::1", 0)
@@ -374,7 +376,7 @@ def test_a_wrong_command_line_exits_with_2_and_a_sentence(
     assert "Traceback" not in said
 
 
-def test_the_agents_end_is_the_commands_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_exit_code_of_the_agent_is_that_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[FederatorSettings] = []
 
     handed_out: list[FederatorSettings] = []

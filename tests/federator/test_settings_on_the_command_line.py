@@ -27,7 +27,7 @@ def hanse(*words: str, cwd: Path, **variables: str) -> subprocess.CompletedProce
 
 
 def refused(answer: subprocess.CompletedProcess[str]) -> str:
-    """The one sentence; nothing else was said, and above all no traceback."""
+    """Return the one sentence. Nothing else may be printed, above all no traceback."""
     assert answer.returncode == 2, answer
     lines = answer.stderr.strip().splitlines()
     assert len(lines) == 1, answer.stderr
@@ -85,12 +85,12 @@ def test_a_port_in_use_is_one_sentence(flag: str, tmp_path: Path) -> None:
     assert address.rsplit(":", 1)[1] in said
 
 
-def test_up_says_how_to_get_mosquitto(tmp_path: Path) -> None:
+def test_up_explains_how_to_get_mosquitto(tmp_path: Path) -> None:
     said = refused(hanse("up", cwd=tmp_path, HANSE_MOSQUITTO="/nowhere/mosquitto"))
     assert "HANSE_MOSQUITTO names '/nowhere/mosquitto'" in said
 
 
-def test_up_says_which_port_is_in_use(tmp_path: Path) -> None:
+def test_up_names_the_port_in_use(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -99,6 +99,6 @@ def test_up_says_which_port_is_in_use(tmp_path: Path) -> None:
     assert str(port) in said
 
 
-def test_up_refuses_an_overlay_and_a_kind_of_link_that_it_does_not_know(tmp_path: Path) -> None:
+def test_up_refuses_an_unknown_overlay_or_kind_of_link(tmp_path: Path) -> None:
     assert "triangle" in refused(hanse("up", "--overlay", "triangle", cwd=tmp_path))
     assert "pigeon" in refused(hanse("up", "--link", "pigeon", cwd=tmp_path))

@@ -1,4 +1,4 @@
-"""Shared subscriptions: interest in the filter behind the share name, and a warning where two brokers share a name."""
+"""Shared subscriptions: interest in the filter behind the share name, and a warning if two brokers share a name."""
 
 from pathlib import Path
 
@@ -41,5 +41,5 @@ def test_a_shared_subscription_is_interest_in_its_filter_and_one_name_at_two_bro
                     "the warning is counted",
                 )
         assert all("share name 'workers' is in use at federator" in federator.log for federator in federators)
-        # Told again every few seconds, warned of once.
+        # Reported again every few seconds, but warned of once.
         assert federators[0].log.count("share name 'workers'") == 1

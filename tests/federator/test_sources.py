@@ -16,13 +16,13 @@ def heard(topic: str, payload: bytes, *, retain: bool = False) -> Publication:
     return Publication(encode(topic, payload), topic, 0, retain, False, 0, (1,))
 
 
-def test_the_default_hears_the_log_topics_and_the_states_of_bridges() -> None:
+def test_the_default_subscribes_to_log_topics_and_states_of_bridges() -> None:
     topics = InterestSources(FederatorSettings(id=1)).topics()
     assert "$SYS/broker/log/M/subscribe" in topics
     assert "$SYS/broker/connection/+/state" in topics
 
 
-def test_a_message_goes_to_the_adapter_that_asked_for_its_topic() -> None:
+def test_a_message_goes_to_the_adapter_that_requested_its_topic() -> None:
     both = sources("beacon", "announce")
     (found,) = both.hear(heard("federator/beacon/a/b", b""))
     assert found[0] == "beacon"
@@ -33,18 +33,18 @@ def test_a_message_goes_to_the_adapter_that_asked_for_its_topic() -> None:
     assert both.hear(heard("elsewhere", b"")) == []
 
 
-def test_a_retained_beacon_says_nothing() -> None:
+def test_a_retained_beacon_is_ignored() -> None:
     assert sources("beacon").hear(heard("federator/beacon/a", b"", retain=True)) == [("beacon", [])]
 
 
-def test_a_beacon_lives_for_the_interval_times_the_factor() -> None:
+def test_a_beacon_is_valid_for_the_interval_times_the_factor() -> None:
     chosen = sources("beacon", beacon_interval_s=0.5, expiry_factor=4)
     (report,) = chosen.hear(heard("federator/beacon/a", b""))[0][1]
     assert isinstance(report, Subscribed)
     assert report.ttl_s == 2.0
 
 
-def test_static_filters_are_known_without_hearing_anything() -> None:
+def test_static_filters_are_known_without_any_message() -> None:
     chosen = sources("static", static_filter=("1:a/#", "b"))
     assert chosen.topics() == []
     ((source, reports),) = chosen.start()
@@ -69,7 +69,7 @@ def test_a_list_comes_with_its_address() -> None:
     ]
 
 
-def test_emqx_tells_of_subscriptions_and_of_gaps() -> None:
+def test_emqx_reports_subscriptions_and_gaps() -> None:
     chosen = sources("emqx")
     topic = "$SYS/brokers/emqx@127.0.0.1/clients/c/subscribed"
     payload = b'{"clientid": "c", "topic": "a/#", "subopts": {"qos": 1}}'
@@ -77,5 +77,5 @@ def test_emqx_tells_of_subscriptions_and_of_gaps() -> None:
     assert chosen.lost() == [("emqx", [Gap()])]
 
 
-def test_a_host_that_was_away_is_a_gap_for_the_log_and_none_for_beacons() -> None:
+def test_an_absence_of_the_host_is_a_gap_for_the_log_and_none_for_beacons() -> None:
     assert dict(sources("mosquitto-log", "beacon").lost()) == {"mosquitto-log": [Gap()], "beacon": []}

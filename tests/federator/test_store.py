@@ -70,7 +70,7 @@ def test_a_damaged_epoch_is_put_aside_with_a_warning(
         assert state.read_epoch() == 3
 
 
-def test_a_write_that_was_cut_off_leaves_the_old_epoch(path: Path) -> None:
+def test_an_interrupted_write_leaves_the_old_epoch(path: Path) -> None:
     with StateDirectory(path) as state:
         state.write_epoch(7)
         (path / "epoch.new").write_bytes(b"8")  # killed before the rename
@@ -101,7 +101,7 @@ def test_damaged_interest_is_put_aside(path: Path, content: bytes, caplog: pytes
         assert state.read_interest() is None
 
 
-def test_interest_of_no_use_can_be_dropped(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_useless_interest_can_be_dropped(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with StateDirectory(path) as state:
         state.write_interest({"version": 99})
         state.drop_interest("version 99")
@@ -142,7 +142,7 @@ def test_a_killed_federator_does_not_keep_its_directory(path: Path) -> None:
         assert state.read_epoch() == 41
 
 
-def test_a_path_that_is_no_directory_is_refused_with_its_name(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_directory_is_refused_with_its_name(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     with pytest.raises(LocalError, match=r"file.*--state-dir"):
@@ -151,7 +151,7 @@ def test_a_path_that_is_no_directory_is_refused_with_its_name(tmp_path: Path) ->
         StateDirectory(file / "below")
 
 
-def test_a_disk_that_refuses_is_the_operators_to_mend(path: Path) -> None:
+def test_a_refusing_disk_is_an_error_for_the_operator(path: Path) -> None:
     with StateDirectory(path) as state:
         (path / "epoch.new").mkdir()
         with pytest.raises(LocalError, match="check space and rights"):
@@ -164,7 +164,7 @@ def test_a_disk_that_refuses_is_the_operators_to_mend(path: Path) -> None:
             state.write_interest({})
 
 
-def test_saving_that_takes_long_is_done_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_saves_are_made_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
     saved: list[str] = []
 

@@ -37,7 +37,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 
 
 class Thief:
-    """A client that asks for a session that exists, and takes what waits there."""
+    """Client that asks for an existing session, and takes its waiting messages."""
 
     def __init__(self, port: int, name: str) -> None:
         self.client = paho.Client(CallbackAPIVersion.VERSION2, client_id=name, protocol=MQTTProtocolVersion.MQTTv5)
@@ -61,7 +61,7 @@ class Thief:
 
 
 def session_of(broker: Mosquitto, federator: Federator) -> str:
-    """Return the client id of a federator's session, as the broker's log names it last."""
+    """Return the client id of a federator's session, as the broker's log last names it."""
     found: str = re.findall(rf"as (hanse-federator-{federator.id}-[0-9a-f]{{32}}) \(", broker.log)[-1]
     return found
 
@@ -143,7 +143,7 @@ def test_a_session_that_was_taken_over_is_ended_and_goes_on_under_another_id(sce
         eventually(lambda: federators[0].health() is not None, "the federator is ready")
         publisher.publish("plant/x", b"later")
         assert subscriber.expect(1)[0].payload == b"later"
-        # Whoever knows the old id finds no session, and hears nothing.
+        # A client with the old id finds no session, and receives nothing.
         again = Thief(brokers[0].port, former)
         assert again.found_session is False
         publisher.publish("plant/x", b"secret")
@@ -201,7 +201,7 @@ def interval_of(path: Path) -> int:
 
 
 def uptime(payload: bytes) -> int:
-    """Return the broker's uptime that a payload tells, else 0."""
+    """Return the broker's uptime from a payload, or 0."""
     return (uptime_of(payload) or 0) if payload.endswith(b" seconds") else 0
 
 

@@ -1,4 +1,4 @@
-"""`hanse trace` against real federators in a line of three: the good case, and failures staged one by one."""
+"""`hanse trace` against real federators in a line of three: the good case, and failures caused one by one."""
 
 import json
 import signal
@@ -21,7 +21,10 @@ Scene = tuple[list[Mosquitto], list[Federator]]
 
 @pytest.fixture(scope="module", params=["direct", pytest.param("broker", marks=pytest.mark.slow)])
 def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    """Each test leaves it as it found it. Broker 0 keeps `secret/#`, broker 2 keeps `foreign/#` out."""
+    """Run three federators; each test leaves them as it found them.
+
+    `secret/#` and `foreign/#` do not cross at 0 and 2.
+    """
     tmp_path = tmp_path_factory.mktemp("scene")
     own = [["--export-deny", "secret/#"], [], ["--import-deny", "foreign/#"]]
     with Mosquitto(*LOG_LINES) as one, Mosquitto(*LOG_LINES) as two, Mosquitto(*LOG_LINES) as three:
@@ -50,7 +53,7 @@ def run_trace(federator: Federator, topic: str, *words: str) -> subprocess.Compl
 
 
 def trace(federator: Federator, topic: str) -> dict[str, Any]:
-    """What `hanse trace` asks for, without the start of another process."""
+    """Return the trace that `hanse trace` requests, without starting another process."""
     url = f"http://127.0.0.1:{federator.metrics_port}/trace"
     body = json.dumps({"topic": topic}).encode()
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
@@ -60,7 +63,7 @@ def trace(federator: Federator, topic: str) -> dict[str, Any]:
 
 
 def ends(found: dict[str, Any]) -> set[tuple[int, str, int | None]]:
-    """Where, why, and towards whom."""
+    """Return place, reason and destination of each end."""
     hops = [*found["hops"], *found["remarks"]]
     return {(hop["federator"], end["reason"], end["neighbour"]) for hop in hops for end in hop["ends"]}
 
@@ -86,7 +89,7 @@ def test_a_probe_is_seen_at_each_hop_and_delivered_to_no_client(scene: Scene) ->
         assert subscriber.messages == []
 
 
-def test_without_interest_it_says_so(scene: Scene) -> None:
+def test_missing_interest_is_reported(scene: Scene) -> None:
     _, federators = scene
     done = run_trace(federators[0], "nobody/wants/this", "--json")
     found = json.loads(done.stdout)
@@ -95,7 +98,7 @@ def test_without_interest_it_says_so(scene: Scene) -> None:
     assert "delivered nowhere: nobody elsewhere is interested" in run_trace(federators[0], "nobody/wants/this").stdout
 
 
-def test_what_never_crosses_is_told_apart_from_what_export_keeps(scene: Scene) -> None:
+def test_topics_that_never_cross_are_told_apart_from_those_that_export_blocks(scene: Scene) -> None:
     brokers, federators = scene
     assert trace(federators[0], "$SYS/x")["reason"] == "never_crosses"
     with Client(brokers[2].port) as subscriber:
@@ -106,16 +109,16 @@ def test_what_never_crosses_is_told_apart_from_what_export_keeps(scene: Scene) -
         assert trace(federators[1], "secret/x")["delivered_at"] == [2]
 
 
-def test_what_import_keeps_out_is_named_at_its_destination(scene: Scene) -> None:
+def test_topics_that_import_blocks_are_named_at_their_destination(scene: Scene) -> None:
     brokers, federators = scene
     with Client(brokers[2].port) as subscriber:
-        # The subscription itself does not even reach the others: only the destination knows of it.
+        # The subscription itself does not reach the others: only the destination knows of it.
         subscriber.subscribe("foreign/x/#")
         eventually(lambda: ends(trace(federators[0], "foreign/x/y")) >= {(2, "import", None)}, "2 tells why")
         found = trace(federators[0], "foreign/x/y")
         assert (found["reason"], found["delivered_at"]) == ("import", [])
         assert found["remarks"][0]["ends"][0]["groups"] == ["foreign/x/#"]
-        # This one does, since it wants more than that; the publication travels, and is kept out there.
+        # This one does, because it wants more than that. The publication travels, and is blocked at the destination.
         subscriber.subscribe("+/y")
         eventually(lambda: federators[0].knows("+/y"), "+/y is known")
         found = trace(federators[0], "foreign/y")
@@ -137,7 +140,7 @@ def test_a_killed_neighbour_is_a_link_that_is_down(scene: Scene) -> None:
         finally:
             federators[2].start()
         eventually(lambda: is_converged(federators), "all are back", 40)
-        subscriber.subscribe("lost/#")  # what it had noted may not have been on disk
+        subscriber.subscribe("lost/#")  # its interest may not have been on disk
         eventually(lambda: trace(federators[0], "lost/x")["delivered_at"] == [2], "it arrives again", 30)
 
 
@@ -177,7 +180,7 @@ def test_a_neighbour_that_is_stuck_gives_no_answer(scene: Scene) -> None:
         eventually(lambda: trace(federators[0], "stuck/x")["delivered_at"] == [2], "it arrives again", 30)
 
 
-def test_a_question_that_is_none_is_refused_with_a_sentence(scene: Scene) -> None:
+def test_a_malformed_request_is_refused_with_a_sentence(scene: Scene) -> None:
     _, federators = scene
     done = run_trace(federators[0], "a/#")
     assert done.returncode == 1

@@ -1,4 +1,4 @@
-"""The shell of tracing: real machines on a simulated network, probes and reports carried by hand."""
+"""The shell of tracing: real machines on a simulated network, with probes and reports carried by the test."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ LINE = [(0, 1), (1, 2)]
 
 
 class Federators:
-    """A line of three whose machines have converged; probes pass at once, reports by the private group do."""
+    """Line of three whose machines have converged. Probes arrive at once, reports by the private group do as well."""
 
     def __init__(self, *, crossings: dict[int, Crossing] | None = None) -> None:
         self.net = Network(3, LINE)
@@ -90,7 +90,7 @@ def ends(found: dict[str, Any]) -> set[tuple[int, str, int | None]]:
     return {(hop["federator"], end["reason"], end["neighbour"]) for hop in hops for end in hop["ends"]}
 
 
-def test_a_trace_tells_each_hop_and_leaves_the_private_group_again() -> None:
+def test_a_trace_reports_each_hop_and_leaves_the_private_group_again() -> None:
     made = Federators()
     found = made.trace()
     assert found["delivered_at"] == [2]
@@ -99,14 +99,14 @@ def test_a_trace_tells_each_hop_and_leaves_the_private_group_again() -> None:
     assert made.counters == {}
 
 
-def test_a_link_that_takes_nothing_is_named() -> None:
+def test_a_link_that_accepts_nothing_is_named() -> None:
     made = Federators()
     made.lossy.add((1, 2))
     found = made.trace()
     assert (found["reason"], ends(found)) == ("link_down", {(1, "link_down", 2)})
 
 
-def test_a_hop_without_a_word_has_no_answer() -> None:
+def test_a_hop_without_a_report_has_no_answer() -> None:
     made = Federators()
     made.deaf.add(2)
     found = made.trace()
@@ -132,20 +132,20 @@ def test_a_hop_whose_report_is_lost_is_known_from_the_path_of_the_next() -> None
         (2, Crossing(import_allow=["a/y"]), "a/x", ("import", {(2, "import", None)})),
     ],
 )
-def test_what_the_operator_set_is_named_where_it_holds(
+def test_settings_of_the_operator_are_named_where_they_apply(
     at: int, crossing: Crossing, topic: str, expected: tuple[str, set[tuple[int, str, None]]]
 ) -> None:
     found = Federators(crossings={at: crossing}).trace(topic)
     assert (found["reason"], ends(found)) == expected
 
 
-def test_under_a_prefix_the_probe_travels_by_its_federation_name() -> None:
+def test_a_probe_under_a_prefix_uses_its_federation_name() -> None:
     made = Federators(crossings={0: Crossing(prefix="a")})
     assert made.trace("x")["delivered_at"] == [2]
     assert made.trace("b")["topic"] == "b"
 
 
-def test_interest_that_never_left_its_broker_is_told_as_a_remark() -> None:
+def test_interest_that_never_left_its_broker_is_a_remark() -> None:
     made = Federators(crossings={2: Crossing(import_deny=["hidden/#"])})
     made.filters[2] = ["hidden/+", "other"]
     found = made.trace("hidden/x")
@@ -162,7 +162,7 @@ def test_a_host_broker_that_is_down_is_told_apart_at_either_end() -> None:
     assert ends(made.trace()) == {(0, "host_down", None)}
 
 
-def test_an_absent_member_far_away_is_told_as_a_remark() -> None:
+def test_an_absent_distant_member_is_a_remark() -> None:
     made = Federators()
     made.net.crash(2)
     made.net.run(3.0)
@@ -189,7 +189,7 @@ def test_an_absent_member_far_away_is_told_as_a_remark() -> None:
         (b'{"topic": "a\\u0000"}', "U+0000"),
     ],
 )
-def test_a_question_that_is_none_is_refused_with_a_sentence(body: bytes, says: str) -> None:
+def test_a_malformed_request_is_refused_with_a_sentence(body: bytes, says: str) -> None:
     async def ask() -> tuple[int, str, bytes | str]:
         return await made.shells[0].answer(body)
 
@@ -199,7 +199,7 @@ def test_a_question_that_is_none_is_refused_with_a_sentence(body: bytes, says: s
     assert says in json.loads(answer)["error"]
 
 
-def test_traces_at_once_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simultaneous_traces_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracing, "TRACES_MAX", 1)
     made = Federators()
     made.deaf.add(1)
@@ -252,11 +252,11 @@ def test_attack_a_flood_of_probes_is_bounded(monkeypatch: pytest.MonkeyPatch) ->
     made.shells[1]._send = send
     asyncio.run(flood())
     assert made.counters["traces_refused"] == 7
-    assert sent == [2]  # the second copy is a duplicate
+    assert sent == [2]  # the second arrival is a duplicate
 
 
 class Nested(NamedTuple):
-    """JSON that opens so many lists and closes none."""
+    """JSON that opens many lists and closes none."""
 
     depth: int
 
@@ -311,20 +311,20 @@ def test_attack_a_forged_report_is_counted_and_dropped(wrong: object) -> None:
 
 
 @pytest.mark.parametrize("message", [{}, {"id": [0, 1, 2]}, {"id": 7, "topic": "a"}, {"id": [0, 1, 2], "topic": "#"}])
-def test_attack_a_forged_question_raises_what_the_agent_counts(message: dict[str, Any]) -> None:
+def test_attack_a_forged_question_raises_an_error_that_the_agent_counts(message: dict[str, Any]) -> None:
     with pytest.raises((ValueError, KeyError, TypeError)):
         Federators().shells[1].on_question(0, message)
 
 
-def test_a_question_for_a_trace_of_somebody_else_is_not_answered() -> None:
+def test_a_question_about_another_federators_trace_is_not_answered() -> None:
     made = Federators(crossings={2: Crossing(import_deny=["a/#"])})
     made._publish = lambda *_: pytest.fail("it was answered")  # type: ignore[method-assign]
     made.shells[2].on_question(1, {"id": [0, 1, 1], "topic": "a/x"})
     made.shells[2].on_question(2, {"id": [2, 1, 1], "topic": "a/x"})
 
 
-def test_a_report_speaks_for_its_sender_alone() -> None:
-    """The run's origin is who reports, whatever the report says."""
+def test_a_report_counts_only_for_its_sender() -> None:
+    """The run's origin is the reporter, whatever the report says."""
     made = Federators()
     name = [0, made.net.machines[0].epoch, 1]
     body = encode(REPORT_TOPIC, json.dumps({**GOOD, "id": name, "federator": 77}).encode(), qos=1)
@@ -340,14 +340,14 @@ def test_a_report_speaks_for_its_sender_alone() -> None:
     assert asyncio.run(ask())["delivered_at"] == [2]
 
 
-def test_what_is_no_report_is_somebody_elses() -> None:
+def test_a_run_that_is_not_a_report_is_left_to_others() -> None:
     made = Federators()
     assert not made.shells[0].take_report(Run(2, 1, 1, 1, 1, 1, ("x",), encode("kept/x", b"", qos=1)))
 
 
 def test_the_private_group_is_left_with_its_last_user() -> None:
     done: list[str] = []
-    note: Callable[[str], Callable[[], None]] = lambda what: lambda: done.append(what)  # noqa: E731 - two of a kind
+    note: Callable[[str], Callable[[], None]] = lambda what: lambda: done.append(what)  # noqa: E731 - two similar functions
     private = PrivateGroup(note("join"), note("part"))
     private.join()
     private.join()

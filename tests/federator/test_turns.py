@@ -1,4 +1,4 @@
-"""What comes by a second link does not overtake what the first one has brought and nobody has read yet."""
+"""Frames on a second link do not overtake the first link's frames that nobody has read yet."""
 
 import asyncio
 
@@ -14,7 +14,7 @@ def frames(*names: str) -> list[Frame]:
 
 
 class Desk:
-    """Two neighbours, and which of them may have something unread."""
+    """Two neighbours, either of which may have unread data."""
 
     def __init__(self) -> None:
         self.unread: set[int] = set()
@@ -27,7 +27,7 @@ class Desk:
         self.taken.append((neighbour, [frame.topic for frame in taken]))
 
 
-def test_who_comes_by_the_usual_link_or_by_one_that_nothing_waits_in_never_waits() -> None:
+def test_frames_on_the_usual_link_or_behind_an_empty_one_never_wait() -> None:
     async def steps() -> None:
         desk = Desk()
         assert not desk.turns.is_early(OTHER, ORIGIN)
@@ -39,7 +39,7 @@ def test_who_comes_by_the_usual_link_or_by_one_that_nothing_waits_in_never_waits
     asyncio.run(steps())
 
 
-def test_who_is_early_waits_with_all_that_follows_until_the_usual_link_has_been_read() -> None:
+def test_an_early_frame_waits_with_all_later_ones_until_the_usual_link_has_been_read() -> None:
     async def steps() -> None:
         desk = Desk()
         desk.unread.add(USUAL)
@@ -54,7 +54,7 @@ def test_who_is_early_waits_with_all_that_follows_until_the_usual_link_has_been_
     asyncio.run(steps())
 
 
-def test_who_is_early_does_not_wait_for_a_link_that_has_nothing() -> None:
+def test_an_early_frame_does_not_wait_for_an_empty_link() -> None:
     async def steps() -> None:
         desk = Desk()
         desk.unread.add(USUAL)
@@ -68,19 +68,19 @@ def test_who_is_early_does_not_wait_for_a_link_that_has_nothing() -> None:
     asyncio.run(steps())
 
 
-def test_nobody_waits_for_ever() -> None:
+def test_no_frame_waits_for_ever() -> None:
     async def steps() -> None:
         desk = Desk()
         desk.unread.add(USUAL)
         desk.turns.hold(OTHER, ORIGIN, frames("a"))
         async with asyncio.timeout(5.0):
-            while not desk.taken:  # noqa: ASYNC110 - what is tested tells nobody
+            while not desk.taken:  # noqa: ASYNC110 - the code under test sets no event
                 await asyncio.sleep(0.01)
 
     asyncio.run(steps())
 
 
-def test_more_than_so_many_frames_do_not_wait() -> None:
+def test_frames_beyond_the_limit_do_not_wait() -> None:
     async def steps() -> None:
         desk = Desk()
         desk.unread.add(USUAL)
@@ -91,7 +91,7 @@ def test_more_than_so_many_frames_do_not_wait() -> None:
     asyncio.run(steps())
 
 
-def test_the_origins_that_are_remembered_have_a_limit() -> None:
+def test_the_memory_of_origins_is_limited() -> None:
     async def steps() -> None:
         desk = Desk()
         for origin in range(module.ORIGINS_MAX + 10):

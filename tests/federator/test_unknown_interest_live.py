@@ -21,7 +21,7 @@ def metric(federator: Federator, name: str) -> float:
     return float(line.split()[1])
 
 
-def test_subscription_from_before_is_warned_about_until_it_is_made_again(tmp_path: Path) -> None:
+def test_an_earlier_subscription_causes_a_warning_until_it_is_made_again(tmp_path: Path) -> None:
     with (
         Mosquitto(*TICKS) as one,
         Mosquitto(*TICKS) as two,
@@ -53,8 +53,8 @@ def test_filter_too_long_for_the_log_is_counted_as_unknown(tmp_path: Path) -> No
         eventually(lambda: unknown(federators[0]) == 0, "its end is counted")
 
 
-def test_subscription_from_before_is_read_from_the_brokers_tree(tmp_path: Path) -> None:
-    # Only what `hanse up` configures: with `log_dest stderr` other lines would interrupt the tree.
+def test_an_earlier_subscription_is_read_from_the_brokers_tree(tmp_path: Path) -> None:
+    # Only the configuration of `hanse up`: with `log_dest stderr`, other lines would interrupt the tree.
     lines = ["log_dest none", "log_dest topic", "log_dest stdout", "log_type none", *TICKS[1:]]
     with (
         Mosquitto(*TICKS) as one,
@@ -78,7 +78,7 @@ def test_subscription_from_before_is_read_from_the_brokers_tree(tmp_path: Path) 
             shared.expect(1)
             eventually(lambda: unknown(federators[1]) == 0, "nothing is unknown")
             assert "not known here" not in federators[1].log
-            # What ended while the federator could not hear it is found, too.
+            # A subscription that ended while the federator could not hear it is found as well.
             federators[1].end()
             early.client.unsubscribe("early/#")
             shared.client.unsubscribe("$share/group/shared/+")

@@ -1,4 +1,4 @@
-"""What the manager says, read strictly; and that the manager's own hand writes what is read here."""
+"""Strict parsing of the manager's messages, checked against the manager's own code that writes them."""
 
 import json
 from pathlib import Path
@@ -30,7 +30,7 @@ WORD: dict[str, Any] = {
 CREDENTIAL = "hanse-fed-0-open-00"
 
 
-def test_a_word_is_read_with_its_neighbours_in_order() -> None:
+def test_a_reply_is_parsed_with_its_neighbours_in_order() -> None:
     assert read_word(WORD) == Word(
         2,
         1_794_742_297,
@@ -66,7 +66,7 @@ def test_a_word_is_read_with_its_neighbours_in_order() -> None:
         ("credential", "x" * 201, "`credential`"),
     ],
 )
-def test_a_word_that_is_none_is_refused_and_says_why(field: str, value: object, said: str) -> None:
+def test_a_malformed_reply_is_refused_with_the_reason(field: str, value: object, said: str) -> None:
     with pytest.raises(RemoteError) as caught:
         read_word({**WORD, field: value})
     assert said in str(caught.value)
@@ -81,7 +81,7 @@ def three() -> Topology:
     return Topology(7, federators, {(0, 1): LinkKind.PLACED, (0, 2): LinkKind.PLACED})
 
 
-def test_what_the_manager_composes_is_read() -> None:
+def test_an_announcement_of_the_manager_is_parsed() -> None:
     payload = announcements.compose(Announcement(0, "add", 2), three(), [1, 2], CREDENTIAL, "m")
     found = read_announcement(payload, 0, CREDENTIAL)
     assert found is not None
@@ -106,12 +106,12 @@ def test_attack_an_announcement_by_a_client_of_the_broker_is_refused() -> None:
 
 
 @pytest.mark.parametrize("payload", [b"", b"[]", b"7", b"\xff", b"[" * 100_000])
-def test_an_announcement_that_is_no_object_is_refused(payload: bytes) -> None:
+def test_an_announcement_that_is_not_an_object_is_refused(payload: bytes) -> None:
     with pytest.raises(RemoteError, match="not a JSON object"):
         read_announcement(payload, 0, CREDENTIAL)
 
 
-def test_the_map_has_those_who_are_up_and_the_links_between_them() -> None:
+def test_the_map_has_the_federators_that_are_up_and_their_links() -> None:
     rows = [{"id": node, "ip": f"tcp://b{node}:1883", "link": None, "state": "up"} for node in range(3)]
     rows[2]["state"] = "gone"
     found = read_map({"epoch": 7, "federators": rows, "links": [{"a": 1, "b": 0}, {"a": 1, "b": 2}]})
@@ -121,7 +121,7 @@ def test_the_map_has_those_who_are_up_and_the_links_between_them() -> None:
 @pytest.mark.parametrize(
     "document", [{}, {"federators": [], "links": {}}, {"federators": [], "links": [7], "epoch": 1}]
 )
-def test_a_map_that_is_none_is_refused(document: dict[str, object]) -> None:
+def test_a_malformed_map_is_refused(document: dict[str, object]) -> None:
     with pytest.raises(RemoteError):
         read_map(document)
 
@@ -147,7 +147,7 @@ def test_a_damaged_membership_is_put_aside(tmp_path: Path, damage: bytes) -> Non
     assert path.with_name(f"{path.name}.damaged").read_bytes() == damage
 
 
-def test_groups_beyond_what_a_report_may_hold_are_left_out_and_counted() -> None:
+def test_groups_beyond_the_limit_of_a_report_are_left_out_and_counted() -> None:
     short: list[dict[str, object]] = [{"group": f"a/{number}", "core": None} for number in range(100)]
     assert fit_groups(short) == (short, ",".join(json.dumps(row, separators=(",", ":")) for row in short), 0)
     long: dict[str, object] = {"group": "x" * 60_000, "core": 1}
