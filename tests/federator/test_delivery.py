@@ -15,6 +15,7 @@ from hanse.federator.echoes import EchoMemory
 from hanse.federator.gate import Gate
 from hanse.federator.host import HostSession
 from hanse.federator.journal import DeliveryJournal
+from hanse.federator.retained import RetainedState
 from hanse.federator.ring import DeliveredRing
 from hanse.mqtt.client import ClientSettings
 from hanse.mqtt.connection import Connection
@@ -97,7 +98,11 @@ class Scene:
             clock=lambda: self.net.now,
             on_taken=lambda way, tokens: self._carry_out(self.machine.acknowledged(self.net.now, way, tokens)),
             take_internal=self.internal.append,
+            retained=self._retained,
         )
+
+    def _retained(self) -> RetainedState:
+        raise AssertionError("nothing here is retained")
 
     async def _dial(self, make: Callable[[], Connection]) -> None:
         join(make(), self.broker)

@@ -38,7 +38,9 @@ class Scene:
         self.machine = self.net.machines[0]
         self.events: list[Subscribed | Unsubscribed] = []
         self.noted: list[tuple[str, bool]] = []
-        self.retained: list[tuple[list[str], list[str]]] = []
+        self.retained: list[list[str]] = []
+        self.unwanted: list[str] = []
+        self.lingers = False
         self.bridges: list[Report] = []
         self.counters: Counter[str] = Counter()
         self.shares_told = 0
@@ -52,11 +54,17 @@ class Scene:
             poll_interval_s=0.001,
             step=self._step,
             note=lambda group, is_added: self.noted.append((group, is_added)),
-            want_retained=lambda filters, here: self.retained.append((filters, here)),
+            want_retained=self.retained.append,
+            unwant_retained=self._unwant,
             on_bridges=self._take_bridges,
             on_shares=self._tell_shares,
             counters=self.counters,
         )
+
+    def _unwant(self, filter_: str) -> None:
+        self.unwanted.append(filter_)
+        if not self.lingers:
+            self.interest.release(filter_)
 
     def _step(self, event: Subscribed | Unsubscribed) -> None:
         self.events.append(event)
@@ -113,7 +121,7 @@ def test_the_protocol_hears_of_the_first_who_wants_and_of_the_last_who_no_longer
         assert scene.events == [Subscribed("a/#")]
         assert scene.machine.is_local("a/#")
         assert scene.noted == [("a/#", True)]
-        assert scene.retained == [(["a/#"], ["a/#"])]
+        assert scene.retained == [["a/#"]]
         assert len(scene.interest) == 1
         scene.unsubscribe("one", "a/#")
         assert len(scene.events) == 1
@@ -131,12 +139,32 @@ def test_filters_go_out_under_the_names_of_the_federation(tmp_path: Path) -> Non
         assert scene.events == []
         scene.subscribe("one", "+/x")
         assert scene.events == [Subscribed("+/x")]
-        assert scene.retained == [(["+/x"], ["+/x"])]
+        assert [filters for filters in scene.retained if filters] == [["+/x"]]
 
     play(tmp_path, steps, crossing=Crossing(import_deny=("secret/#",)))
 
 
-def test_what_was_known_before_a_restart_is_wanted_and_not_fetched_again(tmp_path: Path) -> None:
+def test_interest_that_lingers_ends_when_the_keeper_of_retained_state_says_so(tmp_path: Path) -> None:
+    async def steps(scene: Scene) -> None:
+        scene.lingers = True
+        scene.subscribe("one", "a")
+        scene.unsubscribe("one", "a")
+        assert scene.unwanted == ["a"]
+        assert scene.machine.is_local("a")
+        scene.subscribe("one", "a")
+        scene.interest.release("a")
+        assert scene.machine.is_local("a"), "somebody wants it again"
+        scene.unsubscribe("one", "a")
+        scene.interest.release("a")
+        assert scene.events == [Subscribed("a"), Unsubscribed("a")]
+        assert len(scene.interest) == 0
+        scene.interest.release("a")
+        assert len(scene.events) == 2
+
+    play(tmp_path, steps)
+
+
+def test_what_was_known_before_a_restart_is_wanted_and_fetched_again(tmp_path: Path) -> None:
     async def before(scene: Scene) -> None:
         scene.interest.save_if_changed()
         assert not (tmp_path / "interest.json").exists(), "nothing has changed yet"
@@ -145,9 +173,9 @@ def test_what_was_known_before_a_restart_is_wanted_and_not_fetched_again(tmp_pat
 
     async def after(scene: Scene) -> None:
         assert scene.events == [Subscribed("kept")]
-        assert scene.retained == []
+        assert scene.retained == [["kept"]]
         scene.subscribe("one", "new")
-        assert scene.retained == [(["new"], ["new"])]
+        assert scene.retained == [["kept"], ["new"]]
 
     play(tmp_path, before)
     play(tmp_path, after)

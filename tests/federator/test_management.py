@@ -9,16 +9,15 @@ from typing import Any
 import pytest
 from tests.protocol.net import Network
 
+from hanse.errors import RemoteError
 from hanse.federator import management
 from hanse.federator.crossing import Crossing
 from hanse.federator.echoes import EchoMemory
-from hanse.federator.gate import Gate
 from hanse.federator.management import SHARE_NAMES_MAX, Management
-from hanse.federator.retained import RetainedFetcher
+from hanse.federator.retained import TOPIC as RETAINED_TOPIC
 from hanse.federator.tracing import REPORT_TOPIC, Tracing
 from hanse.interest import BridgeGone, BridgeSeen
-from hanse.mqtt.client import ClientSettings
-from hanse.mqtt.publication import encode, payload_of, topic_of
+from hanse.mqtt.publication import encode, payload_of
 from hanse.protocol.identity import private_group
 from hanse.protocol.messages import Run
 from hanse.protocol.settings import MANAGEMENT_GROUP
@@ -35,19 +34,7 @@ class Scene:
         self.echoes = EchoMemory()
         self.shares: dict[str, object] = {}
         self.told: list[dict[str, Any]] = []
-        self.delivered: list[str] = []
-        retained = RetainedFetcher(
-            ME,
-            ClientSettings("mqtt://nowhere", "hanse-0"),
-            crossing=Crossing(),
-            publish=self._publish,
-            is_known=machine.is_known,
-            join=lambda _: None,
-            part=lambda _: None,
-            deliver=lambda packet, _: self.delivered.append(topic_of(packet)),
-            counters=self.counters,
-        )
-        retained._is_fetching = True  # as while answers are awaited
+        self.retained: list[tuple[int, bytes]] = []
         tracing = Tracing(
             machine,
             crossing=Crossing(),
@@ -63,13 +50,17 @@ class Scene:
         self.management = Management(
             ME,
             publish=self._publish,
-            retained=retained,
+            retained=self._hear_retained,
             tracing=tracing,
-            gate=Gate(self.counters),
             echoes=self.echoes,
             shares=lambda: self.shares,
             counters=self.counters,
         )
+
+    def _hear_retained(self, sender: int, packet: bytes) -> None:
+        if payload_of(packet) == b"malformed":
+            raise RemoteError("malformed")
+        self.retained.append((sender, payload_of(packet)))
 
     def _publish(self, group: str, packets: list[bytes]) -> None:
         assert group == MANAGEMENT_GROUP
@@ -85,9 +76,8 @@ class Scene:
             while len(self.told) < count:  # noqa: ASYNC110 - a list
                 await asyncio.sleep(0.001)
 
-    def get(self, *packets: bytes) -> None:
-        """By the private group."""
-        self.management.take(Run(OTHER, 1, 0, len(packets), 1, 1, (private_group(ME),), b"".join(packets)))
+    def get(self, *packets: bytes, group: str = private_group(ME)) -> None:
+        self.management.take(Run(OTHER, 1, 0, len(packets), 1, 1, (group,), b"".join(packets)))
 
 
 def run(steps: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -161,8 +151,6 @@ def test_bridges_and_share_names_are_told_again_for_those_who_came_later(monkeyp
         {"kind": "shares"},
         {"kind": "shares", "names": 5},
         {"kind": "bridges", "names": None},
-        {"kind": "retained", "to": "x", "filters": []},
-        {"kind": "retained", "to": float("inf"), "filters": []},
         {"kind": "trace", "id": [1, 2], "topic": "a"},
         {"kind": "trace", "id": [1, 2, 3], "topic": "a/#"},
     ],
@@ -181,11 +169,11 @@ def test_a_kind_of_a_newer_federator_is_passed_over() -> None:
     assert scene.counters == {}
 
 
-def test_retained_messages_that_were_asked_for_pass_the_gate_and_reports_do_not_reach_the_broker() -> None:
+def test_packets_about_retained_state_come_by_both_groups_and_reports_apart() -> None:
     scene = Scene()
-    scene.get(encode("a", b"", qos=1, retain=True), encode("$SYS/x", b"", qos=1, retain=True))
-    assert scene.delivered == ["a"]
-    assert scene.counters["gate_closed_topic"] == 1
+    scene.get(encode(RETAINED_TOPIC, b"one", qos=1), encode(RETAINED_TOPIC, b"malformed", qos=1))
+    scene.get(encode(RETAINED_TOPIC, b"two", qos=1), group=MANAGEMENT_GROUP)
+    assert scene.retained == [(OTHER, b"one"), (OTHER, b"two")]
+    assert scene.counters["management_refused"] == 1
     scene.get(encode(REPORT_TOPIC, b"{}", qos=1))
-    assert scene.delivered == ["a"]
     assert scene.counters["trace_reports_dropped"] == 1

@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import itemgetter
 
 from hanse.errors import HanseError, LocalError, RemoteError
 from hanse.federator.accounting import Accounting
@@ -48,14 +49,14 @@ from hanse.federator.onward import Onward
 from hanse.federator.pages import Pages
 from hanse.federator.private import PrivateGroup
 from hanse.federator.reporter import FederatorReporter
-from hanse.federator.retained import RetainedFetcher
+from hanse.federator.retained import BookFile, RetainedState
 from hanse.federator.session_renewal import SessionRenewal
 from hanse.federator.session_watch import UPTIME, SessionWatch
 from hanse.federator.sessions import Sessions
 from hanse.federator.settings import FederatorSettings
 from hanse.federator.sources import InterestSources
 from hanse.federator.store import NO_EPOCH, StateDirectory, save_again
-from hanse.federator.takeovers import Takeovers
+from hanse.federator.takeovers import Takeovers, uptime_of
 from hanse.federator.tracing import Tracing
 from hanse.federator.turns import Turns
 from hanse.federator.unknown_interest import UnknownInterest
@@ -74,6 +75,7 @@ from hanse.protocol.messages import HOST, Publication, Run
 
 _log = logging.getLogger(__name__)
 
+_RETAIN = itemgetter(3)
 # For this long after the start the host may hand in again what a former process has numbered.
 COME_AGAIN_S = 30.0
 
@@ -116,6 +118,8 @@ class Agent:
         # While true the host may hand in again what a former process has numbered.
         self._may_come_again = True
         self._armed_at = 0.0
+        # Neighbours whose link was up before.
+        self._lost_links: set[int] = set()
         self._tasks: list[asyncio.Task[None]] = []
 
         self.sessions = Sessions(state.path, settings.client_id, identity, is_upgraded=state.read_epoch() != NO_EPOCH)
@@ -146,6 +150,8 @@ class Agent:
             # Under other names than its group's a publication may meet any subscription.
             lane=settings.lane() if self._crossing.is_trivial else None,
             lane_id=self.sessions.of("lane"),
+            on_granted=lambda filter_: self.retained.granted(filter_),  # noqa: PLW0108 - the same
+            on_ended=lambda filter_: self.retained.ended(filter_),  # noqa: PLW0108 - the same
         )
         client = self.host.client
         self._renewal = SessionRenewal(self.sessions, session, rename=client.rename, is_up=lambda: client.is_connected)
@@ -154,6 +160,7 @@ class Agent:
             crossing=self._crossing,
             groups=self.machine.host_subscriptions,
             write=self.custodian.write_wanted,
+            watched=settings.retained_watch,
         )
         batches = HostBatches(self.machine, self.custodian.slots, self.host.client.ack)
         self.delivery = Delivery(
@@ -167,6 +174,7 @@ class Agent:
             clock=self._loop.time,
             on_taken=self._on_taken,
             take_internal=lambda run: self.management.take(run),  # noqa: PLW0108 - it is made last of all
+            retained=lambda: self.retained,
         )
         # Collectors: not of the manager's overlay, which so neither names nor ends their links.
         self._leaves = settings.leaves()
@@ -185,15 +193,20 @@ class Agent:
         self._turns = Turns(self.links.has_unread, self._on_link_frames)
         own = private_group(identity)
         private = PrivateGroup(lambda: self._step(events.Subscribed(own)), lambda: self._step(events.Unsubscribed(own)))
-        self.retained = RetainedFetcher(
+        self.retained = RetainedState(
             identity,
+            settings.retained_settings(),
             replace(session, client_id=self.sessions.of("retained")),
+            book=BookFile(state.path / "retained.db", self.counters),
             crossing=self._crossing,
-            publish=self._publish_to,
+            gate=gate,
+            publish=self._publish_found,
+            publish_to=self._publish_to,
             is_known=self.machine.is_known,
-            join=lambda _: private.join(),
-            part=lambda _: private.part(),
-            deliver=self.delivery.deliver_own,
+            join=private.join,
+            inject=self.delivery.inject,
+            release=lambda filter_: self.interest.release(filter_),  # noqa: PLW0108 - it is made later
+            hold=self.host.hold,
             counters=self.counters,
         )
         registry = InterestRegistry()
@@ -212,9 +225,8 @@ class Agent:
         self.management = Management(
             identity,
             publish=self._publish_to,
-            retained=self.retained,
+            retained=self.retained.hear,
             tracing=self.tracing,
-            gate=gate,
             echoes=self._echoes,
             shares=registry.shares,
             counters=self.counters,
@@ -230,6 +242,7 @@ class Agent:
             step=self._step,
             note=self._note_interest,
             want_retained=self.retained.want,
+            unwant_retained=self.retained.unwant,
             on_bridges=self.management.take_reports,
             on_shares=self.management.tell_shares,
             counters=self.counters,
@@ -336,6 +349,8 @@ class Agent:
             wanted=self.custodian.read_wanted(),
         )
         self._carry_out(left)
+        # Before the session begins, which may bring what waited at a broker that has restarted.
+        await self.retained.start()
         # Before the first link: the claims that neighbours hear first should be whole.
         self.interest.restore()
         self.host.listen(self.interest.topics())
@@ -418,6 +433,11 @@ class Agent:
         if not is_up:
             self._turns.release()
         self._step(events.LinkUp(neighbour) if is_up else events.LinkDown(neighbour))
+        if not is_up:
+            self._lost_links.add(neighbour)
+        elif neighbour in self._lost_links:
+            self._lost_links.discard(neighbour)
+            self.retained.link_restored(neighbour)
 
     def _forget(self, neighbour: int) -> None:
         self._step(events.LinkDown(neighbour, is_removed=True))
@@ -451,13 +471,19 @@ class Agent:
             outgoing = exported(self._crossing, batch)
         self.counters["host_publications"] += len(batch)
         self.takeovers.received(len(batch))
+        stamp = 0
+        if self.host.tells_retain:
+            if any(map(_RETAIN, batch)):
+                stamp = self.retained.heard(outgoing)
+        elif outgoing:
+            self.retained.touched(outgoing)
         if not receipts:
-            routed = self.machine.publish(now, outgoing)  # type: ignore[arg-type]  # plain tuples do
+            routed = self.machine.publish(now, outgoing, 0, None, stamp)  # type: ignore[arg-type]  # plain tuples do
         else:
             first = self.machine.next_id
             number = self._begin_batch(receipts)
             self._note_packets(publications, batch, len(outgoing) == len(batch), first)
-            routed = self.machine.publish(now, outgoing, number)  # type: ignore[arg-type]
+            routed = self.machine.publish(now, outgoing, number, None, stamp)  # type: ignore[arg-type]
         if self.reporter.is_active:
             self.reporter.trace(_distinct(routed), routed, None)
         self._hand_on(routed)
@@ -476,8 +502,13 @@ class Agent:
                 if self._crossing.is_trivial
                 else exported(self._crossing, [publication])
             )
-            self._hand_on(self.machine.publish(now, outgoing, self._begin_batch([publication[5]]), known))
+            stamp = self.retained.heard(outgoing) if publication.retain and outgoing else 0
+            self._hand_on(self.machine.publish(now, outgoing, self._begin_batch([publication[5]]), known, stamp))
         return fresh
+
+    def _publish_found(self, publication: Publication, stamp: int) -> None:
+        """Something retained that nobody heard."""
+        self._hand_on(self.machine.publish(self._loop.time(), [publication], 0, None, stamp))
 
     def _publish_to(self, group: str, packets: list[bytes]) -> None:
         """Send packets of our own to a group, one QoS at a time, in order."""
@@ -577,6 +608,7 @@ class Agent:
                     continue
             if publication.topic == UPTIME:
                 self.takeovers.tick(payload_of(publication.packet))
+                self.retained.tick(uptime_of(payload_of(publication.packet)), is_retained=publication.retain)
             self.interest.hear(publication)
 
     async def _check_session_again(self) -> None:
@@ -609,7 +641,10 @@ class Agent:
         if is_connected:
             self._renewal.connected()
             _log.info("host broker %s: connected", self.settings.broker)
+            self.retained.host_up(session_present=self.host.session_present)
             return
+        self.delivery.lose_host()
+        self.retained.host_down()
         if error is not None:
             _log.warning("host broker %s: %s", self.settings.broker, error)
         self.interest.lose_host()

@@ -11,6 +11,8 @@ Rules:
 4. The host gets what passes the gate (`gate`), what may enter (`crossing`) and what is no echo (`echoes`), under the
    names that its clients know. What is kept out is counted by reason.
 5. Runs of the federators' own groups go to no broker: they are handed to `take_internal`.
+6. Whether a retained publication is published with RETAIN is decided by its version (R83). The book hears when the host
+   has acknowledged it; at QoS 0, when it has acknowledged a probe that came after.
 """
 
 from collections import Counter, deque
@@ -24,10 +26,15 @@ from hanse.federator.host import HostSession
 from hanse.federator.naming import imported
 from hanse.federator.obligations import Obligation
 from hanse.federator.pieces import joined, singles
+from hanse.federator.retained import RetainedState
 from hanse.federator.ring import DeliveredRing
 from hanse.protocol.balance import INTERNAL_PREFIX
 from hanse.protocol.machine import Machine
 from hanse.protocol.messages import HOST, Run
+from hanse.protocol.packets import topic_of
+from hanse.protocol.retained.keeper import DUPLICATE
+from hanse.protocol.retained.values import with_retain
+from hanse.protocol.retained.versions import FOUND, Version
 from hanse.protocol.topics import TELEMETRY_PREFIX
 
 
@@ -43,6 +50,7 @@ class Delivery:
         clock: seconds, for the memory of echoes.
         on_taken: told that the way `HOST` has taken what bears a token.
         take_internal: takes a run for the federators themselves.
+        retained: decides about retained publications.
     """
 
     def __init__(
@@ -58,6 +66,7 @@ class Delivery:
         clock: Callable[[], float],
         on_taken: Callable[[int, Sequence[int]], None],
         take_internal: Callable[[Run], None],
+        retained: Callable[[], RetainedState],
     ) -> None:
         self._machine = machine
         self._host = host
@@ -69,6 +78,9 @@ class Delivery:
         self._clock = clock
         self._on_taken = on_taken
         self._take_internal = take_internal
+        self._retained = retained
+        # Injections of QoS 0 that the host has not answered for.
+        self._unfenced: set[tuple[int, ...]] = set()
         # Rule 3.
         self._waiting: deque[tuple[Run, Obligation]] = deque()
 
@@ -79,6 +91,8 @@ class Delivery:
         for run in runs:
             if run[6][0].startswith(INTERNAL_PREFIX) and not run[6][0].startswith(TELEMETRY_PREFIX):
                 self._take_internal(run)
+            elif run[9]:
+                loose = self._deliver_stamped(run, loose, obligation)
             elif not run[4]:
                 loose += self._for_host(run)
             else:
@@ -86,19 +100,124 @@ class Delivery:
                 for piece in self._for_host(run):
                     self._deliver_owed(piece, obligation)
         if loose:
-            drops = self._host.client.counters.drops
-            dropped = sum(drops.values())
-            body, count = loose[0][7], loose[0][3]
-            if len(loose) > 1:
-                body, count = b"".join([run[7] for run in loose]), sum([run[3] for run in loose])
-            self._host.deliver_loose(body, count, [run[6] for run in loose])
-            self._note_loose(body, count)
-            # Such a batch leaves whole, or not at all.
-            measure = "delivered" if sum(drops.values()) == dropped else "dropped:host"
-            for run in loose:
-                self._machine.count_here(measure, run)
+            self._deliver_loose(loose)
         if obligation is not None:
             obligation.settle()
+
+    def _deliver_loose(self, loose: list[Run]) -> None:
+        drops = self._host.client.counters.drops
+        dropped = sum(drops.values())
+        body, count = loose[0][7], loose[0][3]
+        if len(loose) > 1:
+            body, count = b"".join([run[7] for run in loose]), sum([run[3] for run in loose])
+        self._host.deliver_loose(body, count, [run[6] for run in loose])
+        self._note_loose(body, count)
+        # Such a batch leaves whole, or not at all.
+        measure = "delivered" if sum(drops.values()) == dropped else "dropped:host"
+        for run in loose:
+            self._machine.count_here(measure, run)
+
+    # --- what is retained ---------------------------------------------------------------------------------------------
+
+    def _deliver_stamped(self, run: Run, loose: list[Run], obligation: Obligation | None) -> list[Run]:
+        """Publish a run that holds something retained; return what of QoS 0 still waits to be published."""
+        pieces: list[Run] = []
+        retained: list[tuple[int, tuple[str, Version, bytes]]] = []
+        for single in singles(run):
+            stamp = run.stamp_base + single.first
+            for piece in self._for_host(single):
+                if stamp >= FOUND:
+                    self._retained().found(topic_of(single.body), Version(stamp - FOUND, run.origin), single.body)
+                    self._machine.count_here("merged", piece)
+                    continue
+                if single.body[0] & 1:
+                    retained.append((len(pieces), (topic_of(single.body), Version(stamp, run.origin), single.body)))
+                pieces.append(piece)
+        numbers: dict[int, int] = {}
+        for (place, _), number in zip(retained, self._retained().arrive([one for _, one in retained]), strict=True):
+            if number is not None:
+                numbers[place] = number
+            pieces[place] = pieces[place]._replace(body=with_retain(pieces[place].body, is_set=number is not None))
+        unfenced: list[int] = []
+        for place, piece in enumerate(pieces):
+            number = numbers.get(place)
+            if number == DUPLICATE:
+                self._machine.count_here("merged", piece)
+                continue
+            if not piece.qos:
+                if number is None:
+                    loose.append(piece)
+                    continue
+                if loose:
+                    self._deliver_loose(loose)
+                    loose = []
+                if self._inject_loose(piece, number):
+                    unfenced.append(number)
+                    self._machine.count_here("delivered", piece)
+                else:
+                    self._machine.count_here("dropped:host", piece)
+                continue
+            assert obligation is not None, "what is of QoS 1 or 2 bears a token"
+            if number is None:
+                self._deliver_owed(piece, obligation)
+            else:
+                self._inject_owed(piece, number, obligation)
+        if unfenced:
+            self._fence(tuple(unfenced))
+        return loose
+
+    def inject(self, packet: bytes, number: int) -> None:
+        """Publish a packet of the keeper of retained state, and tell it when the host has it."""
+        qos = packet[0] >> 1 & 3
+        run = Run(self._machine.identity, self._machine.epoch, 0, 1, qos, 0, (), packet)
+        if qos:
+            obligation = Obligation(_nothing)
+            self._inject_owed(run, number, obligation)
+            obligation.settle()
+        elif self._inject_loose(run, number):
+            self._fence((number,))
+
+    def _inject_owed(self, run: Run, number: int, obligation: Obligation) -> None:
+        obligation.owe()
+
+        def release() -> None:
+            (self._retained().refused if self._host.is_refusing else self._retained().injected)([number])
+            obligation.settle()
+
+        own = Obligation(release)
+        self._deliver_owed(run, own)
+        own.settle()
+
+    def _inject_loose(self, run: Run, number: int) -> bool:
+        """Publish at QoS 0, by the session and not by the bulk connection; return whether it has left."""
+        drops = self._host.client.counters.drops
+        dropped = sum(drops.values())
+        self._host.deliver(run.body, 0, 1, None)
+        self._note_loose(run.body, 1)
+        if sum(drops.values()) == dropped and self._host.client.is_connected:
+            return True
+        self._retained().uncertain([number])
+        return False
+
+    def _fence(self, numbers: tuple[int, ...]) -> None:
+        """Rule 6."""
+        self._unfenced.add(numbers)
+
+        def passed() -> None:
+            if numbers in self._unfenced:
+                self._unfenced.discard(numbers)
+                self._retained().injected(numbers)
+
+        try:
+            self._host.fence("retained", passed)
+        except Unavailable:
+            self._unfenced.discard(numbers)
+            self._retained().uncertain(numbers)
+
+    def lose_host(self) -> None:
+        """The connection has ended: what was injected at QoS 0 may be lost."""
+        lost, self._unfenced = self._unfenced, set()
+        self._retained().uncertain([number for numbers in sorted(lost) for number in numbers])
 
     def deliver_own(self, packet: bytes, qos: int) -> None:
         """Publish one packet that no neighbour and no client is owed an acknowledgement for."""

@@ -35,6 +35,8 @@ from hanse.mqtt.websocket_publisher import connect_packet
 from hanse.protocol.messages import Run
 
 INTERNAL_IDENTIFIER = 1
+# Reads of the host session that wait while a look tells whether the broker has restarted.
+HELD_MAX = 1_000
 # Below these the federator tries its own host; as all probes, they never cross.
 # Six lines of Mosquitto's log, of at most 999 bytes each; its output buffer has 4,096.
 _NEVER_SUBSCRIBED = [f"hanse/tree/{number}/{'-' * 850}" for number in range(6)]
@@ -78,6 +80,8 @@ class HostSession(ClientHandler):
         on_unmatched: Callable[[list[tuple[int, str]]], None] = lambda _: None,
         lane: Address | None = None,
         lane_id: str = "",
+        on_granted: Callable[[str], None] | None = None,
+        on_ended: Callable[[str], None] | None = None,
     ) -> None:
         # A broker that sends us its log must not be told a limit: see `hanse.mqtt.skipping`.
         self.client = Client(replace(settings, tells_packet_max=False), self)
@@ -87,7 +91,14 @@ class HostSession(ClientHandler):
         self._exact: dict[int, tuple[MessageId, int]] = {}
         self._reserved: set[int] = set()
         self._resume()
-        self._take_publications = on_publications
+        # While publications are held, they go to `_held`.
+        self._take_publications = self._pass_on = on_publications
+        self._held: list[list[Publication]] = []
+        # While the host says of deliveries that it does not take them.
+        self.is_refusing = False
+        # Called for subscriptions of the federation's that the host holds, and no longer holds.
+        self._tell_granted = on_granted or (lambda _: None)
+        self._tell_ended = on_ended or (lambda _: None)
         self._take_internal = on_internal
         self._tell_state = on_state
         self._tell_credit = on_credit
@@ -189,6 +200,11 @@ class HostSession(ClientHandler):
             self.client.unsubscribe(change.unsubscribe)
 
     @property
+    def tells_retain(self) -> bool:
+        """Whether the host says of each publication whether it is to be retained; 3.1.1 cannot."""
+        return self._older is None
+
+    @property
     def newest_identifier(self) -> int:
         """The identifier of the subscription that was asked for last."""
         return self._next_identifier - 1
@@ -237,6 +253,26 @@ class HostSession(ClientHandler):
     def measure(self, identity: int, taken: Callable[[], None]) -> None:
         """Publish a probe at QoS 1, and call `taken` when the host has acknowledged it."""
         self._probe(str(identity), taken)
+
+    def fence(self, name: str, passed: Callable[[], None]) -> None:
+        """Call `passed` when the host has read everything that was published until now."""
+        self._probe(name, passed)
+
+    def hold(self, is_held: bool) -> None:
+        """Let publications of the federation's wait, or hand on those that waited."""
+        if is_held:
+            self._take_publications = self._keep
+            return
+        self._take_publications = self._pass_on
+        held, self._held = self._held, []
+        for publications in held:
+            self._pass_on(publications)
+
+    def _keep(self, publications: list[Publication]) -> None:
+        self._held.append(publications)
+        if len(self._held) > HELD_MAX:
+            self._counters["held_too_long"] += 1
+            self.hold(False)
 
     def _probe(self, name: str, taken: Callable[[], None]) -> None:
         obligation = Obligation(taken)
@@ -332,7 +368,9 @@ class HostSession(ClientHandler):
     def on_refused(self, refused: list[tuple[int, int]]) -> None:
         """The host will not take these, now or ever: nothing is owed for them any longer (the client counted them)."""
         self._complete([number for number, _ in refused])
+        self.is_refusing = True
         self._deliveries.settle([number for number, _ in refused])
+        self.is_refusing = False
 
     def on_credit(self) -> None:
         """There is room again."""
@@ -397,9 +435,14 @@ class HostSession(ClientHandler):
             if self._older is not None:
                 self._older.granted(subscription.filter)
             self._say(self._covering.granted(subscription.filter))
+            if subscription.filter in self._identifiers:
+                self._tell_granted(subscription.filter)
 
     def on_unsubscribed(self, answers: list[tuple[Subscription, int]]) -> None:
         """What the host sends no more."""
+        for subscription, _ in answers:
+            if subscription.filter not in self._identifiers:
+                self._tell_ended(subscription.filter)
         if self._older is not None:
             for subscription, _ in answers:
                 self._older.ended(subscription.filter)

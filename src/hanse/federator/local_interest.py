@@ -4,8 +4,8 @@ Rules:
 
 1. Adapters report, the registry merges (`hanse.interest`), and the protocol hears of a filter when the first wants it
    and when the last no longer does, under the name that the federation knows (`crossing`).
-2. What is wanted for the first time is fetched from the retained messages elsewhere. Not so what was known before a
-   restart: this broker has had them.
+2. What is wanted is told to the keeper of retained state, which fetches it from the others. When the last client no
+   longer wants a filter, interest in it may linger: it ends when the keeper says so (`release`).
 3. Interest is on disk soon after it changed: a client that stays subscribed does not say so again (R38).
 4. Each source is read in its own way until the federator ends: messages of the host (`hear`), log files and lists
    (`watch`). A list that cannot be had is counted, told once, and asked for again.
@@ -48,7 +48,8 @@ class LocalInterest:
         poll_interval_s: between two lists.
         step: gives the protocol an event.
         note: told of a group, and whether local interest in it began (or ended).
-        want_retained: told of filters that are new here, by their names in the federation and at this broker.
+        want_retained: told of filters that are wanted, by their names in the federation.
+        unwant_retained: told of a filter that is not wanted any more; calls `release`, perhaps later.
         on_bridges: given reports, takes note of the host's bridges among them.
         on_shares: called when a share name is new here.
         counters: to count into: `lists_failed`.
@@ -65,7 +66,8 @@ class LocalInterest:
         poll_interval_s: float,
         step: Callable[[Subscribed | Unsubscribed], None],
         note: Callable[[str, bool], None],
-        want_retained: Callable[[list[str], list[str]], None],
+        want_retained: Callable[[list[str]], None],
+        unwant_retained: Callable[[str], None],
         on_bridges: Callable[[Sequence[Report]], None],
         on_shares: Callable[[], None],
         counters: Counter[str],
@@ -79,6 +81,9 @@ class LocalInterest:
         self._step = step
         self._note = note
         self._want_retained = want_retained
+        self._unwant_retained = unwant_retained
+        # Known, and wanted by nobody any more.
+        self._lingering: set[str] = set()
         self._on_bridges = on_bridges
         self._on_shares = on_shares
         self._counters = counters
@@ -227,17 +232,24 @@ class LocalInterest:
         self._is_dirty = True
         wanted, ended = self._outward.apply([*change.added, *change.changed], change.removed)
         for filter_ in ended:
-            self._known.discard(filter_)
-            self._tell(Unsubscribed(filter_))
+            self._lingering.add(filter_)
+            self._unwant_retained(filter_)
+        self._lingering.difference_update([filter_ for filter_, _ in wanted])
         added = [filter_ for filter_, _ in wanted if filter_ not in self._known]
         for filter_ in added:
             self._known.add(filter_)
             self._tell(Subscribed(filter_))
-        if self._is_restored and added:
-            self._want_retained(added, [filter_ for filter_, _ in change.added])
+        self._want_retained([filter_ for filter_, _ in wanted])
         if change.shares_added:
             self._on_shares()
         self._arm_expiry()
+
+    def release(self, filter_: str) -> None:
+        """Interest in a filter has ended for good."""
+        if filter_ in self._lingering:
+            self._lingering.discard(filter_)
+            self._known.discard(filter_)
+            self._tell(Unsubscribed(filter_))
 
     def _tell(self, event: Subscribed | Unsubscribed) -> None:
         """Tell the protocol, and who notes it where this broker's interest in the group began or ended with it."""

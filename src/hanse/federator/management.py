@@ -1,11 +1,10 @@
 """What federators tell each other: over the management group, which all take part in, and by each one's private group.
 
-    {"kind": "retained", "to", "filters"}   who asks for retained messages (`retained`)
     {"kind": "trace", "id", "topic"}        who follows a topic, and asks for remarks (`tracing`)
     {"kind": "shares", "names"}             the names of shared subscriptions in use at the sender's broker
     {"kind": "bridges", "names"}            the static bridges at the sender's broker (`bridges`)
 
-By the private group come reports of our own traces, and the retained messages that were asked for.
+By the private group come reports of our own traces. Packets about retained state (`retained`) come by both.
 
 Rules:
 
@@ -26,8 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from hanse.errors import RemoteError
 from hanse.federator.bridges import BridgeBook
 from hanse.federator.echoes import EchoMemory
-from hanse.federator.gate import Gate
-from hanse.federator.retained import RetainedFetcher
+from hanse.federator.retained import TOPIC as RETAINED_TOPIC
 from hanse.federator.tracing import Tracing
 from hanse.interest import Report
 from hanse.mqtt.publication import encode, payload_of
@@ -58,8 +56,8 @@ class Management:
 
     Args:
         publish: send packets to a group over the federation.
-        retained, tracing: whom questions and answers are for.
-        gate: what may be given to a broker, which answers with retained messages have to pass too.
+        retained: takes the sender and the packet of a message about retained state.
+        tracing: whom questions and answers are for.
         echoes: told which brokers hang together by bridges.
         shares: the share names in use at this broker.
         counters: to count into: `management_refused`, `share_names_at_two_brokers`.
@@ -70,9 +68,8 @@ class Management:
         identity: int,
         *,
         publish: Callable[[str, list[bytes]], None],
-        retained: RetainedFetcher,
+        retained: Callable[[int, bytes], None],
         tracing: Tracing,
-        gate: Gate,
         echoes: EchoMemory,
         shares: Callable[[], Mapping[str, object]],
         counters: Counter[str],
@@ -81,7 +78,6 @@ class Management:
         self._publish = publish
         self._retained = retained
         self._tracing = tracing
-        self._gate = gate
         self._echoes = echoes
         self._shares = shares
         self._counters = counters
@@ -120,12 +116,7 @@ class Management:
 
     def take(self, run: Run) -> None:
         """A run for federators, not for clients."""
-        if run.groups[0] == self._private_group:
-            if self._tracing.take_report(run):
-                return
-            answer = self._gate.admit_run(run)
-            if answer.length:
-                self._retained.on_answer(answer)
+        if run.groups[0] == self._private_group and self._tracing.take_report(run):
             return
         for start, end in split(run.body):
             try:
@@ -134,12 +125,13 @@ class Management:
                 self._counters["management_refused"] += 1
 
     def _read(self, origin: int, packet: bytes) -> None:
-        if topic_of(packet) != MANAGEMENT_GROUP:
+        topic = topic_of(packet)
+        if topic == RETAINED_TOPIC:
+            self._retained(origin, packet)
+        if topic != MANAGEMENT_GROUP:
             return
         message = json.loads(payload_of(packet))
         match message.get("kind"):
-            case "retained":
-                self._retained.on_request([str(wanted) for wanted in message["filters"]], int(message["to"]))
             case "trace":
                 self._tracing.on_question(origin, message)
             case "shares":

@@ -32,6 +32,7 @@ from hanse.mqtt.limits import SOCKET_PATH_BYTES_MAX
 from hanse.mqtt.tls import TlsSettings
 from hanse.mqtt.urls import Address
 from hanse.protocol.grouping import Grouping
+from hanse.protocol.retained import RetainedSettings
 from hanse.protocol.settings import FEDERATOR_ID_MAX, Settings
 from hanse.protocol.topics import check_filter, check_name, may_cross, split_share
 from hanse.request_channel import Endpoint, parse_endpoint
@@ -383,6 +384,34 @@ class FederatorSettings:
     static_filter: tuple[str, ...] = setting(
         (), "A filter that is always wanted here, with its QoS as in 1:plant/+/temp; may be repeated."
     )
+    retained_watch: tuple[str, ...] = setting(
+        (),
+        "A filter whose retained messages are always heard here, so that the order of all writes is known; "
+        "nothing more crosses. May be repeated.",
+        check=_each(_check_plain_filter, _FILTERS_MAX),
+    )
+    retained_mirror: tuple[str, ...] = setting(
+        (),
+        "A filter whose retained messages are kept here before anybody subscribes; its messages cross as for a "
+        "subscriber. May be repeated.",
+        check=_each(_check_plain_filter, _FILTERS_MAX),
+    )
+    retained_linger_s: float = duration(
+        600.0,
+        "How long interest with retained messages outlives the last subscriber; then the copies are removed.",
+        maximum_s=86_400,
+    )
+    retained_interval_s: float = duration(
+        600.0, "Between two comparisons of retained messages with the others.", minimum_s=1, maximum_s=86_400
+    )
+    retained_deletions_s: float = duration(
+        30 * 86_400.0,
+        "How long a deletion is remembered; who was away for longer may bring the value back.",
+        minimum_s=1,
+    )
+    retained_topics_max: int = setting(
+        1_000_000, "Retained topics that are protected; of more the last write may not win.", minimum=1
+    )
     poll_url: str | None = setting(
         None,
         "Where the broker lists its subscriptions, http://HOST:PORT or https://…; the path is known for each vendor.",
@@ -510,11 +539,15 @@ class FederatorSettings:
         return None if self.metrics == OFF else parse_host_port(self.metrics)
 
     def adapters(self) -> tuple[AdapterChoice, ...]:
-        """The interest adapters; `static` is among them whenever there are static filters."""
+        """The interest adapters; `static` is among them whenever there are static filters or mirrors."""
         chosen = tuple(map(parse_adapter, self.interest))
-        if self.static_filter and all(one.kind != "static" for one in chosen):
+        if self.static_filters() and all(one.kind != "static" for one in chosen):
             chosen += (AdapterChoice("static"),)
         return chosen
+
+    def static_filters(self) -> tuple[str, ...]:
+        """Filters that are always of interest here."""
+        return (*self.static_filter, *self.retained_mirror)
 
     def poll_listing(self) -> Listing:
         """How the list of subscriptions is read."""
@@ -583,6 +616,15 @@ class FederatorSettings:
             absence_s=self.absence_s,
             # TCP loses nothing while it stands; a neighbour's broker may.
             retransmission_factor=1 if self.link == "broker" else 10,
+        )
+
+    def retained_settings(self) -> RetainedSettings:
+        """What the keeper of retained state wants to know."""
+        return RetainedSettings(
+            topics_max=self.retained_topics_max,
+            fetch_interval_s=self.retained_interval_s,
+            linger_s=self.retained_linger_s,
+            tombstone_s=self.retained_deletions_s,
         )
 
     def warnings(self) -> list[str]:
@@ -717,7 +759,7 @@ class FederatorSettings:
             raise LocalError(f"interest is {', '.join(self.interest)}; name each adapter once.")
         if "mosquitto-log" in kinds and "mosquitto-file" in kinds:
             raise LocalError("interest reads Mosquitto's log both by topic and from a file; choose one of them.")
-        if "static" in kinds and not self.static_filter:
+        if "static" in kinds and not self.static_filters():
             raise LocalError("interest is static and no filter is given; add --static-filter FILTER.")
         if "gateway" in kinds and self.gateway_listen is None:
             raise LocalError("interest is gateway and no gateway can connect; give gateway_listen.")

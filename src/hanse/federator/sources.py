@@ -51,7 +51,7 @@ class InterestSources:
                 case "gateway":
                     self.gateway = GatewayAdapter()
                 case "static":
-                    self._static.append(StaticAdapter(settings.static_filter))
+                    self._static.append(StaticAdapter(settings.static_filters()))
                 case "mosquitto-file":
                     assert choice.path is not None, "the settings give a file adapter its path"
                     self.files.append((MosquittoFileAdapter(own), choice.path))

@@ -21,6 +21,7 @@ class Wanted:
         crossing: rules and names for leaving this broker.
         groups: function that returns all groups wanted now.
         write: function that writes them to disk.
+        watched: filters of this broker that are always subscribed to (`retained_watch`).
     """
 
     def __init__(
@@ -30,12 +31,13 @@ class Wanted:
         crossing: Crossing,
         groups: Callable[[], Iterable[str]],
         write: Callable[[Iterable[str]], None],
+        watched: Iterable[str] = (),
     ) -> None:
         self._host = host
         self._inward = FilterCounts(crossing.inward_filter)
         self._groups = groups
         self._write = write
-        self._standing = crossing.standing_filters
+        self._standing = dict.fromkeys((*crossing.standing_filters, *watched))
         self._is_dirty = False
 
     def start(self) -> None:
@@ -56,7 +58,8 @@ class Wanted:
         for filter_, _ in asked:
             self._host.want(filter_)
         for filter_ in released:
-            self._host.release(filter_)
+            if filter_ not in self._standing:
+                self._host.release(filter_)
         self._is_dirty = True
 
     def save_if_changed(self) -> None:

@@ -23,8 +23,8 @@ from typing import assert_never
 
 from hanse.protocol.retained import codec, effects, events
 from hanse.protocol.retained.codec import decode_entry
-from hanse.protocol.retained.keeper import Keeper
-from hanse.protocol.retained.messages import Message
+from hanse.protocol.retained.keeper import DUPLICATE, Keeper
+from hanse.protocol.retained.messages import Change, Message, Push
 from hanse.protocol.retained.settings import RetainedSettings
 from hanse.protocol.retained.values import digest_of
 from hanse.protocol.retained.versions import Version
@@ -40,6 +40,8 @@ WEIGHTS = (18, 8, 7, 2, 2, 1)
 # A last write is judged if all others were this much earlier: the clocks' differences, and what they wait.
 APART_S = 1.5
 
+# A publication on its way: topic, version, packet, and whether a look found it.
+_Passed = tuple[str, Version, bytes, bool]
 KeeperFactory = Callable[..., Keeper]
 
 
@@ -94,6 +96,7 @@ class _Write:
     broker: int
     digest: int
     is_heard: bool = False
+    version: Version | None = None
 
 
 class _Host:
@@ -129,6 +132,7 @@ class _Node:
         self.claimed: set[str] = set()
         self.tick_at = math.inf
         self.subscribed: set[str] = set()
+        self.lost_disk_s = -math.inf
         # Start of the host broker that the federator knows of; on its disk.
         self.known_generation = 0
 
@@ -148,9 +152,9 @@ class RetainedWorld:
         self.keeper_factory = keeper
         self.cut: Counter[tuple[int, int]] = Counter()
         # What waits for whoever is away: (from, to) to publications.
-        self.waiting: dict[tuple[int, int], list[tuple[str, Version, bytes]]] = {}
+        self.waiting: dict[tuple[int, int], list[_Passed]] = {}
         self.writes: dict[str, list[_Write]] = {topic: [] for topic in TOPICS}
-        # When a broker lost the only copy of a topic with its files, or a federator the only memory of its version.
+        # When a broker lost the only copy of a topic with its files, or the last memory of its version was lost.
         self.lost_s: dict[str, float] = dict.fromkeys(TOPICS, -math.inf)
         self.counters: Counter[str] = Counter()
         self.last_command_s = 0.0
@@ -208,6 +212,7 @@ class RetainedWorld:
             if mine is not None and not any(version is not None and version >= mine for version in known.values()):
                 self.lost_s[topic] = self.engine.now
         node.disk = {}
+        node.lost_disk_s = self.engine.now
 
     def _step(self, node: _Node, event: events.Event) -> None:
         keeper = node.keeper
@@ -236,7 +241,7 @@ class RetainedWorld:
                 case effects.Look(number, filters):
                     self._command(node, self._host_look, number, filters, delay_s=self.random.uniform(0.002, 0.1))
                 case effects.Spread(topic, packet, stamp):
-                    self._spread(node, topic, Version(stamp, node.identity), packet)
+                    self._spread(node, topic, Version(stamp, node.identity), packet, is_found=True)
                 case effects.Tell(receiver, message):
                     for other in self.nodes:
                         if other is not node and receiver in (effects.EVERYBODY, other.identity):
@@ -344,31 +349,38 @@ class RetainedWorld:
             since_ms = round((WALL_S + math.floor(write.at_s) + node.skew_s) * 1000)
         stamp = keeper.heard(self.engine.now, self._wall_ms(node), [(0, topic, packet)], 1, since_ms)
         self._carry_out(node, keeper)
-        self._spread(node, topic, Version(stamp, node.identity), packet)
+        write.version = Version(stamp, node.identity)
+        self._spread(node, topic, write.version, packet)
 
     # --- the network --------------------------------------------------------------------------------------------------
 
     def _is_cut(self, one: int, other: int) -> bool:
         return self.cut[min(one, other), max(one, other)] > 0
 
-    def _spread(self, node: _Node, topic: str, version: Version, packet: bytes) -> None:
+    def _spread(self, node: _Node, topic: str, version: Version, packet: bytes, *, is_found: bool = False) -> None:
         """A publication travels to everybody who wants it, as far as this one knows."""
         for other in self.nodes:
             if other is node or not any(matches(filter_, topic) for filter_ in node.others.get(other.identity, ())):
                 continue
             is_kept = self.random.random() >= self.profile.loss
             delay_s = self.random.uniform(0.005, 0.3)
-            self.engine.after(delay_s, self._pass, node.identity, other, (topic, version, packet), is_kept)
+            self.engine.after(delay_s, self._pass, node.identity, other, (topic, version, packet, is_found), is_kept)
 
-    def _pass(self, sender: int, node: _Node, publication: tuple[str, Version, bytes], is_kept: bool) -> None:
+    def _pass(self, sender: int, node: _Node, publication: _Passed, is_kept: bool) -> None:
         if self._is_cut(sender, node.identity) or node.keeper is None:
             if is_kept:
                 self.waiting.setdefault((sender, node.identity), []).append(publication)
             return
-        topic, version, packet = publication
+        topic, version, packet, is_found = publication
         keeper = node.keeper
+        if is_found:
+            value = packet if digest_of(packet) else b""
+            self._step(node, events.Received(version.federator, Push((Change(topic, version, value),))))
+            return
         number = keeper.arrive(self.engine.now, self._wall_ms(node), topic, version, packet)
         self._carry_out(node, keeper)
+        if number == DUPLICATE:
+            return
         first = packet[0] | 1 if number is not None else packet[0] & 0xFE
         self._command(node, self._host_publish, topic, bytes((first,)) + packet[1:], number)
 
@@ -570,6 +582,11 @@ class RetainedWorld:
             return None
         if self.lost_s[topic] >= last.at_s - 1.0:
             return None
+        if self.nodes[last.broker].lost_disk_s > last.at_s and last.version is not None:
+            # Copies remember its version, until interest in them has ended everywhere.
+            known = [version for node in self.nodes if (version := node.version_of(topic)) is not None]
+            if not known or max(known) < last.version:
+                return None
         if not last.digest and self.engine.now - last.at_s > self.profile.settings.tombstone_s:
             return None
         if any(last.at_s - 3.0 < node.host.restored_s < last.at_s + 1.0 for node in self.nodes):

@@ -31,13 +31,26 @@ class Entry:
     Attributes:
         version, digest: the winner; `ABSENT` is a deletion. No version: nothing is known.
         host, host_digest: what the host broker holds, and its version where that is known.
+        qos: QoS of the winner. A look does not show it.
+        is_kept: whether a look has shown a value of ours at the host broker: it retains what we inject there.
         sequence: number of the last change in the feed.
         changed_ms: wall time of the last change of the winner.
         priors: what the host broker held before each injection that it has not acknowledged.
         recent: injections of the last minute, oldest first.
     """
 
-    __slots__ = ("changed_ms", "digest", "host", "host_digest", "priors", "recent", "sequence", "version")
+    __slots__ = (
+        "changed_ms",
+        "digest",
+        "host",
+        "host_digest",
+        "is_kept",
+        "priors",
+        "qos",
+        "recent",
+        "sequence",
+        "version",
+    )
 
     def __init__(
         self,
@@ -49,6 +62,8 @@ class Entry:
         changed_ms: int = 0,
         priors: tuple[int, ...] = (),
         recent: tuple[Injection, ...] = (),
+        qos: int = 0,
+        is_kept: bool = False,
     ) -> None:
         self.version = version
         self.digest = digest
@@ -58,6 +73,8 @@ class Entry:
         self.changed_ms = changed_ms
         self.priors = priors
         self.recent = recent
+        self.qos = qos
+        self.is_kept = is_kept
 
     @property
     def is_tombstone(self) -> bool:

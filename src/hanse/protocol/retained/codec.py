@@ -25,6 +25,7 @@ CHANGES_MAX = 1_000
 FILTERS_MAX = 64
 CURSORS_MAX = 1_000
 _LAST = 1
+_KEPT = 4
 
 _Item = TypeVar("_Item")
 
@@ -143,7 +144,7 @@ _READERS: dict[int, Callable[[Reader], Message]] = {
 
 def encode_entry(entry: Entry) -> bytes:
     """Return the record of one topic."""
-    out = [bytes((1,)), _put_version(entry.version), put_number(entry.digest)]
+    out = [bytes((1, entry.qos | entry.is_kept * _KEPT)), _put_version(entry.version), put_number(entry.digest)]
     out += (_put_version(entry.host), put_number(entry.host_digest))
     out += (put_number(entry.sequence), put_number(entry.changed_ms), put_number(len(entry.priors)))
     out += map(put_number, entry.priors)
@@ -162,6 +163,7 @@ def decode_entry(data: bytes) -> Entry:
     reader = Reader(data)
     if reader.byte() != 1:
         raise RemoteError("A record of the book is of an unknown version.")
+    flags = _flags(reader, 2 | _KEPT)
     version, digest = _get_version(reader), _get_digest(reader)
     host, host_digest = _get_version(reader), _get_digest(reader)
     sequence, changed_ms = reader.sequence(), reader.sequence("time")
@@ -173,7 +175,8 @@ def decode_entry(data: bytes) -> Entry:
         lambda reader: Injection(reader.sequence("time"), _get_digest(reader), _get_version(reader)),
     )
     reader.finish()
-    return Entry(version, digest, host, host_digest, sequence, changed_ms, priors, recent)
+    qos, is_kept = flags & ~_KEPT, flags & _KEPT != 0
+    return Entry(version, digest, host, host_digest, sequence, changed_ms, priors, recent, qos, is_kept)
 
 
 def encode_numbers(*values: int) -> bytes:

@@ -55,10 +55,14 @@ class HostUp:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """A look is complete: what the host broker retains under its filters, as packets by topic."""
+    """A look is complete: what the host broker retains under its filters, as packets by topic.
+
+    `unclear`: topics of which it says nothing.
+    """
 
     number: int
     found: Mapping[str, bytes]
+    unclear: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,27 @@ class Injected:
     """The host broker has acknowledged these injections."""
 
     numbers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Uncertain:
+    """The connection ended before the host broker acknowledged these injections: they may never have arrived."""
+
+    numbers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The host broker does not take these injections."""
+
+    numbers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """Clients published on these topics at a host broker that does not say whether it retains the publications."""
+
+    topics: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +131,9 @@ Event = (
     | Looked
     | LookFailed
     | Injected
+    | Uncertain
+    | Refused
+    | Touched
     | Received
     | LinkRestored
     | Tick

@@ -39,8 +39,11 @@ from hanse.protocol.retained.events import (
     Looked,
     LookFailed,
     Received,
+    Refused,
     SessionLost,
     Tick,
+    Touched,
+    Uncertain,
     Unwanted,
     Wanted,
 )
@@ -53,6 +56,8 @@ from hanse.protocol.retained.versions import HybridClock, Version, stamp_at
 from hanse.protocol.topics import covers
 from hanse.protocol.trie import FilterIndex
 
+# In the place of an injection's number: the host broker has had the publication from a fetch.
+DUPLICATE = -1
 # Topics of one look, and bytes of values in one answer or push.
 LOOK_FILTERS_MAX = 1_000
 ANSWER_BYTES_MAX = 256 * 1024
@@ -60,8 +65,11 @@ ANSWER_BYTES_MAX = 256 * 1024
 ASKS_MAX = 4_096
 # Federators whose answers are waited for when a copy of theirs comes first.
 PEERS_MAX = 10_000
-# After a neighbour is back, what was under way arrives first.
+# After a neighbour is back, what was under way arrives first. Many federators do not all ask at once.
 REJOIN_S = 0.5
+REJOIN_S_PER_PEER = 0.05
+# Topics of a host broker that does not say what it retains, which wait for a look; more are not looked at, and counted.
+TOUCHED_MAX = 10_000
 
 # Keys of the book on disk: a letter, then the topic, the filter, or nothing.
 TOPIC_KEY, END_KEY, STATE_KEY, SUSPECT_KEY = b"t", b"e", b"s", b"r"
@@ -97,12 +105,20 @@ class Keeper:
         identity: id of this federator.
         settings: bounds and times.
         epoch: of the change feed, if there is no book on disk.
+        counters: to count into.
     """
 
-    def __init__(self, identity: int, settings: RetainedSettings | None = None, *, epoch: int) -> None:
+    def __init__(
+        self,
+        identity: int,
+        settings: RetainedSettings | None = None,
+        *,
+        epoch: int,
+        counters: Counter[str] | None = None,
+    ) -> None:
         self.identity = identity
         self.settings = settings or RetainedSettings()
-        self.counters: Counter[str] = Counter()
+        self.counters: Counter[str] = Counter() if counters is None else counters
         self.clock = HybridClock(round(self.settings.clock_ahead_s_max * 1000))
         self.book = Book(epoch, self.settings.topics_max, self.counters)
         self.observation = Observation(self.settings.filters_max)
@@ -129,6 +145,11 @@ class Keeper:
         self._suspects: set[str] = set()
         # Whether the disk says that there are such topics.
         self._is_suspicion_saved = False
+        # Topics whose injections the host broker does not keep; not injected again before the next version.
+        self._unkept: set[str] = set()
+        # Topics that were published on at a host broker that does not say what it retains, and the stamp of that.
+        self._touched: dict[str, int] = {}
+        self._touched_at = math.inf
         self._is_host_up = False
         self._look: _Look | None = None
         self._look_due: dict[str, None] = {}
@@ -216,7 +237,7 @@ class Keeper:
 
         Returns:
             The number of the injection if it must be published with RETAIN; say `Injected` when it is acknowledged.
-            None if it must be published without (R83).
+            None if it must be published without (R83). `DUPLICATE` if it must not be published at all.
         """
         self._now, self._wall_ms = now, wall_ms
         number = self._apply(topic, version, packet, is_live=True)
@@ -245,9 +266,9 @@ class Keeper:
                 self._is_host_up = is_up
                 if not is_up:
                     self._give_up_look()
-            case Looked(number, found):
+            case Looked(number, found, unclear):
                 if self._look is not None and self._look.number == number:
-                    self._on_looked(self._look, found)
+                    self._on_looked(self._look, found, unclear)
             case LookFailed(number):
                 if self._look is not None and self._look.number == number:
                     self.counters["retained_looks_failed"] += 1
@@ -256,6 +277,14 @@ class Keeper:
             case Injected(numbers):
                 for number in numbers:
                     self._on_injected(number)
+            case Uncertain(numbers):
+                for number in numbers:
+                    self._on_injected(number, is_certain=False)
+            case Refused(numbers):
+                for number in numbers:
+                    self._on_refused(number)
+            case Touched(topics):
+                self._on_touched(topics)
             case Received(sender, message):
                 self._on_message(sender, message)
             case LinkRestored(neighbour):
@@ -286,6 +315,11 @@ class Keeper:
     def injections_under_way(self) -> tuple[int, ...]:
         """Return the numbers of the injections that the host broker has not acknowledged."""
         return tuple(sorted(self._under_way))
+
+    @property
+    def lingering(self) -> int:
+        """How many filters' interest has ended and lingers."""
+        return len(self._lingering)
 
     @property
     def is_suspicious(self) -> bool:
@@ -327,14 +361,20 @@ class Keeper:
                 self._note(topic, entry)
                 self._repair(topic, entry)
             return
-        entry.version, entry.digest, entry.changed_ms = version, digest, self._wall_ms
-        self._remember_value(topic, version, packet)
+        self._win(topic, entry, version, digest, packet)
         if self._pending[topic]:
             # The host broker may have taken our injection before this write or after it: only a look tells.
             self._recheck.add(topic)
         else:
             entry.host, entry.host_digest = version, digest
         self._note(topic, entry)
+
+    def _win(self, topic: str, entry: Entry, version: Version, digest: int, packet: bytes) -> None:
+        """A version is the newest of its topic."""
+        entry.version, entry.digest, entry.changed_ms = version, digest, self._wall_ms
+        entry.qos = packet[0] >> 1 & 3 if packet else 0
+        self._unkept.discard(topic)
+        self._remember_value(topic, version, packet)
 
     def _was_injected(self, entry: Entry, within_s: float) -> bool:
         return bool(entry.recent) and entry.recent[-1].at_ms > self._wall_ms - within_s * 1000
@@ -359,8 +399,7 @@ class Keeper:
             # The book is full: as it came, and without protection.
             return self._number(topic) if is_live else None
         if entry.version is None or version > entry.version:
-            entry.version, entry.digest, entry.changed_ms = version, digest, self._wall_ms
-            self._remember_value(topic, version, packet)
+            self._win(topic, entry, version, digest, packet)
             self._note(topic, entry)
             if is_live:
                 return self._inject(topic, entry)
@@ -374,6 +413,8 @@ class Keeper:
             return None
         if version == entry.version and digest == entry.digest:
             self._remember_value(topic, version, packet)
+            if entry.host_digest == digest and is_live and is_wanted and topic not in self._unkept:
+                return DUPLICATE
             if entry.host_digest != digest and not self._pending[topic]:
                 if is_live:
                     return self._inject(topic, entry)
@@ -413,6 +454,8 @@ class Keeper:
         """The host broker holds something else than the winner: inject it again, where it is wanted or a deletion."""
         if entry.version is None or entry.digest == entry.host_digest or self._pending[topic]:
             return
+        if topic in self._unkept:
+            return
         if entry.digest == ABSENT:
             self._effects_inject(topic, entry, b"")
             self._recheck_soon(topic)
@@ -427,16 +470,20 @@ class Keeper:
             return
         self.counters["retained_repaired"] += 1
 
-    def _on_injected(self, number: int) -> None:
+    def _on_injected(self, number: int, *, is_certain: bool = True) -> None:
         topic = self._under_way.pop(number, None)
         if topic is None:
             return
         self._pending[topic] -= 1
+        if not is_certain:
+            self._recheck.add(topic)
         if self._pending[topic]:
             return
         del self._pending[topic]
         entry = self.book.get(topic)
-        if entry is not None and entry.priors:
+        if entry is not None and entry.host_digest != ABSENT and not entry.is_kept:
+            self._recheck.add(topic)
+        elif entry is not None and entry.priors and topic not in self._recheck:
             entry.priors = ()
             self.book.dirty.add(topic)
         if entry is not None and entry.version is None and entry.host_digest == ABSENT:
@@ -444,6 +491,26 @@ class Keeper:
         if topic in self._recheck:
             self._recheck.discard(topic)
             self._look_due[topic] = None
+
+    def _on_refused(self, number: int) -> None:
+        """The host broker holds what it held before, and will not take the winner."""
+        topic = self._under_way.get(number)
+        entry = None if topic is None else self.book.get(topic)
+        if topic is not None and entry is not None:
+            self.counters["retained_not_kept"] += 1
+            self._unkept.add(topic)
+        self._on_injected(number, is_certain=False)
+
+    def _on_touched(self, topics: tuple[str, ...]) -> None:
+        """R97: a look decides whether what was published is retained now."""
+        stamp = self.clock.next(self._wall_ms)
+        for topic in topics:
+            if topic not in self._touched and len(self._touched) >= TOUCHED_MAX:
+                self.counters["retained_touches_refused"] += 1
+                continue
+            self._touched[topic] = stamp
+            self._touch(topic)
+        self._touched_at = min(self._touched_at, self._now + self.settings.touch_s)
 
     def _recheck_soon(self, topic: str) -> None:
         """Look at a topic, but not while an injection is under way."""
@@ -479,16 +546,16 @@ class Keeper:
             self._look_due = {**dict.fromkeys(self._look.filters), **self._look_due}
             self._look = None
 
-    def _on_looked(self, look: _Look, found: Mapping[str, bytes]) -> None:
+    def _on_looked(self, look: _Look, found: Mapping[str, bytes], unclear: frozenset[str]) -> None:
         self._look = None
         self._look_at = self._now + self.settings.look_gap_s
-        for topic in sorted(found.keys() | self.book.matching(look.filters)):
+        for topic in sorted((found.keys() | self.book.matching(look.filters)) - unclear):
             if topic in look.touched or self._pending[topic]:
                 # R85: it counts only if nothing happened meanwhile.
                 entry = self.book.get(topic)
                 if self._pending[topic] or (entry is not None and self._was_injected(entry, 1.0)):
                     self._recheck_soon(topic)
-                elif topic in self._suspects or not self.observation.is_observed(topic):
+                elif topic in self._suspects or topic in self._touched or not self.observation.is_observed(topic):
                     self._look_due[topic] = None
                 continue
             self._judge(topic, found.get(topic, b""))
@@ -499,6 +566,7 @@ class Keeper:
     def _judge(self, topic: str, packet: bytes) -> None:
         """R86, R87, R89: what the host broker holds, compared with the book."""
         digest = digest_of(packet)
+        touched = self._touched.pop(topic, 0)
         entry = self.book.get(topic)
         if entry is None:
             if digest == ABSENT:
@@ -511,8 +579,9 @@ class Keeper:
         if topic in self._leftover and self._remove_copy(topic, entry, digest):
             return
         if entry.version is not None and digest == entry.digest:
-            if entry.host_digest != digest or entry.priors:
-                entry.host, entry.host_digest, entry.priors = entry.version, digest, ()
+            is_kept = entry.is_kept or digest != ABSENT
+            if entry.host_digest != digest or entry.priors or is_kept != entry.is_kept:
+                entry.host, entry.host_digest, entry.priors, entry.is_kept = entry.version, digest, (), is_kept
                 self._note(topic, entry)
             self._remember_value(topic, entry.version, packet)
             return
@@ -521,13 +590,19 @@ class Keeper:
         elif not is_suspect and self._is_lost_injection(entry, digest):
             entry.host, entry.host_digest, entry.priors = Version(0, self.identity), digest, ()
             self._note(topic, entry)
+        elif digest == ABSENT and not entry.is_kept and self._is_copy(entry):
+            # The host broker acknowledged our injection and does not hold it: it retains nothing, or not for us.
+            self.counters["retained_not_kept"] += 1
+            self._unkept.add(topic)
+            entry.host, entry.host_digest, entry.priors = Version(0, self.identity), ABSENT, ()
+            self._note(topic, entry)
         elif not is_suspect and (former := self._own_injection(entry, digest)) is not None:
             entry.host, entry.host_digest = former.version, digest
             self._note(topic, entry)
         elif is_suspect and entry.version is not None and entry.version.stamp > 0:
             self._distrust(topic, entry, digest)
         else:
-            self._discover(topic, entry, digest, packet)
+            self._discover(topic, entry, digest, packet, touched)
         self._repair(topic, entry)
 
     def _is_lost_injection(self, entry: Entry, digest: int) -> bool:
@@ -554,16 +629,15 @@ class Keeper:
             entry.version, entry.digest = entry.host, digest
         self._note(topic, entry)
 
-    def _discover(self, topic: str, entry: Entry, digest: int, packet: bytes) -> None:
+    def _discover(self, topic: str, entry: Entry, digest: int, packet: bytes, touched: int) -> None:
         """R87: a write or deletion that nobody heard. It is newer than what the host broker held, and no more."""
         known = max(entry.host.stamp if entry.host else -1, self.observation.ended_at(topic) or -1)
-        version = Version(known + 1, self.identity)
+        version = Version(max(known + 1, touched, 1), self.identity)
         self.clock.see(version.stamp)
         entry.host, entry.host_digest, entry.priors = version, digest, ()
         self.counters["retained_discovered"] += 1
         if entry.version is None or version > entry.version:
-            entry.version, entry.digest, entry.changed_ms = version, digest, self._wall_ms
-            self._remember_value(topic, version, packet)
+            self._win(topic, entry, version, digest, packet)
             # Others want the topic if the federator is subscribed to it for them.
             if self.observation.is_granted(topic):
                 body = with_retain(packet, is_set=True) if packet else clearing(topic)
@@ -641,6 +715,7 @@ class Keeper:
     def _on_restart(self) -> None:
         """R89: nothing that the host broker held is certain any more."""
         self.counters["retained_host_restarts"] += 1
+        self._unkept.clear()
         self._suspects.update(self.book.entries)
         self.observation.begin_anew()
         self._give_up_look()
@@ -654,7 +729,8 @@ class Keeper:
 
     def _refetch(self) -> None:
         """Fetch everything again, soon: what has changed, as the cursors have it."""
-        self._fetch_at = min(self._fetch_at, self._now + REJOIN_S)
+        share = (self.identity * 2_654_435_761 & 0xFFFF) / 0x10000
+        self._fetch_at = min(self._fetch_at, self._now + REJOIN_S + share * len(self._peers) * REJOIN_S_PER_PEER)
 
     def _on_answer(self, sender: int, answer: Answer) -> None:
         fetch = self.fetches.open.get(answer.number)
@@ -839,6 +915,10 @@ class Keeper:
             self.fetches.want(self._interest)
             for filter_ in (*self._interest, *self.observation.granted):
                 self._look_due[filter_] = None
+        if self._now >= self._touched_at:
+            self._touched_at = math.inf
+            for topic in self._touched:
+                self._look_due[topic] = None
         if self._now >= self._sweep_at:
             self._sweep_at = self._now + self.settings.sweep_s
             self._sweep()
@@ -868,8 +948,16 @@ class Keeper:
 
     def _is_leftover(self, topic: str, entry: Entry) -> bool:
         """A copy is left over if interest in it has ended for good, or had already when this process began."""
-        is_copy = entry.host is not None and entry.host.federator != self.identity and entry.host_digest != ABSENT
-        return is_copy and self._now >= self._started_at + self.settings.linger_s and not self.wants(topic)
+        return (
+            self._is_copy(entry)
+            and entry.host_digest != ABSENT
+            and self._now >= self._started_at + self.settings.linger_s
+            and not self.wants(topic)
+        )
+
+    def _is_copy(self, entry: Entry) -> bool:
+        """Return whether what the host broker holds came from another federator."""
+        return entry.host is not None and entry.host.federator != self.identity
 
     def _finish(self) -> None:
         """What follows from any event: fetches, the next look, records, and the next deadline."""
@@ -903,7 +991,7 @@ class Keeper:
         self._records = {}
 
     def _set_deadline(self) -> None:
-        due = [self._fetch_at, self._sweep_at, self.fetches.deadline, *self._lingering.values()]
+        due = [self._fetch_at, self._sweep_at, self._touched_at, self.fetches.deadline, *self._lingering.values()]
         if self._look_due and self._look is None and self._is_host_up:
             due.append(max(self._now, self._look_at))
         self.deadline = min(due)

@@ -25,6 +25,7 @@ class RetainedSettings:
         tombstones_max: deletions remembered; the oldest are forgotten first, and counted.
         sweep_s: how often old deletions are forgotten, and copies that nobody wants are found.
         filters_max: filters of interest, and filters whose end of observation is remembered.
+        touch_s: pause between two looks at topics of a host broker that does not say what it retains.
         is_exact: the host replays retained messages only for exact topics.
     """
 
@@ -43,6 +44,7 @@ class RetainedSettings:
     tombstones_max: int = 100_000
     sweep_s: float = 60.0
     filters_max: int = 100_000
+    touch_s: float = 2.0
     is_exact: bool = False
 
     def __post_init__(self) -> None:
@@ -52,6 +54,6 @@ class RetainedSettings:
         for name in ("fetch_interval_s", "fetch_s", "look_retry_s", "sweep_s"):
             if getattr(self, name) <= 0:
                 raise LocalError(f"{name} is {getattr(self, name)}; it must be above 0.")
-        for name in ("recent_s", "verify_s", "look_gap_s", "linger_s", "tombstone_s", "clock_ahead_s_max"):
+        for name in ("recent_s", "verify_s", "look_gap_s", "linger_s", "tombstone_s", "touch_s", "clock_ahead_s_max"):
             if getattr(self, name) < 0:
                 raise LocalError(f"{name} is {getattr(self, name)}; it must not be negative.")

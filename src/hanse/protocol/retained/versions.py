@@ -7,8 +7,9 @@ A version is a stamp and the id of the federator that gave it. A stamp is a time
 from typing import NamedTuple
 
 COUNTER_BITS = 16
-# Stamps stay below 2**62, as all numbers on the wire do.
-TIME_MS_MAX = (1 << 62 - COUNTER_BITS) - 1
+# Stamps stay below 2**61. On the wire, where numbers are below 2**62, `FOUND` is added to stamps of what a look found.
+FOUND = 1 << 61
+TIME_MS_MAX = (1 << 61 - COUNTER_BITS) - 1
 
 
 class Version(NamedTuple):
