@@ -23,6 +23,7 @@ from tests.federators import LOG_LINES, Federator, knows_all, ring, running
 from tests.protocol.net import packet
 
 from hanse.federator import broker_link
+from hanse.federator.retained import TOPIC as RETAINED_TOPIC
 from hanse.mqtt.publication import encode
 from hanse.protocol import codec
 from hanse.protocol.messages import Announcement, ClaimChange, ClaimDelta, ControlFrame, HandOver, Run, Solicit
@@ -311,12 +312,12 @@ def test_malformed_messages_between_federators_are_counted(scene: Scene) -> None
         b"",
         b"[" * 100_000,
         b"{}",
-        b'{"kind": "retained"}',
-        b'{"kind": "retained", "filters": 1, "to": 1}',
+        b'{"kind": "shares"}',
+        b'{"kind": "shares", "names": 1}',
         b"\xff",
     ]
     words += [
-        b'{"kind": "retained", "filters": [], "to": 1e999}',
+        b'{"kind": "bridges", "names": 1e999}',
         b'{"kind": "shares", "names": {"a": [1]}}',
         b"9" * 5_000,
     ]
@@ -325,10 +326,12 @@ def test_malformed_messages_between_federators_are_counted(scene: Scene) -> None
         def bad() -> None:
             for number, word in enumerate(words):
                 neighbour.hand_in(MANAGEMENT_GROUP, encode(MANAGEMENT_GROUP, word), first=2_000 + number)
+            for number, word in enumerate((b"", b"\x01", b"\x01\x10\xff", b"\x01\x12\xff\xff\x7f", b"\x02\x10\x01")):
+                neighbour.hand_in(MANAGEMENT_GROUP, encode(RETAINED_TOPIC, word), first=2_500 + number)
             neighbour.hand_in(MANAGEMENT_GROUP, b"\x30\x00", first=3_000)
 
         moved = scene.after(bad)
-    assert moved["management_refused"] >= 7
+    assert moved["management_refused"] >= 12
     assert scene.crossed == []
 
 

@@ -25,7 +25,7 @@ membership      the manager's word, and `dialling`, which keeps the links to it
 local_interest  what this broker's clients want, from adapters to protocol and disk
 management      what federators tell each other
 bridges         which brokers hang together by bridges of their hosts
-retained        retained messages for a broker's first interest in a filter
+retained        retained state at this broker: looks, the book on disk, what the others are told
 tracing         probes that follow a topic hop by hop, and tell where it ends, why
 
 pages, gauges, metrics, accounting    what it shows

@@ -625,6 +625,8 @@ class FederatorSettings:
             fetch_interval_s=self.retained_interval_s,
             linger_s=self.retained_linger_s,
             tombstone_s=self.retained_deletions_s,
+            # RabbitMQ replays retained messages only for exact topics.
+            is_exact=any(one.listing == "rabbitmq" for one in self.adapters()),
         )
 
     def warnings(self) -> list[str]:

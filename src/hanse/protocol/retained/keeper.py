@@ -58,6 +58,8 @@ from hanse.protocol.trie import FilterIndex
 
 # In the place of an injection's number: the host broker has had the publication from a fetch.
 DUPLICATE = -1
+# So many topics must be gone at once to count as lost instead of deleted.
+LOST_MIN = 100
 # Topics of one look, and bytes of values in one answer or push.
 LOOK_FILTERS_MAX = 1_000
 ANSWER_BYTES_MAX = 256 * 1024
@@ -549,6 +551,7 @@ class Keeper:
     def _on_looked(self, look: _Look, found: Mapping[str, bytes], unclear: frozenset[str]) -> None:
         self._look = None
         self._look_at = self._now + self.settings.look_gap_s
+        self._suspect_a_loss(look, found, unclear)
         for topic in sorted((found.keys() | self.book.matching(look.filters)) - unclear):
             if topic in look.touched or self._pending[topic]:
                 # R85: it counts only if nothing happened meanwhile.
@@ -562,6 +565,14 @@ class Keeper:
         for filter_ in look.granted:
             self.observation.complete(filter_)
         self._answer_asks(found)
+
+    def _suspect_a_loss(self, look: _Look, found: Mapping[str, bytes], unclear: frozenset[str]) -> None:
+        """R89: if most of what should be there is gone at once, the host broker has lost it, or hides it."""
+        held = [topic for topic in self.book.matching(look.filters) - look.touched - unclear if self._is_held(topic)]
+        gone = [topic for topic in held if topic not in found and topic not in self._suspects]
+        if len(gone) >= LOST_MIN and 2 * len(gone) >= len(held):
+            self.counters["retained_lost"] += len(gone)
+            self._suspects.update(gone)
 
     def _judge(self, topic: str, packet: bytes) -> None:
         """R86, R87, R89: what the host broker holds, compared with the book."""
