@@ -36,6 +36,7 @@ COMMANDS: dict[str, str] = {
     "token": "hanse.cli.token",
     "trace": "hanse.cli.trace",
     "up": "hanse.cli.up",
+    "wait": "hanse.cli.wait",
 }
 
 

@@ -73,6 +73,8 @@ class Pages:
         body = {
             "id": machine.identity,
             "epoch": machine.epoch,
+            # Publications can cross: with a link each, and with the core that all of them agree on.
+            "ready": is_healthy and machine.core_of(MANAGEMENT_GROUP) is not None,
             "broker": "connected" if is_healthy else "away",
             "neighbours": list(machine.neighbours()),
             "management_core": machine.core_of(MANAGEMENT_GROUP),
