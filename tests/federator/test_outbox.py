@@ -1039,3 +1039,78 @@ def test_the_noted_end_may_be_damaged_or_missing(tmp_path: Path) -> None:
         assert (len(contents(outbox, 1)), outbox.damages) == (10, [])
     (tmp_path / "1.end").unlink()
     assert make(tmp_path).damages == []
+
+
+# Records in parts.
+
+
+@given(seed=st.integers(0, 1 << 32))
+@settings(max_examples=examples(200), suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+def test_a_flipped_bit_costs_one_part_of_a_record(in_memory: Path, seed: int) -> None:
+    path = Path(tempfile.mkdtemp(dir=in_memory))
+    rng = random.Random(seed)
+    records = [tuple(rng.randbytes(rng.randint(0, 40)) for _ in range(rng.randint(1, 6))) for _ in range(12)]
+    outbox = make(path, segment_bytes=700)
+    outbox.append(1, records)
+    assert contents(outbox, 1) == {number: b"".join(parts) for number, parts in enumerate(records)}
+    outbox.commit()
+    assert contents(outbox, 1) == {number: b"".join(parts) for number, parts in enumerate(records)}
+    file = rng.choice(logs(path))
+    flip(file, rng.randrange(file.stat().st_size))
+    after = make(path, segment_bytes=700)
+    found = contents(after, 1)
+    differing = [number for number, parts in enumerate(records) if found.get(number, b"") != b"".join(parts)]
+    assert len(differing) <= 1
+    for number in differing:
+        parts = records[number]
+        assert found.get(number, b"") in [b"".join(parts[:k] + parts[k + 1 :]) for k in range(len(parts))]
+        assert after.counters.damaged_records == 1
+        assert [damage.records for damage in after.damages] == [1]
+    # It is told once, and a reader meets it without another word.
+    assert contents(after, 1) == found
+    assert after.counters.damaged <= 1
+    shutil.rmtree(path)
+
+
+def test_damage_that_comes_while_the_outbox_is_open_is_told_once(tmp_path: Path) -> None:
+    outbox = make(tmp_path)
+    outbox.append(1, [(b"one", b"two", b"three"), (b"four",)])
+    outbox.commit()
+    log = tmp_path / "1_0.log"
+    log.write_bytes(log.read_bytes().replace(b"two", b"tWo"))
+    for _ in range(2):
+        assert outbox.read(1, 0, 9, ALL) == [(0, b"onethree"), (1, b"four")]
+    assert [(one.first, one.end, one.records) for one in outbox.damages] == [(0, 1, 1)]
+    log.write_bytes(log.read_bytes().replace(b"one", b"oNe").replace(b"three", b"thrEe"))
+    assert outbox.read(1, 0, 9, ALL) == [(1, b"four")]
+    assert outbox.ways() == {1: (1, 2)}
+
+
+def test_a_record_of_which_only_the_first_parts_were_written_is_cut_off(tmp_path: Path) -> None:
+    outbox = make(tmp_path)
+    outbox.append(1, [b"first"])
+    outbox.commit()
+    outbox.append(1, [(b"a" * 30, b"b" * 30, b"c" * 30)])
+    noted = (tmp_path / "1.end").read_bytes()
+    outbox.commit()
+    (tmp_path / "1.end").write_bytes(noted)  # the commit did not return
+    log = tmp_path / "1_0.log"
+    os.truncate(log, log.stat().st_size - 10)
+    after = make(tmp_path)
+    assert (contents(after, 1), after.damages, after.counters.torn) == ({0: b"first"}, [], 1)
+    assert after.append(1, [b"again"]) == 1
+    after.commit()
+    assert contents(make(tmp_path), 1) == {0: b"first", 1: b"again"}
+
+
+def test_the_end_of_a_record_that_is_lost_is_told(tmp_path: Path) -> None:
+    outbox = make(tmp_path)
+    outbox.append(1, [b"first", (b"a" * 30, b"b" * 30, b"c" * 30)])
+    outbox.commit()
+    log = tmp_path / "1_0.log"
+    os.truncate(log, log.stat().st_size - 10)
+    after = make(tmp_path)
+    assert contents(after, 1) == {0: b"first", 1: b"a" * 30 + b"b" * 30}
+    assert [(one.first, one.end, one.records, one.before) for one in after.damages] == [(1, 2, 1, b"b" * 30)]
+    again = make(tmp_path)
+    assert contents(again, 1) == contents(after, 1)

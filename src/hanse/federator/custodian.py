@@ -22,21 +22,21 @@ Rules:
 import asyncio
 import json
 import logging
-import struct
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from hanse.errors import LocalError, RemoteError, Unavailable
+from hanse.federator import records
 from hanse.federator.aging import aged
 from hanse.federator.gaps import GapBook
 from hanse.federator.journal import DeliveryJournal
 from hanse.federator.losses import Losses
 from hanse.federator.outbox import Outbox
 from hanse.federator.ring import DeliveredRing
+from hanse.federator.segment import Payload
 from hanse.federator.slots import PacketSlots
-from hanse.protocol import codec
 from hanse.protocol.effects import Discard, Fetch, Store
 from hanse.protocol.events import Event, Fetched, Stored
 from hanse.protocol.messages import BLOCKED, Run
@@ -49,7 +49,6 @@ FETCH_BYTES = 1 << 20
 RETRY_S = 1.0
 # Delay after which discards get a commit of their own. A lost one only causes a duplicate.
 TIDY_S = 1.0
-_WALL = struct.Struct(">d")
 OVERFLOWS = ("stop", "drop-oldest", "drop-newest")
 
 
@@ -79,9 +78,7 @@ class Custodian:
         gaps: GapBook | None = None,
     ) -> None:
         self.outbox = Outbox(directory / "outbox", bytes_max=bytes_max)
-        self._losses = Losses(
-            self.outbox, stamp_bytes=_WALL.size, counters=counters, gaps=GapBook() if gaps is None else gaps
-        )
+        self._losses = Losses(self.outbox, counters=counters, gaps=GapBook() if gaps is None else gaps)
         self._losses.report()
         self.ring = DeliveredRing(directory / "delivered")
         self.slots = PacketSlots(directory / "packets")
@@ -133,10 +130,10 @@ class Custodian:
     def _append(self) -> None:
         while self._unstored:
             effect = self._unstored[0]
-            now = _WALL.pack(time.time())
+            now_s = time.time()
             done = self._done_unstored.get(effect.way, set())
             payloads = [
-                b"" if position in done else now + codec.encode_data(record)
+                b"" if position in done else records.encode(record, now_s)
                 for position, record in enumerate(effect.records, effect.position)
             ]
             try:
@@ -160,7 +157,7 @@ class Custodian:
             self._counters["outbox_stored"] += len(payloads)
         self._commit()
 
-    def _put(self, way: int, payloads: Sequence[bytes]) -> int:
+    def _put(self, way: int, payloads: Sequence[Payload]) -> int:
         try:
             return self.outbox.append(way, payloads)
         except Unavailable:
@@ -211,17 +208,16 @@ class Custodian:
         self._step(Fetched(way, tuple(record for record in records if record[1]), end))
 
     def _runs_of(self, way: int, position: int, payload: bytes) -> list[Run]:
-        if len(payload) <= _WALL.size:
-            return []
-        age_s = time.time() - _WALL.unpack_from(payload)[0]
         try:
-            runs = codec.decode_data(payload[_WALL.size :], is_record=True)
+            parts = records.decode(payload)
         except RemoteError as error:
             self._counters["outbox_records_refused"] += 1
             _log.warning("record %d of route %d in the outbox is refused: %s", position, way, error)
             return []
-        kept = [piece for run in runs for piece in aged(run, age_s)]
-        self._counters["expired_in_outbox"] += sum(run.length for run in runs) - sum(run.length for run in kept)
+        now_s = time.time()
+        kept = [piece for written_s, runs in parts for run in runs for piece in aged(run, now_s - written_s)]
+        read = sum(run.length for _, runs in parts for run in runs)
+        self._counters["expired_in_outbox"] += read - sum(run.length for run in kept)
         return kept
 
     def discard(self, effect: Discard) -> None:

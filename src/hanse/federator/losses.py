@@ -1,7 +1,8 @@
 """Report of what the disk lost: to the log, to the counters, and to the gaps of `/accounts`.
 
-An id is written `origin/epoch/number`. The records around the damage tell which ids it lies between. Not all ids
-between them went to this destination, so the number of lost publications is known only as records.
+An id is written `origin/epoch/number`. The parts around the damage tell which ids it lies between. Not all ids
+between them went to this destination, so the number of lost publications is known only as records, which lost one part
+of `PART_PUBLICATIONS` publications or more.
 """
 
 import logging
@@ -12,7 +13,7 @@ from hanse.errors import RemoteError
 from hanse.federator.damaged import SUFFIX
 from hanse.federator.gaps import GapBook
 from hanse.federator.outbox import Outbox
-from hanse.protocol import codec
+from hanse.federator.records import decode
 from hanse.protocol.messages import BLOCKED, HOST, Run
 
 _log = logging.getLogger(__name__)
@@ -23,14 +24,12 @@ class Losses:
 
     Args:
         outbox: where damages are found.
-        stamp_bytes: bytes of a payload before its runs.
         counters: where they are counted, as `outbox_damaged_records` and `outbox_damaged_bytes`.
         gaps: what `/accounts` shows.
     """
 
-    def __init__(self, outbox: Outbox, *, stamp_bytes: int, counters: Counter[str], gaps: GapBook) -> None:
+    def __init__(self, outbox: Outbox, *, counters: Counter[str], gaps: GapBook) -> None:
         self._outbox = outbox
-        self._stamp_bytes = stamp_bytes
         self._counters = counters
         self._gaps = gaps
 
@@ -38,7 +37,7 @@ class Losses:
         """Report what was found since the last call; one that cost nothing is only logged."""
         damages, self._outbox.damages = self._outbox.damages, []
         for damage in damages:
-            before, after = self._runs(damage.before), self._runs(damage.after)
+            before, after = _runs(damage.before), _runs(damage.after)
             where = (
                 f"{damage.file} in the outbox, {damage.size} bytes from byte {damage.start} on, positions "
                 f"{damage.first} to {damage.end - 1}, for {_destination(damage.way)}; "
@@ -56,13 +55,12 @@ class Losses:
             self._counters["outbox_damaged_records"] = counted.damaged_records
             self._counters["outbox_damaged_bytes"] = counted.damaged_bytes
 
-    def _runs(self, payload: bytes) -> list[Run]:
-        if len(payload) <= self._stamp_bytes:
-            return []
-        try:
-            return codec.decode_data(payload[self._stamp_bytes :], is_record=True)
-        except RemoteError:
-            return []
+
+def _runs(payload: bytes) -> list[Run]:
+    try:
+        return [run for _, runs in decode(payload) for run in runs]
+    except RemoteError:
+        return []
 
 
 def _between(before: Sequence[Run], after: Sequence[Run]) -> str:

@@ -52,8 +52,10 @@ from hanse.federator.segment import (
     PAYLOAD_BYTES_MAX,
     RECORD_BYTES,
     SEGMENT_BYTES_MAX,
+    Payload,
     Segment,
     Stretch,
+    disk_bytes,
     new_salt,
 )
 
@@ -136,8 +138,8 @@ class _Way:
 
     def __init__(self) -> None:
         self.segments: list[Segment] = []
-        self.flight: list[bytes | None] = []  # None: discarded before it was written
-        self.pending: list[bytes | None] = []
+        self.flight: list[Payload | None] = []  # None: discarded before it was written
+        self.pending: list[Payload | None] = []
         self.next = 0
 
     @property
@@ -208,16 +210,16 @@ class Outbox:
             ) from error
 
     @staticmethod
-    def bytes_of(payloads: Sequence[bytes]) -> int:
+    def bytes_of(payloads: Sequence[Payload]) -> int:
         """What these would take, in the measure of `bytes_max`; what `drop_oldest` wants to know."""
-        return sum(map(len, payloads)) + RECORD_BYTES * len(payloads)
+        return sum(map(disk_bytes, payloads))
 
     def ways(self) -> dict[int, tuple[int, int]]:
         """For each way the first position that is not done with, and the next that will be given."""
         with self._lock:
             return {way: (state.first(), state.next) for way, state in sorted(self._ways.items())}
 
-    def append(self, way: int, payloads: Sequence[bytes]) -> int:
+    def append(self, way: int, payloads: Sequence[Payload]) -> int:
         """Put records at the end, all or none, in memory until `commit`: the position of the first.
 
         Raises:
@@ -237,7 +239,7 @@ class Outbox:
                 f"The disk of the outbox does not keep up: {self.pending_bytes} bytes of {self._pending_bytes_max} "
                 f"wait for it, {needed} more for {way}; hold back until a commit succeeds."
             )
-        if needed > PAYLOAD_BYTES_MAX and max(map(len, payloads)) > PAYLOAD_BYTES_MAX:
+        if needed > PAYLOAD_BYTES_MAX and max(map(disk_bytes, payloads)) > PAYLOAD_BYTES_MAX:
             raise LocalError(f"A record of more than {PAYLOAD_BYTES_MAX} bytes was given for {way}; refuse it before.")
         with self._lock:
             state = self._ways.get(way)
@@ -283,10 +285,11 @@ class Outbox:
                     payload = kept[index]
                     if payload is None:
                         continue
-                    if len(found) == count_max or (found and len(payload) > left):
+                    whole = payload if isinstance(payload, bytes) else b"".join(payload)
+                    if len(found) == count_max or (found and len(whole) > left):
                         return found
-                    found.append((first + index, payload))
-                    left = max(0, left - len(payload))
+                    found.append((first + index, whole))
+                    left = max(0, left - len(whole))
                 first += len(kept)
         return found
 
@@ -370,8 +373,8 @@ class Outbox:
                     if payload is not None:
                         kept[index] = None
                         count += 1
-                        freed += RECORD_BYTES + len(payload)
-                        self.pending_bytes -= RECORD_BYTES + len(payload)
+                        freed += disk_bytes(payload)
+                        self.pending_bytes -= disk_bytes(payload)
                 first += len(kept)
         if count:
             self.records -= count
@@ -399,15 +402,15 @@ class Outbox:
                     # A bad place on the disk costs the one record that lies on it.
                     stop = index + 1
                     data = self._read_one(log, segment, index)
-                records, damaged = segment.records(data, index, stop)
+                records, gone, damaged = segment.records(data, index, stop)
                 for at in damaged:
-                    size = segment.size_of(at)
-                    self._discard(segment.way, self._ways[segment.way], at, at + 1)
                     before = next((payload for position, payload in reversed(records) if position < at), b"")
                     after = next((payload for position, payload in records if position > at), b"")
-                    start = offsets[segment.index(at)]
+                    start, size = segment.extent(at)
                     name = segment.path.name
                     self._note(Damage(segment.way, name, start, size, at, at + 1, 1, before, after), segment.path)
+                for at in gone:
+                    self._discard(segment.way, self._ways[segment.way], at, at + 1)
                 for record in records:
                     length = len(record[1])
                     if length > left and found:
@@ -487,9 +490,9 @@ class Outbox:
                 self._create(segment, data)
             else:
                 self._append_log(segment, data)
-            lengths = [len(payload) for payload in payloads[:used] if payload is not None]
+            sizes = [disk_bytes(payload) for payload in payloads[:used] if payload is not None]
             with self._lock:
-                segment.extend(relative, lengths)
+                segment.extend(relative, sizes)
                 if is_new:
                     state.segments.append(segment)
                 for index in range(used):
@@ -500,7 +503,7 @@ class Outbox:
                         segment.discard(position + index, position + index + 1)
                         self._touched.add(way)
                     else:
-                        self.pending_bytes -= RECORD_BYTES + len(payload)
+                        self.pending_bytes -= disk_bytes(payload)
                 del state.flight[:used]
             self._write_end(segment)
 
@@ -650,9 +653,10 @@ class Outbox:
                 done_path.unlink()  # its log was deleted first
                 continue
             data = path.read_bytes()
-            segment, stretches = self._recover_segment(path, way, first, data)
-            lost += [(path, stretch) for stretch in stretches]
             is_last = first == order[-1]
+            committed = noted.next if is_last else _POSITION_MAX
+            segment, stretches, part = self._recover_segment(path, way, first, data, committed)
+            lost += [(path, stretch) for stretch in stretches]
             following = noted.next if is_last else order[number + 1]
             if segment is None:
                 if self._set_aside(path, data):
@@ -672,10 +676,9 @@ class Outbox:
             self.records += segment.live
             self.bytes += segment.live_bytes
             torn = len(data) - segment.size
-            missing = following > segment.end if is_last else torn > 0
+            missing = following > segment.next if is_last else torn > 0
             if missing:
-                before = segment.last_payload(data)
-                lost.append((path, Stretch(segment.size, torn, segment.end, following, before, b"")))
+                lost.append((path, Stretch(segment.size, torn, segment.next, following, part, b"")))
             if torn and is_last:
                 if missing:
                     keep_copy(path)
@@ -709,20 +712,22 @@ class Outbox:
                 self._succeed(way, state)
         return state
 
-    def _recover_segment(self, path: Path, way: int, first: int, data: bytes) -> tuple[Segment | None, list[Stretch]]:
-        """Return the segment of a log, and its damaged stretches."""
+    def _recover_segment(
+        self, path: Path, way: int, first: int, data: bytes, committed: int
+    ) -> tuple[Segment | None, list[Stretch], bytes]:
+        """Return the segment of a log, its damaged stretches, and the payload of its last part."""
         segment = Segment.read(self._directory, way, first, data)
         if segment is not None:
-            return segment, segment.scan(data)
+            return segment, *segment.scan(data, committed)
         segment = Segment.salvage(self._directory, way, first, data)
         if segment is None:
-            return None, []
-        stretches = segment.scan(data)
+            return None, [], b""
+        stretches, part = segment.scan(data, committed)
         keep_copy(path)
         with _opened(path, os.O_WRONLY) as log:
             _write_all(log, segment.header(), 0)
             os.fsync(log)
-        return segment, [Stretch(0, HEADER_BYTES, first, first, b"", b""), *stretches]
+        return segment, [Stretch(0, HEADER_BYTES, first, first, b"", b""), *stretches], part
 
     def _read_end(self, way: int) -> _End:
         try:

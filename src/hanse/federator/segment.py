@@ -1,16 +1,18 @@
 """One file of the outbox: records of one way in the order of their positions, and beside it which are done with.
 
-    <way>_<first position>.log    header, then records: salt, length, position, checksum, payload
+    <way>_<first position>.log    header, then records: one or more parts of salt, length, position, checksum, payload
     <way>_<first position>.done   (first position, count, checksum) of what was discarded
 
 Rules:
 
-1. A segment's salt is random and begins each of its records: a record can be found again behind damage, and nothing
-   that a payload holds, or that the disk held before, is taken for one.
-2. Positions rise within a file; they may skip (what was discarded before it was written, or by a compaction).
-3. Nothing is kept in memory for a record but 9 bytes: its position and its offset, relative, and whether it is done
+1. A segment's salt is random and begins each part of its records. So a part can be found again behind damage, and
+   nothing that a payload holds, or that the disk held before, is taken for one.
+2. The parts of a record follow each other and bear its position. The upper bits of the length tell which part is not
+   the first, and which is not the last. A damaged record is what is left of its parts.
+3. Positions rise within a file; they may skip (what was discarded before it was written, or by a compaction).
+4. Nothing is kept in memory for a record but 9 bytes: its position and its offset, relative, and whether it is done
    with. No file stays open: descriptors do not grow with the ways.
-4. The bytes of a record count from its own beginning to that of the next: a damaged stretch belongs to what precedes
+5. The bytes of a record count from its own beginning to that of the next: a damaged stretch belongs to what precedes
    it.
 
 It knows nothing of threads; `Outbox` does.
@@ -31,15 +33,31 @@ _RECORD = struct.Struct("<IIQI")  # salt, payload bytes, position, checksum
 _DONE = struct.Struct("<QII")  # first position, count, checksum
 _KIND = b"HANSEOB1"
 _U32 = 0xFFFFFFFF
+# In the length of a part: more parts of the record follow, and it is not the first. The rest is its bytes.
+_MORE = 1 << 31
+_CONTINUED = 1 << 30
+_LENGTH = _CONTINUED - 1
+_POSITION_MAX = 1 << 64
 
 HEADER_BYTES = _HEADER.size
-RECORD_BYTES = _RECORD.size  # what a record takes on disk beyond its payload
-PAYLOAD_BYTES_MAX = 1 << 30
+RECORD_BYTES = _RECORD.size  # what each part of a record takes on disk beyond its payload
+PAYLOAD_BYTES_MAX = _LENGTH
 SEGMENT_BYTES_MAX = 1 << 31  # with the largest payload at its end, offsets still fit 32 bits
 
 # What `done` says of a record. Discarded ones are found by a pattern: no list of them is kept.
 LIVE, DISCARDED, NOTED = 0, 1, 2
 _RUNS = re.compile(rb"\x01+")
+
+
+# A record is given as a whole, or in parts.
+Payload = bytes | tuple[bytes, ...]
+
+
+def disk_bytes(payload: Payload) -> int:
+    """Return what a record takes on disk."""
+    if isinstance(payload, bytes):
+        return RECORD_BYTES + len(payload)
+    return RECORD_BYTES * len(payload) + sum(map(len, payload))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +86,11 @@ class Segment:
         size: bytes of the log that are known to be good; the next record goes there.
         live, live_bytes: records that are not done with, and what they take.
         is_torn: a write failed, so that bytes may stand beyond `size`.
+        is_cut: its last record lost its last parts.
     """
 
     __slots__ = (
+        "_damaged",
         "_dirty_end",
         "_dirty_start",
         "_done_size",
@@ -78,6 +98,7 @@ class Segment:
         "done",
         "done_path",
         "first",
+        "is_cut",
         "is_torn",
         "live",
         "live_bytes",
@@ -96,11 +117,13 @@ class Segment:
         self.done_path = directory / f"{way}_{first}.done"
         self.size = HEADER_BYTES
         self.is_torn = False
+        self.is_cut = False
         self.live = 0
         self.live_bytes = 0
         self._relative = array("I")  # position - first of each record
         self.offsets = array("I", [HEADER_BYTES])  # where each begins, and where the last ends
         self.done = bytearray()
+        self._damaged: set[int] = set()  # positions of which parts are lost, and that was told
         self._done_size = 0
         self._dirty_start = 0  # records that `DISCARDED` may be among
         self._dirty_end = 0
@@ -130,13 +153,13 @@ class Segment:
             return wanted
         return bisect_left(relative, wanted)
 
-    def size_of(self, position: int) -> int:
-        """Return the bytes of the record at a position that exists."""
+    def extent(self, position: int) -> tuple[int, int]:
+        """Return where the record at a position begins, and its bytes; there must be one."""
         index = self.index(position)
-        return self.offsets[index + 1] - self.offsets[index]
+        return self.offsets[index], self.offsets[index + 1] - self.offsets[index]
 
     def encode(
-        self, position: int, payloads: Sequence[bytes | None], bytes_max: int
+        self, position: int, payloads: Sequence[Payload | None], bytes_max: int
     ) -> "tuple[bytes, array[int], int]":
         """Records for the end of the log, until it has `bytes_max`: their bytes, their positions, payloads used."""
         parts: list[bytes] = []
@@ -149,22 +172,35 @@ class Segment:
             if payload is not None:
                 if (size >= bytes_max and size > HEADER_BYTES) or position - first > _U32:
                     break
-                length = len(payload)
-                seed = (salt ^ length * 0x9E3779B1 ^ position) & 0xFFFFFFFF
-                parts.append(pack(salt, length, position, crc32(payload, seed)))
-                parts.append(payload)
+                if isinstance(payload, bytes):
+                    length = len(payload)
+                    seed = (salt ^ length * 0x9E3779B1 ^ position) & 0xFFFFFFFF
+                    parts.append(pack(salt, length, position, crc32(payload, seed)))
+                    parts.append(payload)
+                    size += RECORD_BYTES + length
+                else:
+                    parts += self._encode_parts(position, payload)
+                    size += disk_bytes(payload)
                 relative.append(position - first)
-                size += RECORD_BYTES + length
             position += 1
             used += 1
         return b"".join(parts), relative, used
 
-    def extend(self, relative: "array[int]", lengths: Sequence[int]) -> None:
-        """Records were written at its end."""
+    def _encode_parts(self, position: int, payload: tuple[bytes, ...]) -> list[bytes]:
+        found = []
+        last = len(payload) - 1
+        for number, part in enumerate(payload):
+            word = len(part) | (_MORE if number < last else 0) | (_CONTINUED if number else 0)
+            found.append(_RECORD.pack(self.salt, word, position, crc32(part, _seed(self.salt, word, position))))
+            found.append(part)
+        return found
+
+    def extend(self, relative: "array[int]", sizes: Sequence[int]) -> None:
+        """Note that records were written at its end, which take so much each."""
         size = self.size
         offsets = self.offsets
-        for length in lengths:
-            size += RECORD_BYTES + length
+        for one in sizes:
+            size += one
             offsets.append(size)
         self._relative.extend(relative)
         self.done.extend(bytes(len(relative)))
@@ -218,75 +254,125 @@ class Segment:
                 return segment
         return None
 
-    def scan(self, data: bytes) -> list[Stretch]:
-        """Find all records in the bytes of the log, and return the damaged stretches between them.
+    def scan(self, data: bytes, committed: int = _POSITION_MAX) -> tuple[list[Stretch], bytes]:
+        """Find all records in the bytes of the log: the damaged stretches between them, and the last part's payload.
 
-        What stands behind the last record is not among them: it lies beyond `size`.
+        What stands behind the last record is not among them: it lies beyond `size`. So does a last record from
+        `committed` on of which only the first parts were written.
         """
         first = self.first
-        at, last, expected = HEADER_BYTES, len(data) - RECORD_BYTES, first
+        at, last = HEADER_BYTES, len(data) - RECORD_BYTES
+        # The next part has this position at least. It continues a record if `is_open`.
+        expected, is_open = first, False
         relative, offsets = self._relative, self.offsets
         offsets.pop()
         stretches: list[Stretch] = []
+        part = b""
         while True:
             if at > last or not self._is_record(data, at, expected):
                 found = self._find_record(data, at + 1, expected)
                 if found < 0:
                     break
-                position = _RECORD.unpack_from(data, found)[2]
-                before = _payload_at(data, offsets[-1]) if offsets else b""
-                stretches.append(Stretch(at, found - at, expected, position, before, _payload_at(data, found)))
+                _, word, position, _ = _RECORD.unpack_from(data, found)
+                # Parts of a record that begins or ends here may be lost, too.
+                end = position + 1 if word & _CONTINUED else position
+                self._damaged.update((expected, position) if word & _CONTINUED else (expected,))
+                stretches.append(Stretch(at, found - at, expected, end, part, _payload_at(data, found)))
                 at = found
-            _, length, position, _ = _RECORD.unpack_from(data, at)
-            relative.append(position - first)
-            offsets.append(at)
-            expected = position + 1
-            at += RECORD_BYTES + length
+            _, word, position, _ = _RECORD.unpack_from(data, at)
+            if not relative or relative[-1] != position - first:
+                relative.append(position - first)
+                offsets.append(at)
+            is_open = bool(word & _MORE)
+            expected = position if is_open else position + 1
+            part = _payload_at(data, at)
+            at += RECORD_BYTES + len(part)
+        if is_open and expected >= committed:
+            at = offsets.pop()
+            relative.pop()
+        elif is_open:
+            self.is_cut = True
+            self._damaged.add(expected)
         offsets.append(at)
         self.size = at
         self.done = bytearray(len(relative))
         self.live = len(relative)
         self.live_bytes = at - offsets[0]
-        return stretches
+        return stretches, part
 
-    def last_payload(self, data: bytes) -> bytes:
-        """Return the payload of the last record in the bytes of the log; nothing if there is none."""
-        return _payload_at(data, self.offsets[-2]) if self._relative else b""
+    @property
+    def next(self) -> int:
+        """Return the first position that the log may have lost at its end: the last one, if parts of it are missing."""
+        return self.end - 1 if self.is_cut else self.end
 
-    def records(self, data: bytes, low: int, high: int) -> tuple[list[tuple[int, bytes]], list[int]]:
-        """The live ones in `data`, which begins with record `low`: (position, payload), and which are damaged."""
+    def records(self, data: bytes, low: int, high: int) -> tuple[list[tuple[int, bytes]], list[int], list[int]]:
+        """Return the live records in `data`, which begins with record `low`.
+
+        A record that lost parts is returned without them. The other two lists hold the positions of records that lost
+        everything, and of those whose damage is new.
+        """
         unpack = _RECORD.unpack_from
         salt, offsets = self.salt, self.offsets
         done = self.done[low:high]
         found: list[tuple[int, bytes]] = []
+        gone: list[int] = []
         damaged: list[int] = []
         base = offsets[low]
         last = len(data) - RECORD_BYTES
+        index = low - 1
         for state, start, expected in zip(done, offsets[low:high], self._relative[low:high], strict=True):
+            index += 1
             if state:
                 continue
             at = start - base
             if at <= last:
                 marker, length, position, checksum = unpack(data, at)
-                at += RECORD_BYTES
-                payload = data[at : at + length]
-                if (
-                    crc32(payload, (salt ^ length * 0x9E3779B1 ^ position) & 0xFFFFFFFF) == checksum
-                    and len(payload) == length
-                    and marker == salt
-                    and position == self.first + expected
-                ):
-                    found.append((position, payload))
-                    continue
-            damaged.append(self.first + expected)
-        return found, damaged
+                if length <= _LENGTH:
+                    at += RECORD_BYTES
+                    payload = data[at : at + length]
+                    if (
+                        crc32(payload, (salt ^ length * 0x9E3779B1 ^ position) & 0xFFFFFFFF) == checksum
+                        and len(payload) == length
+                        and marker == salt
+                        and position == self.first + expected
+                    ):
+                        found.append((position, payload))
+                        continue
+            position = self.first + expected
+            parts, is_whole = self._parts(data[start - base : offsets[index + 1] - base], position)
+            if parts:
+                found.append((position, b"".join(parts)))
+            else:
+                gone.append(position)
+            if not is_whole and position not in self._damaged:
+                self._damaged.add(position)
+                damaged.append(position)
+        return found, gone, damaged
+
+    def _parts(self, data: bytes, position: int) -> tuple[list[bytes], bool]:
+        """Return the whole parts of a record, and whether these are all of it."""
+        parts: list[bytes] = []
+        at, is_open, is_whole = 0, True, True
+        while is_open and at < len(data):  # what follows is damage of the next record
+            if at > len(data) - RECORD_BYTES or not self._is_record(data, at, position):
+                at = self._find_record(data, at + 1, position)
+                is_whole = False
+                if at < 0:
+                    break
+            word = _RECORD.unpack_from(data, at)[1]
+            if not parts and word & _CONTINUED:
+                is_whole = False
+            is_open = bool(word & _MORE)
+            parts.append(_payload_at(data, at))
+            at += RECORD_BYTES + len(parts[-1])
+        return parts, is_whole and not is_open
 
     def _is_record(self, data: bytes, at: int, position_min: int) -> bool:
-        marker, length, position, checksum = _RECORD.unpack_from(data, at)
-        end = at + RECORD_BYTES + length
+        marker, word, position, checksum = _RECORD.unpack_from(data, at)
+        end = at + RECORD_BYTES + (word & _LENGTH)
         if marker != self.salt or end > len(data) or not position_min <= position <= self.first + _U32:
             return False
-        return bool(crc32(data[at + RECORD_BYTES : end], _seed(self.salt, length, position)) == checksum)
+        return bool(crc32(data[at + RECORD_BYTES : end], _seed(self.salt, word, position)) == checksum)
 
     def _find_record(self, data: bytes, at: int, position_min: int) -> int:
         marker = self.salt.to_bytes(4, "little")
@@ -387,7 +473,7 @@ def new_salt() -> int:
 
 
 def _payload_at(data: bytes, at: int) -> bytes:
-    length = _RECORD.unpack_from(data, at)[1]
+    length = _RECORD.unpack_from(data, at)[1] & _LENGTH
     return data[at + RECORD_BYTES : at + RECORD_BYTES + length]
 
 
