@@ -5,6 +5,7 @@ import os
 import random
 import re
 import signal
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -46,10 +47,18 @@ class Scene:
             numbers = [publisher.client.publish("plant/x", b"%d" % n, 1) for n in range(MESSAGES)]
             for number in numbers:
                 number.wait_for_publish(60)
-            eventually(lambda: self._payloads() == MESSAGES, "all is on disk")
+            eventually(lambda: self._payloads() == MESSAGES and self._is_committed(), "all is on disk")
         self.federators[0].end(signal.SIGKILL)
         # What the broker had no acknowledgement for yet must not hide a loss.
         self.brokers[0].restart()
+
+    def _is_committed(self) -> bool:
+        """Return whether the last write to each log was followed by the note of its end."""
+        outbox = self.state / "outbox"
+        return all(
+            struct.unpack_from("<QQQ", (outbox / f"{log.stem.split('_')[0]}.end").read_bytes())[1] == log.stat().st_size
+            for log in outbox.glob("*.log")
+        )
 
     def _payloads(self) -> int:
         return sum(len(re.findall(rb"plant/x", file.read_bytes())) for file in (self.state / "outbox").glob("*.log"))

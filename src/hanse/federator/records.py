@@ -27,10 +27,16 @@ _VERSION = 1
 _OLD = struct.Struct(">d")  # its first byte is 0x41 from 1970 on
 
 
-def encode(runs: Sequence[Run], now_s: float) -> tuple[bytes, ...]:
+def encode(
+    runs: Sequence[Run],
+    now_s: float,
+    *,
+    publications_max: int = PART_PUBLICATIONS,
+    bytes_max: int = PART_BYTES,
+) -> tuple[bytes, ...]:
     """Return the parts of a record."""
     parts = []
-    for piece in _pieces(runs):
+    for piece in _pieces(runs, publications_max, bytes_max):
         data = codec.encode_data(piece)
         parts.append(_PART.pack(_VERSION, now_s, len(data)) + data)
     return tuple(parts)
@@ -62,12 +68,13 @@ def decode(payload: bytes) -> list[tuple[float, list[Run]]]:
     return found
 
 
-def _pieces(runs: Iterable[Run]) -> list[list[Run]]:
+def _pieces(runs: Iterable[Run], publications_max: int, bytes_max: int) -> list[list[Run]]:
     pieces: list[list[Run]] = [[]]
     count = size = 0
     for run in runs:
-        for piece in [run] if run.length <= PART_PUBLICATIONS and len(run.body) <= PART_BYTES else _cut(run):
-            if count and (count + piece.length > PART_PUBLICATIONS or size + len(piece.body) > PART_BYTES):
+        is_small = run.length <= publications_max and len(run.body) <= bytes_max
+        for piece in [run] if is_small else _cut(run, publications_max, bytes_max):
+            if count and (count + piece.length > publications_max or size + len(piece.body) > bytes_max):
                 pieces.append([])
                 count = size = 0
             pieces[-1].append(piece)
@@ -76,14 +83,14 @@ def _pieces(runs: Iterable[Run]) -> list[list[Run]]:
     return pieces
 
 
-def _cut(run: Run) -> list[Run]:
+def _cut(run: Run, publications_max: int, bytes_max: int) -> list[Run]:
     """Return a run in pieces, each small enough for a part."""
     spans = split(run.body)
     pieces = []
     low = 0
     while low < len(spans):
         high = low + 1
-        while high - low < PART_PUBLICATIONS and high < len(spans) and spans[high][1] - spans[low][0] <= PART_BYTES:
+        while high - low < publications_max and high < len(spans) and spans[high][1] - spans[low][0] <= bytes_max:
             high += 1
         body = run.body[spans[low][0] : spans[high - 1][1]]
         pieces.append(run._replace(first=run.first + low, length=high - low, body=body))
