@@ -13,6 +13,7 @@ from hanse.lab.chaos.ground import Ground, Place
 from hanse.lab.chaos.history import Seen, Sent
 from hanse.lab.chaos.outage import OutageSettings, latencies_ms, percentile, run_outage
 from hanse.lab.chaos.pages import Page, changes, drops, parse, processor_s, resident_bytes
+from hanse.lab.chaos.retained import RetainedDrill, run_retained
 from hanse.lab.chaos.storm import StormSettings, recovery_s, run_storm
 from hanse.lab.chaos.topics import TopicsSettings, run_topics
 from hanse.lab.chaos.watch import Samples, Watch, disk_bytes
@@ -136,6 +137,13 @@ def test_100_000_topics_and_10_000_subscriptions_at_one_broker(tmp_path: Path) -
 @pytest.mark.timeout(1200)
 def test_a_neighbour_away_for_five_minutes_at_1_000_messages_a_second(tmp_path: Path) -> None:
     check(asyncio.run(run_outage(tmp_path, OutageSettings())))
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.timeout(600)
+def test_200_retained_topics_converge_through_kills_a_partition_and_a_restored_backup(tmp_path: Path) -> None:
+    check(asyncio.run(run_retained(tmp_path, RetainedDrill())))
 
 
 @pytest.mark.slow

@@ -190,6 +190,10 @@ class OwnGround(Ground):
                         os.kill(pid, signal.SIGCONT)
         await self._federation.stop()
 
+    def broker_directory(self, site: int) -> Path:
+        """Return where a broker keeps its files."""
+        return self._federation.sites[site].broker_directory
+
     def pid(self, kind: Kind, site: int) -> int | None:
         """Return the id of the current process."""
         return self._process(kind, site).pid
