@@ -571,6 +571,61 @@ def _gold(figures: Figures) -> list[str]:
     ]
 
 
+_LOADS = {
+    "pair_qos0": "one pair, 64 bytes, QoS 0",
+    "pair_qos1": "one pair, 1 KiB, QoS 1",
+    "many": "200 connections, one message of 64 bytes in flight each",
+    "single": "1 connection, one message of 64 bytes in flight",
+}
+
+
+def _gateway(figures: Figures) -> list[str]:
+    rates = []
+    added = []
+    for load, words in _LOADS.items():
+        if load not in figures:
+            continue
+        rates.append(
+            (
+                words,
+                spread(figures.take(load, "throughput_ratio")),
+                spread(figures.take(load, "cpu_ratio")),
+                *(spread(figures.take(load, system, "per_s")) for system in ("direct", "haproxy", "gateway")),
+                *(spread(figures.take(load, system, "cpu_us")) for system in ("haproxy", "gateway")),
+            )
+        )
+        for quantile in ("p50", "p99"):
+            cells = [figures.take(load, f"added_{quantile}_us", system) for system in ("haproxy", "gateway")]
+            if cells[0] is not None:
+                added.append((f"{words}, {quantile}", *map(spread, cells)))
+    idle = [
+        (
+            f"{_words(kind)}, {shown(figures.take('idle', 'clients'))} clients",
+            *(shown(figures.take("idle", f"{system}_{kind}", "mb")) for system in ("haproxy", "gateway")),
+            *(shown(figures.take("idle", f"{system}_{kind}", "kb_per_client")) for system in ("haproxy", "gateway")),
+        )
+        for kind in ("plain", "tls")
+        if "idle" in figures
+    ]
+    return [
+        *table(
+            (
+                "load",
+                "throughput, ratio to HAProxy",
+                "processor time, ratio",
+                "direct, messages/s",
+                "HAProxy",
+                "gateway",
+                "HAProxy, µs per message",
+                "gateway",
+            ),
+            rates,
+        ),
+        *table(("added to the round trip, µs", "HAProxy", "gateway"), added),
+        *table(("idle", "HAProxy, MB", "gateway, MB", "HAProxy, kB per client", "gateway"), idle),
+    ]
+
+
 def _nothing(figures: Figures) -> list[str]:  # noqa: ARG001 - a section without tables of its own
     return []
 
@@ -585,6 +640,12 @@ class Section:
 
 
 SECTIONS: dict[str, Section] = {
+    "gateway": Section(
+        "The gateway beside HAProxy in TCP mode",
+        "Both stand in front of the same Mosquitto, one process each, and take turns. Figures are medians of the "
+        "rounds; the ratios are those of the rounds. A larger throughput is better, a smaller processor time is.",
+        _gateway,
+    ),
     "bridge": Section(
         "Hanse beside Mosquitto's bridges",
         "Chains of brokers are joined by federators, and the same chains by Mosquitto's own bridges; the two "

@@ -22,6 +22,7 @@ HANSE = [sys.executable, "-m", "hanse"]
 
 # Name to the command from the root of the project; `page` says what each shows.
 BENCHMARKS: dict[str, list[str]] = {
+    "gateway": ["bench/bench_gateway.py"],
     "bridge": [*HANSE, "bench", "bridge", "--json"],
     "floor": ["bench/bench_floor.py"],
     "idle": ["bench/bench_idle.py"],

@@ -91,3 +91,10 @@ def test_both_forms_give_the_same_run() -> None:
     pure, other = (json.loads(run(*life, pure=pure)) for pure in (True, False))
     assert pure["trace_hash"] == other["trace_hash"]
     assert pure["delivered"] == other["delivered"] > 0
+
+
+def test_no_extension_is_found_where_the_sources_are_asked_for() -> None:
+    """An extension is passed over only in the directories of `modules`, and a package is found through its parent's."""
+    found = compiled.modules(PACKAGE)
+    directories = {path.parent for path in found}
+    assert all(path.parent.parent in directories for path in found if path.stem == "__init__")

@@ -54,6 +54,8 @@ _FEDERATOR = (
     "slots",
     "turns",
 )
+# Per read of a client or a broker: 16 us of processor time per message of 200 connections, 13 us with these compiled.
+_GATEWAY = ("brokers/connection", "front/client", "front/websocket")
 # Modules used in every step of a simulation: a seed takes 2.3 s of CPU time, or 3.4 s if only the protocol is compiled.
 _SIM = (
     "checkers",
@@ -73,9 +75,11 @@ _SIM = (
 def modules(package: Path) -> list[Path]:
     """Return the sources that are compiled: the whole protocol, and the hot modules of its drivers."""
     protocol = sorted((package / "protocol").glob("*.py"))
-    shells = {"mqtt": _MQTT, "federator": _FEDERATOR, "sim": _SIM}
+    shells = {"mqtt": _MQTT, "federator": _FEDERATOR, "gateway": _GATEWAY, "sim": _SIM}
     hot = [package / room / f"{name}.py" for room, names in shells.items() for name in names]
-    return [package / "errors.py", *protocol, *hot]
+    # One class and its subclasses go through all of them. `__init__` would be found through its parent's directory.
+    sessions = sorted((package / "gateway" / "session").glob("[a-z]*.py"))
+    return [package / "errors.py", *protocol, *hot, *sessions]
 
 
 def digest(package: Path) -> str:

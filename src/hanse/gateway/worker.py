@@ -25,7 +25,7 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from hanse.errors import LocalError, Unavailable
 from hanse.gateway.addresses import ListenAddress
@@ -188,9 +188,9 @@ class Worker:
                 self._servers.append(await self._loop.create_server(make, sock=listening, backlog=4096))
         self._tick()
 
-    def _factory(self, listener: ListenAddress) -> Callable[..., Client]:
+    def _factory(self, listener: ListenAddress) -> Callable[..., asyncio.Protocol]:
         if not listener.is_websocket:
-            return lambda address="": Client(self, listener, address)
+            return lambda address="": cast("asyncio.Protocol", Client(self, listener, address))
         try:
             from hanse.gateway.front.websocket import WebSocketClient  # noqa: PLC0415 - not in the base install
         except ImportError as error:
@@ -198,8 +198,9 @@ class Worker:
                 f"The listener {listener.url()} needs the package {error.name}; install hanse[gateway]."
             ) from error
         origins, packet_bytes_max = self.settings.websocket_origin, self.settings.packet_bytes_max
-        return lambda address="": WebSocketClient(
-            self, listener, address, origins=origins, packet_bytes_max=packet_bytes_max
+        return lambda address="": cast(
+            "asyncio.Protocol",
+            WebSocketClient(self, listener, address, origins=origins, packet_bytes_max=packet_bytes_max),
         )
 
     def stop_listening(self) -> None:
@@ -585,7 +586,7 @@ class Worker:
 
     async def _dial(self, broker: Broker, connection: BrokerConnection) -> bool:
         try:
-            await self._dialler.dial(broker.url, lambda: connection)
+            await self._dialler.dial(broker.url, lambda: cast("asyncio.Protocol", connection))
         except Unavailable as error:
             self.traffic.broker_failures += 1
             _log.info("a broker could not be dialled", extra={"broker": broker.id, "reason": str(error)})

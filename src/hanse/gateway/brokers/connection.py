@@ -52,8 +52,8 @@ class Owner(Protocol):
         """Take note that the broker does not, or does again, take what is written."""
 
 
-class BrokerConnection(asyncio.Protocol):
-    """The broker's side of one client.
+class BrokerConnection:
+    """The broker's side of one client: a protocol of asyncio by its methods, because a subclass would not be compiled.
 
     Args:
         incarnation: of the broker; a later one means that it has restarted since.
@@ -142,6 +142,10 @@ class BrokerConnection(asyncio.Protocol):
         self.is_open = False
         if self.transport is not None:
             self.transport.abort()
+
+    def eof_received(self) -> bool:
+        """Close the other half, too: MQTT has no half-open connections."""
+        return False
 
     def pause_writing(self) -> None:
         """Stop reading the client."""

@@ -64,8 +64,10 @@ LINGER_S: Final = 1.0
 FLUSH_S: Final = 5.0
 
 
-class Client(asyncio.Protocol):
+class Client:
     """A client over TCP or TLS; `WebSocketClient` puts frames around it.
+
+    It is a protocol of asyncio by its methods, because a subclass would not be compiled.
 
     Attributes:
         address: of the client, or of what a balancer says about it.

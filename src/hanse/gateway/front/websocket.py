@@ -13,7 +13,6 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from websockets.exceptions import NegotiationError
 from websockets.frames import Frame, Opcode
 from websockets.http11 import Request
 from websockets.protocol import OPEN
@@ -34,13 +33,6 @@ _GOING_AWAY: Final = 1001
 # Every parse error of a client would be a line otherwise.
 _quiet = logging.getLogger("hanse.gateway.websocket")
 _quiet.setLevel(logging.CRITICAL)
-
-
-def _select(_: ServerProtocol, offered: Sequence[Subprotocol]) -> Subprotocol | None:
-    for name in SUBPROTOCOLS:
-        if name in offered:
-            return Subprotocol(name)
-    raise NegotiationError("expected the subprotocol mqtt")
 
 
 class WebSocketClient(Client):
@@ -67,7 +59,7 @@ class WebSocketClient(Client):
         self._handshake_bytes = 0
         self._protocol = ServerProtocol(
             origins=[*map(Origin, origins), None] if origins else None,
-            select_subprotocol=_select,
+            subprotocols=[*map(Subprotocol, SUBPROTOCOLS)],
             # A client may send more behind its CONNECT, in the same frame.
             max_size=2 * front.connect_bytes_max,
             logger=_quiet,

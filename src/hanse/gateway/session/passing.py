@@ -135,29 +135,30 @@ class PassThrough(Session):
         i = start
         written = 0
         count = 0
-        while i + 2 <= size:
-            length = data[i + 1]
-            end = i + 2 + length if length < 128 else end_of(data, i, size)
-            if not end or end > size:
-                break
-            kind = data[i] & 0xF0
-            if kind == PUBLISH:
-                count += 1
-            elif kind in (SUBACK, UNSUBACK):
-                if not self._take_answer(data[i:end]):
-                    if written < i:
-                        self.to_client.append(data[written:i])
-                    written = end
-            elif kind == DISCONNECT:
-                self._is_goodbye_said = False
-            i = end
-        self.counters.to_clients += count
-        if i < size:
-            i = self._keep_broker_rest(data, i, size)
-        if written == 0 and i == size:
-            self.to_client.append(data)
-        elif written < i:
-            self.to_client.append(data[written:i])
+        try:
+            while i + 2 <= size:
+                length = data[i + 1]
+                end = i + 2 + length if length < 128 else end_of(data, i, size)
+                if not end or end > size:
+                    break
+                kind = data[i] & 0xF0
+                if kind == PUBLISH:
+                    count += 1
+                elif kind in (SUBACK, UNSUBACK):
+                    if not self._take_answer(data[i:end]):
+                        if written < i:
+                            self.to_client.append(data[written:i])
+                        written = end
+                elif kind == DISCONNECT:
+                    self._is_goodbye_said = False
+                i = end
+            if i < size:
+                i = self._keep_broker_rest(data, i, size)
+        finally:
+            # What came before a packet that breaks a rule goes on.
+            self.counters.to_clients += count
+            if written < i:
+                self.to_client.append(data if i - written == size else data[written:i])
 
     def _keep_broker_rest(self, data: bytes, start: int, size: int) -> int:
         """Keep the start of a packet, or let a large PUBLISH through; return how much may be written."""
