@@ -186,3 +186,10 @@ def test_one_side_gets_exactly_what_it_lacks_and_the_other_has(
     all_of_ours = {number for first, count in ours for number in range(first, first + count)}
     missing = numbers(here.missing(10.0, there.summaries(9.0, {"g": 60_000})))
     assert set(missing) == all_of_ours - have
+
+
+def test_what_is_kept_since_a_time_comes_oldest_first_with_its_times() -> None:
+    found = kept(run_of(1, 2), run_of(3, 1), run_of(4, 1), keep_s=1.0)
+    found.age(2.0, lambda _: True)
+    assert [(at, run.first) for at, run in found.since(0.0)] == [(0.0, 1), (1.0, 3), (2.0, 4)]
+    assert [at for at, _ in found.since(1.0)] == [1.0, 2.0]

@@ -48,6 +48,7 @@ from hanse.federator.notices import Notices
 from hanse.federator.onward import Onward
 from hanse.federator.pages import Pages
 from hanse.federator.private import PrivateGroup
+from hanse.federator.replay import Replay
 from hanse.federator.reporter import FederatorReporter
 from hanse.federator.retained import BookFile, RetainedState
 from hanse.federator.session_renewal import SessionRenewal
@@ -317,6 +318,7 @@ class Agent:
             self._crossing,
             self.counters,
         )
+        self._replay = Replay(self.gateways, self.machine, self._crossing, self.counters, self._loop.time)
         # By these names the data path calls the rooms itself: not a call more a batch.
         self._begin_batch, self._note_packets, self._former_id = batches.begin, batches.note, batches.former_id
         self._deliver, self._deliver_own = self.delivery.deliver, self.delivery.deliver_own

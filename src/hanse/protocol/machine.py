@@ -53,7 +53,7 @@ from hanse.protocol.forwarding import Forwarding, Routed
 from hanse.protocol.hostside import HostSide
 from hanse.protocol.identity import boot_epoch, check_federator_id
 from hanse.protocol.mesh import Mesh
-from hanse.protocol.messages import BLOCKED, UNREACHABLE, ControlFrame, Publication, Run, Summary
+from hanse.protocol.messages import BLOCKED, HOST, UNREACHABLE, ControlFrame, Publication, Run, Summary
 from hanse.protocol.neighbour import Neighbour
 from hanse.protocol.plans import Plan
 from hanse.protocol.settings import MANAGEMENT_GROUP, Settings
@@ -369,6 +369,18 @@ class Machine:
     def retained_bytes(self) -> int:
         """Size of the retention buffer."""
         return self._forwarding.retention.bytes
+
+    def retained_since(self, time: float) -> list[tuple[float, Run]]:
+        """Return what the retention buffer has since a time, oldest first."""
+        return self._forwarding.retention.since(time)
+
+    def pending_at_host(self) -> dict[tuple[int, int], list[tuple[int, int]]]:
+        """Return what the host broker has yet to acknowledge: ranges of ids by origin and epoch."""
+        found: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        for sources in self._custody.pending(HOST).values():
+            for source, ranges in sources.items():
+                found.setdefault(source, []).extend(ranges)
+        return found
 
     # --- the view of the data path ----------------------------------------------------------------------------------
 

@@ -90,6 +90,10 @@ class Retention:
                 found.append(run._replace(groups=groups))
         return found[::-1]
 
+    def since(self, time: float) -> list[tuple[float, Run]]:
+        """Return the runs that are kept since a time, oldest first, with the times at which they were added."""
+        return [entry for entry in self._kept() if entry[0] >= time]
+
     def _kept(self) -> Iterator[tuple[float, Run]]:
         return chain(self._old, self._runs)
 
