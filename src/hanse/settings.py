@@ -47,6 +47,8 @@ _DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)(ms|s|m|h)")
 _WORDS_TRUE = frozenset({"1", "true", "yes", "on"})
 _WORDS_FALSE = frozenset({"0", "false", "no", "off"})
 _METADATA = "hanse"
+# A federator has some 70 settings: all of their names would make an error that nobody reads to its end.
+_NAMES_SHOWN_MAX = 20
 
 
 def parse_duration_s(text: str) -> float:
@@ -283,7 +285,11 @@ def _refuse_unknown_variables(known: Iterable[Setting], environment: Mapping[str
 
 def _nearest(name: str, known: Collection[str]) -> str:
     near = difflib.get_close_matches(name, known, 1)
-    return f" Did you mean {near[0]!r}?" if near else f" Known: {', '.join(sorted(known))}."
+    if near:
+        return f" Did you mean {near[0]!r}?"
+    names = sorted(known)
+    shown = ", ".join(names[:_NAMES_SHOWN_MAX])
+    return f" Known: {shown}." if len(names) <= _NAMES_SHOWN_MAX else f" Known: {shown}, ...; --help lists all."
 
 
 def _convert(one: Setting, raw: object, source: str) -> object:
