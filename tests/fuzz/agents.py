@@ -1,4 +1,4 @@
-"""A whole agent without sockets: bytes come in where a link's would, and what would reach the host broker is judged."""
+"""A whole agent without sockets: bytes arrive like a link's, and publications for the host broker are checked."""
 
 import asyncio
 import shutil
@@ -18,7 +18,7 @@ IDENTITY = 7
 
 
 class Sink(asyncio.Transport):
-    """The other end of a connection: takes what is written, and is told when to end."""
+    """Other end of a connection: it accepts written bytes, and learns of the end."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,10 +51,10 @@ class Sink(asyncio.Transport):
 
 
 class Scene:
-    """One agent; everything that it would publish at its host is read as the host would."""
+    """One agent. Everything that it would publish at its host is parsed as the host would."""
 
     def __init__(self, state: StateDirectory, settings: FederatorSettings) -> None:
-        # On a busy machine a scene may last so long that something is stored, and the next one restores nothing.
+        # On a busy machine, a scene may last so long that something is stored. The next one must not restore it.
         shutil.rmtree(state.path / "outbox", ignore_errors=True)
         self.agent = Agent(settings, state)
         self.delivered: list[str] = []
@@ -76,7 +76,7 @@ class Scene:
         self.delivered += [one.topic for one in found]
 
     def connect(self) -> tuple[asyncio.Protocol, Sink]:
-        """A new connection to the agent's link port."""
+        """Return a new connection to the agent's link port."""
         listener = LinkListener(str(IDENTITY), self.agent.links)  # type: ignore[arg-type]
         protocol, sink = listener.listener.make(), Sink()
         protocol.connection_made(sink)
@@ -92,7 +92,7 @@ class Scene:
 
 @contextmanager
 def scenes(folder: Path, **settings: object) -> Iterator[tuple[asyncio.Runner, StateDirectory, FederatorSettings]]:
-    """What scenes are made of, one for each input."""
+    """Yield the parts of scenes, one for each input."""
     with asyncio.Runner() as runner, StateDirectory(folder) as state:
-        state.write_epoch = lambda epoch: None  # type: ignore[method-assign]  # noqa: ARG005 - the disk's time is not what is looked for
+        state.write_epoch = lambda epoch: None  # type: ignore[method-assign]  # noqa: ARG005 - the time of the disk is irrelevant here
         yield runner, state, FederatorSettings(id=IDENTITY, metrics="off", insecure=True, **settings)  # type: ignore[arg-type]

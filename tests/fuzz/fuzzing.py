@@ -1,14 +1,14 @@
-"""How a target is fuzzed: valid inputs from Hypothesis, mutants of each, within a budget, watched.
+"""Fuzzing of a target: valid inputs from Hypothesis, mutants of each, within a budget, under observation.
 
 Rules:
 
-- `HANSE_FUZZ_SECONDS` is the budget of all targets together, shared evenly; each runs a few examples at least. A round
-  is made from its number alone, so a failure names the round that shows it again, whatever the budget was.
-- An input is taken, or refused with one of the errors that the target names, in a sentence that can be printed.
-  Anything else is a failure: it is shortened, shown in hexadecimal, and belongs into `corpus/<target>.txt` for ever.
-- The first example of every round is watched: with all its mutants (of a slow target with a few) it may hold 20 MB at
-  no moment. Of a slow target the mutants end with the budget, after a few.
-- Time is judged by comparing sizes: eight times the bytes may cost at most three times as much a byte.
+- `HANSE_FUZZ_SECONDS` is the budget of all targets together, shared evenly. Each runs at least a few examples. A round
+  depends only on its number, so a failure names the round that reproduces it with any budget.
+- An input is accepted, or refused with one of the errors that the target names, in a printable sentence. Anything else
+  is a failure: it is shortened, shown in hexadecimal, and added to `corpus/<target>.txt` for ever.
+- The first example of every round is observed: with all its mutants (of a slow target with a few), it may hold 20 MB at
+  no time. The mutants of a slow target end with the budget, after a few.
+- Time is judged by comparing sizes: eight times the bytes may cost at most three times as much per byte.
 """
 
 import contextlib
@@ -33,15 +33,15 @@ EXAMPLES_A_ROUND = 40
 # In the first round, whatever the budget; of a slow target one, with its mutants.
 EXAMPLES_AT_LEAST = 3
 MUTANTS_AN_EXAMPLE = 30
-# To be watched makes an input five times as slow.
+# Observation makes an input five times as slow.
 WATCHED_OF_SLOW = 2
 MUTANTS_OF_SLOW_AT_LEAST = 6
-# The longest input whose every prefix and every bit is tried.
+# The longest input of which every prefix and every bit is tried.
 WHOLE_BYTES_MAX = 200
 
 
 class _RoundOverError(unittest.SkipTest):
-    """Ends a round: Hypothesis lets it through at once, where it would draw the rest of the examples for nobody."""
+    """Ends a round. Hypothesis lets it through at once, and would otherwise draw the rest of the examples in vain."""
 
 
 Take = Callable[[bytes], object]
@@ -68,7 +68,7 @@ _EDGES = (
 
 
 def share_s() -> float:
-    """What one target may take of the budget."""
+    """Return the share of one target in the budget."""
     targets = len(list(HERE.glob("test_fuzz_*.py")))
     return float(os.environ.get("HANSE_FUZZ_SECONDS") or 10.0) / targets
 
@@ -81,15 +81,15 @@ def fuzz(
     refusals: Refusals = (RemoteError,),
     is_slow: bool = False,
 ) -> None:
-    """Feed a target until its share of the budget is used up; fails with the shortest input that was found.
+    """Feed a target until its share of the budget is used up; fail with the shortest failing input.
 
     Args:
         target: its name, and that of its corpus.
-        valid: inputs that should be taken, from which the bad ones are made.
-        take: what is fuzzed. It keeps nothing from one input to the next that would change the outcome.
-        refusals: the errors by which it may say no.
-        is_slow: milliseconds an input: the first example's every prefix and every bit are then not tried, and one
-            example is enough where there is no time for more.
+        valid: strategy of valid inputs, from which the bad ones are made.
+        take: function under test. It keeps nothing between inputs that would change the outcome.
+        refusals: errors by which it may refuse.
+        is_slow: whether an input takes milliseconds: then not every prefix and bit of the first example is tried, and
+            one example is enough if there is no time for more.
     """
     for data in corpus(target):
         _judge(target, "the corpus", data, take, refusals)
@@ -101,7 +101,7 @@ def fuzz(
 
 
 def corpus(target: str) -> list[bytes]:
-    """Every input that once failed: a line each, in hexadecimal, with what it was behind a `#`."""
+    """Return every input that once failed: one line each, in hexadecimal, with its error behind a `#`."""
     path = HERE / "corpus" / f"{target}.txt"
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     return [bytes.fromhex(line.partition("#")[0]) for line in lines if line.partition("#")[0].strip()]
@@ -110,12 +110,12 @@ def corpus(target: str) -> list[bytes]:
 def assert_linear(
     make: Callable[[int], bytes], take: Take, *, refusals: Refusals = (RemoteError,), large: int = 1 << 20
 ) -> None:
-    """Inputs of `large` bytes cost at most three times as much a byte as inputs of an eighth."""
+    """Check that inputs of `large` bytes cost at most three times as much per byte as inputs of an eighth."""
     small, whole = make(large // 8), make(large)
     for _ in range(3):  # a neighbour on the machine may spoil one comparison, not three
         small_s = min(_cpu_s(small, take, refusals) for _ in range(2))
         large_s = _cpu_s(whole, take, refusals)
-        # What takes less than this is judged by nothing: the clock's own steps are larger than the difference.
+        # Shorter times are not judged: the clock's steps are larger than the difference.
         if large_s <= 24 * max(small_s, 0.000_5):
             return
     raise AssertionError(f"{len(small)} bytes took {small_s} s of CPU, {len(whole)} took {large_s} s")
@@ -142,7 +142,7 @@ def _run_round(
     failed: list[tuple[bytes, BaseException]] = []
     examples = 0
 
-    # Hypothesis makes what is valid; what fails is kept and shortened here, as most of it comes from the mutations.
+    # Hypothesis makes valid inputs. Failing ones are kept and shortened here, because most come from the mutations.
     @hypothesis.seed(zlib.crc32(target.encode()) + number)
     @settings(
         max_examples=EXAMPLES_A_ROUND,
@@ -173,7 +173,7 @@ def _run_round(
                     break
                 try:
                     _take(mutant, take, refusals)
-                except BaseException as error:  # noqa: BLE001 - whatever it is, it is what was looked for
+                except BaseException as error:  # noqa: BLE001 - any such error is a finding
                     failed.append((mutant, error))
                     return
             if is_watched:
@@ -217,13 +217,13 @@ def _mutated(data: bytes, other: bytes, random: Random) -> bytes:
         case 1 if data:  # a bit
             at = random.randrange(len(data))
             return data[:at] + bytes((data[at] ^ 1 << random.randrange(8),)) + data[at + 1 :]
-        case 2:  # a part left out
+        case 2:  # a part omitted
             return data[:at] + data[to:]
-        case 3:  # a part twice
+        case 3:  # a part repeated
             return data[:to] + data[at:to] + data[to:]
         case 4:  # two inputs in one
             return data[:at] + other[random.randrange(len(other) + 1) :]
-        case 5:  # more behind it
+        case 5:  # more bytes behind it
             return data + random.randbytes(random.randrange(1, 9))
         case 6:  # a length, or any other number, at its edges
             size = random.choice((1, 2, 4, 8))
@@ -265,7 +265,7 @@ def _fail(target: str, where: str, data: bytes, error: BaseException) -> None:
 
 
 def _shortened(data: bytes, error: BaseException, take: Take, refusals: Refusals) -> bytes:
-    """The input without all that can be left out while the same kind of error comes; a few thousand tries."""
+    """Return the input without all parts that the same kind of error does not need; a few thousand attempts."""
     tries = 3_000
     size = len(data) // 2
     while size and tries > 0:

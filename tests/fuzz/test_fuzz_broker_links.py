@@ -1,7 +1,7 @@
 """Accepted, ignored or refused with a clear error and a counter; nothing else happens; memory grows by at most 20 MB;
 nothing of it is forwarded.
 
-The target is what anybody may publish on the control topics of `link = broker`: the topic, and the payload behind it.
+The target is the publications that anybody may send on the control topics of `link = broker`: topic and payload.
 """
 
 from hypothesis import strategies as st
@@ -42,7 +42,7 @@ def take(data: bytes) -> None:
         assert broker_link.encode_acknowledgements(epoch, numbers) or not numbers
 
 
-def test_whatever_is_published_on_a_control_topic_it_is_read_or_refused() -> None:
+def test_any_publication_on_a_control_topic_is_read_or_refused() -> None:
     fuzz("broker_links", MESSAGES, take)
 
 
@@ -59,7 +59,7 @@ def test_a_payload_of_a_megabyte_is_read_in_linear_time() -> None:
     assert_linear(lambda size: b"federator/" + b"/" * size + b"\n", take)
 
 
-def test_an_id_is_written_in_one_way_only() -> None:
+def test_an_id_has_only_one_spelling() -> None:
     for text in ("01", "+1", "-1", "1 ", "\u0661", "4294967296", "1" * 60_000, "", "#", "+"):
         try:
             broker_link.parse_topic(f"federator/ack/1/{text}")

@@ -1,7 +1,7 @@
 """Accepted, ignored or refused with a clear error and a counter; nothing else happens; memory grows by at most 20 MB;
 nothing of it is forwarded.
 
-The target is a control frame's bytes. What the decoder takes is exactly what an encoder makes.
+The target is a control frame's bytes. The decoder accepts exactly the output of an encoder.
 """
 
 import pytest
@@ -17,7 +17,7 @@ def take(data: bytes) -> None:
     assert codec.encode_control(frame) == data
 
 
-def test_whatever_a_control_frame_holds_it_is_read_or_refused() -> None:
+def test_any_control_frame_is_read_or_refused() -> None:
     fuzz("control_frames", CONTROL_FRAMES.map(codec.encode_control), take)
 
 

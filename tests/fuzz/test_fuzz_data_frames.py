@@ -1,7 +1,7 @@
 """Accepted, ignored or refused with a clear error and a counter; nothing else happens; memory grows by at most 20 MB;
 nothing of it is forwarded.
 
-The target is a data frame's bytes. What is taken of it says the same when it is sent on.
+The target is a data frame's bytes. An accepted frame keeps its meaning when it is sent on.
 """
 
 import pytest
@@ -23,7 +23,7 @@ def take(data: bytes) -> None:
         assert run.first + run.length - 1 <= SEQUENCE_MAX
 
 
-def test_whatever_a_data_frame_holds_it_is_read_or_refused() -> None:
+def test_any_data_frame_is_read_or_refused() -> None:
     fuzz("data_frames", batches().map(codec.encode_data), take)
 
 

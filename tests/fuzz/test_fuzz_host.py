@@ -1,8 +1,8 @@
 """Accepted, ignored or refused with a clear error and a counter; nothing else happens; memory grows by at most 20 MB;
 nothing of it is forwarded.
 
-The target is the host broker's side of a whole agent: CONNACK and what follows, with messages that any client of that
-broker may publish on the topics to which the agent listens: log lines, beacons, announcements, control topics.
+The target is the host broker's side of a whole agent: CONNACK and later packets, with messages that any client of that
+broker may publish on the agent's topics: log lines, beacons, announcements, control topics.
 """
 
 import asyncio
@@ -103,7 +103,7 @@ async def serve(scene: Scene, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("link", ["direct", "broker"])
-def test_whatever_comes_from_the_host_the_agent_stands(tmp_path: Path, link: str) -> None:
+def test_the_agent_survives_any_input_from_the_host(tmp_path: Path, link: str) -> None:
     sources = ("mosquitto-log", "beacon", "announce")
     with scenes(tmp_path, link=link, interest=sources) as (runner, state, read):
 

@@ -1,8 +1,7 @@
 """Accepted, ignored or refused with a clear error and a counter; nothing else happens; memory grows by at most 20 MB;
 nothing of it is forwarded.
 
-The target is a request to the federator's own pages. Whatever comes, the answer is whole, and repeats nothing of the
-request.
+The target is a request to the federator's own pages. The answer to any request is complete, and repeats nothing of it.
 """
 
 from hypothesis import strategies as st
@@ -39,7 +38,7 @@ def take(data: bytes) -> None:
     assert b"<script>" not in answer
 
 
-def test_whatever_is_asked_the_answer_is_whole() -> None:
+def test_the_answer_to_any_request_is_complete() -> None:
     fuzz("http", HEADS, take)
 
 

@@ -1,8 +1,8 @@
 """Accepted, ignored or refused with a clear error and a counter; nothing else happens; memory grows by at most 20 MB;
 nothing of it is forwarded.
 
-The target is what makes interest known: lines of Mosquitto's log, by topic and by file, beacons, announcements.
-Whatever the adapters report, the registry takes it in, holds to its limits, and wants only what the protocol takes.
+The target is the sources of interest: lines of Mosquitto's log, by topic and by file, beacons, announcements. The
+registry applies any report of the adapters, keeps its limits, and wants only filters that the protocol accepts.
 """
 
 from hypothesis import strategies as st
@@ -72,12 +72,12 @@ def take(data: bytes) -> None:
             for ended in change.removed:
                 machine.step(now, events.Unsubscribed(ended))
     assert len(machine.groups()) <= LIMITS.filters_max + 1
-    # What is kept on disk is found again, whatever it is.
+    # Any stored registry loads again.
     InterestRegistry(LIMITS).load(0.0, 1_000.0, registry.dump(now, 1_000.0))
     registry.expire(1e9)
 
 
-def test_whatever_a_broker_says_of_its_clients_it_is_taken_or_ignored() -> None:
+def test_any_report_of_a_broker_about_its_clients_is_applied_or_ignored() -> None:
     fuzz("interest", TEXTS, take)
 
 

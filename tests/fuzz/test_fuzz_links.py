@@ -1,8 +1,8 @@
 """Accepted, ignored or refused with a clear error and a counter; nothing else happens; memory grows by at most 20 MB;
 nothing of it is forwarded.
 
-The target is the link port of a whole agent: a handshake, frames, and in them words and runs that say anything.
-Whatever a neighbour sends, the host broker gets well-formed publications on topics that cross, or nothing.
+The target is the link port of a whole agent: a handshake, frames, and any messages and runs in them. Whatever a
+neighbour sends, the host broker gets well-formed publications on topics that cross, or nothing.
 """
 
 import asyncio
@@ -82,7 +82,7 @@ async def talk(scene: Scene, data: bytes) -> Sink:
 
 
 @pytest.mark.parametrize("settings", [{}, {"import_deny": ("a/x",), "prefix": "p"}], ids=["plain", "named"])
-def test_whatever_a_neighbour_sends_the_agent_stands(tmp_path: Path, settings: dict[str, object]) -> None:
+def test_the_agent_survives_any_input_from_a_neighbour(tmp_path: Path, settings: dict[str, object]) -> None:
     with scenes(tmp_path, **settings) as (runner, state, read):
 
         def take(data: bytes) -> None:

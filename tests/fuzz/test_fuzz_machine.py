@@ -1,9 +1,9 @@
 """Accepted, ignored or refused with a clear error and a counter; nothing else happens; memory grows by at most 20 MB;
 nothing of it is forwarded.
 
-The target is the protocol's machine: frames that are well-formed and say anything, runs that claim anything, between
-ticks. It never raises, sends nothing back to whom it came from, and keeps its limits. A program of bytes says who
-sends what, and when.
+The target is the protocol's machine: well-formed frames with any content, runs with any claims, between ticks. It never
+raises, sends nothing back to its sender, and keeps its limits. A program of bytes determines senders, messages and
+times.
 """
 
 import tracemalloc
@@ -28,7 +28,7 @@ NEIGHBOURS = (1, 2, 300)
 
 
 class Scene:
-    """A federator with three neighbours, of which any may say anything."""
+    """Federator with three neighbours, any of which may send anything."""
 
     def __init__(self) -> None:
         self.machine = Machine(5, SETTINGS, now=0.0, wall_s=1_000)
@@ -51,7 +51,7 @@ class Scene:
                     assert name in EMITTED
 
     def say(self, neighbour: int, frame: ControlFrame, *, is_plausible: bool) -> None:
-        if is_plausible:  # else nearly all are stale, or a stranger's
+        if is_plausible:  # otherwise nearly all are stale, or from a stranger
             self.numbers[neighbour] += 1
             frame = replace(frame, sender=neighbour, epoch=1_000, number=self.numbers[neighbour])
         self.check(self.machine.step(self.now, Received(neighbour, frame)))
@@ -84,7 +84,10 @@ class Scene:
 
 
 def take(data: bytes) -> None:
-    """Each piece: a byte who, a byte how, two bytes of length, and the frame's bytes."""
+    """Run a program.
+
+    Each piece has a byte for the sender, one for the kind, two for the length, and the frame's bytes.
+    """
     scene = Scene()
     at = 0
     refusal: RemoteError | None = None
@@ -123,13 +126,13 @@ DATA = st.builds(
 PROGRAMS = st.lists(st.one_of(CONTROLS, DATA), min_size=1, max_size=12).map(b"".join)
 
 
-def test_whatever_neighbours_say_the_machine_stands() -> None:
+def test_the_machine_survives_any_input_from_neighbours() -> None:
     fuzz("machine", PROGRAMS, take, is_slow=True)
 
 
 @settings(max_examples=3, deadline=None, database=None, derandomize=True)
 @given(st.lists(st.tuples(st.sampled_from(NEIGHBOURS), CONTROL_FRAMES), min_size=20, max_size=20))
-def test_ten_thousand_words_of_a_liar_do_not_make_memory_grow(words: list[tuple[int, ControlFrame]]) -> None:
+def test_ten_thousand_false_messages_do_not_make_memory_grow(words: list[tuple[int, ControlFrame]]) -> None:
     scene = Scene()
     for neighbour, frame in words:
         scene.say(neighbour, frame, is_plausible=True)

@@ -1,7 +1,7 @@
 """Accepted, ignored or refused with a clear error and a counter; nothing else happens; memory grows by at most 20 MB;
 nothing of it is forwarded.
 
-The target is what comes in a manager's name: its answers over HTTP, its announcements on the broker, where any client
+The target is messages in a manager's name: its answers over HTTP, and its announcements on the broker, where any client
 may publish.
 """
 
@@ -56,7 +56,7 @@ def take(data: bytes) -> None:
         answer = asyncio.run(answer_in(data)) if data.startswith(b"HTTP") else data
         document = manager_client._read_json(manager_client.parse_manager("http://m:1"), 200, answer)
     except (ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, Unavailable):
-        pass  # what `_ask_one` turns into Unavailable
+        pass  # `_ask_one` turns these into Unavailable
     announcement = None
     try:
         announcement = words.read_announcement(data, 7, CREDENTIAL)
@@ -82,11 +82,11 @@ async def answer_in(data: bytes) -> bytes:
     return (await manager_client._read_answer(reader))[1]
 
 
-def test_whatever_a_manager_says_it_is_read_or_refused() -> None:
+def test_any_answer_of_a_manager_is_read_or_refused() -> None:
     fuzz("manager_answers", PAYLOADS, take)
 
 
-def test_an_announcement_of_a_megabyte_is_judged_in_linear_time() -> None:
+def test_an_announcement_of_a_megabyte_is_checked_in_linear_time() -> None:
     assert_linear(lambda size: b'{"id": 7, "mac": ' + b"[" * size, take)
     assert_linear(lambda size: b'{"id": 7, "mac": "' + b"x" * size + b'"}', take)
     assert_linear(lambda size: b'{"id": 7, "mac": "x"' + b',"a": 1' * (size // 7) + b"}", take)

@@ -1,9 +1,9 @@
 """Accepted, ignored or refused with a clear error and a counter; nothing else happens; memory grows by at most 20 MB;
 nothing of it is forwarded.
 
-The target is the body of a join, a report or a leave, as bytes: each gets an answer below 500, and no body grows the
-overlay beyond those who joined. Schemathesis asks by the interface's own description (tests/topology/test_openapi.py);
-this does not.
+The target is the body of a join, a report or a leave, as bytes. Each gets an answer below 500, and no body grows the
+overlay beyond the federators that joined. Schemathesis tests by the interface's own description
+(tests/topology/test_openapi.py); this test does not.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ REPORTS = st.fixed_dictionaries(
 LEAVES = st.just(b'leave {"id": 1}')
 
 
-def test_whatever_a_body_holds_the_manager_answers(tmp_path: Path) -> None:
+def test_the_manager_answers_any_body(tmp_path: Path) -> None:
     with asyncio.Runner() as runner:
         scene = running(tmp_path)
         here = runner.run(scene.__aenter__())

@@ -71,7 +71,7 @@ def take(data: bytes) -> None:
         raise refusal
 
 
-def test_whatever_a_peer_sends_it_is_read_or_refused() -> None:
+def test_any_input_of_a_peer_is_read_or_refused() -> None:
     fuzz("mqtt_packets", STREAMS, take)
 
 

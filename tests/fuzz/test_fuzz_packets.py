@@ -1,8 +1,8 @@
 """Accepted, ignored or refused with a clear error and a counter; nothing else happens; memory grows by at most 20 MB;
 nothing of it is forwarded.
 
-The target is a run's body, as a hop looks at it: where packets end, their topics. It agrees with the room that reads
-them whole.
+The target is a run's body, as a hop parses it: ends of packets and topics. It agrees with the package that reads them
+whole.
 """
 
 import pytest
@@ -30,7 +30,7 @@ def take(data: bytes) -> None:
 
 
 def agree(data: bytes) -> None:
-    """What the room of MQTT reads as a run, the protocol splits in the same places."""
+    """Check that the protocol splits a run in the same places as the package `mqtt`."""
     try:
         whole = publication.Reader(is_canonical=True).read_run(data)
     except Refusal:
@@ -46,7 +46,7 @@ def agree(data: bytes) -> None:
     take(data)
 
 
-def test_whatever_a_body_holds_it_is_split_or_refused() -> None:
+def test_any_body_is_split_or_refused() -> None:
     fuzz("packets", BODIES, agree)
 
 

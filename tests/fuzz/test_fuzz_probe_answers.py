@@ -1,7 +1,7 @@
 """Accepted, ignored or refused with a clear error and a counter; nothing else happens; memory grows by at most 20 MB;
 nothing of it is forwarded.
 
-The target is what comes in the place of a federator's answer to a probe: any client of its broker may publish there.
+The target is messages in place of a federator's answer to a probe: any client of its broker may publish there.
 """
 
 import json
@@ -30,5 +30,5 @@ def take(data: bytes) -> None:
     assert len(told) == (answer is not None)
 
 
-def test_whatever_answers_a_probe_is_a_check_or_nothing() -> None:
+def test_any_answer_to_a_probe_is_a_check_or_ignored() -> None:
     fuzz("probe_answers", ANSWERS, take)

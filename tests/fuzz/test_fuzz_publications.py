@@ -1,7 +1,7 @@
 """Accepted, ignored or refused with a clear error and a counter; nothing else happens; memory grows by at most 20 MB;
 nothing of it is forwarded.
 
-The target is a run that a neighbour sent: what the reader takes is canonical, byte for byte, and can be worked on.
+The target is a run that a neighbour sent. An accepted run is canonical, byte for byte, and can be processed.
 """
 
 import pytest
@@ -19,7 +19,7 @@ def take(data: bytes) -> None:
     reader = Reader(is_canonical=True)
     found = reader.read_run(data)
     assert b"".join(one.packet for one in found) == data
-    # The second time topics and properties are known, and take the short way.
+    # The second time, topics and properties are cached, and take the fast path.
     assert reader.read_run(data) == found
     for one in found:
         parts = publication.decode(one.packet)
@@ -29,7 +29,7 @@ def take(data: bytes) -> None:
         assert publication.expiry_s(one.packet) == parts.message_expiry_interval
 
 
-def test_whatever_a_run_holds_it_is_read_or_refused() -> None:
+def test_any_run_is_read_or_refused() -> None:
     fuzz("publications", RUNS, take)
 
 

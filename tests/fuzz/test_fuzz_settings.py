@@ -1,7 +1,7 @@
 """Accepted, ignored or refused with a clear error and a counter; nothing else happens; memory grows by at most 20 MB;
 nothing of it is forwarded.
 
-The target is a settings file. A file that is wrong in any way is one sentence that names it, and never a half-read one.
+The target is a settings file. Any error in a file is one sentence that names it, and never a half-read file.
 """
 
 from pathlib import Path
@@ -39,7 +39,7 @@ FILES = st.builds(
 )
 
 
-def test_whatever_a_settings_file_holds_it_is_read_or_refused(tmp_path: Path) -> None:
+def test_any_settings_file_is_read_or_refused(tmp_path: Path) -> None:
     file = tmp_path / "hanse.toml"
 
     def take(data: bytes) -> None:

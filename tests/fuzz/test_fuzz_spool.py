@@ -2,7 +2,7 @@
 nothing of it is forwarded.
 
 The target is a producer's directory in the spool after an accident with its disk: an index, a segment, a mark, a
-status. What is read is what was written; all else is one sentence for the operator, or (told so) left out and counted.
+status. Only written rows are read. All else is one sentence for the operator, or (on request) omitted and counted.
 """
 
 import os
@@ -38,7 +38,7 @@ def rows_of(root: Path, damages: list[object] | None = None) -> list[int]:
     return found
 
 
-def test_whatever_a_spool_holds_no_row_is_invented(spool: Path) -> None:
+def test_no_row_is_invented_from_any_spool(spool: Path) -> None:
     folder = spool / PRODUCER
     segment, index = min(folder.glob("*.seg")), min(folder.glob("*.idx"))
     mark, status = spool / ".consumers" / "job.json", folder / collector_status._FILE
@@ -54,7 +54,7 @@ def test_whatever_a_spool_holds_no_row_is_invented(spool: Path) -> None:
             assert set(rows_of(spool, damages)) <= set(range(6))
             collector_status.read_status(spool, PRODUCER)
             assert all(position.rows >= 0 for position in load_marks(spool)["job"].values())
-            # A writer that is opened anew repairs what only it may: nothing that was whole before it.
+            # A reopened writer repairs only its own parts, and nothing that was complete before it.
             Header.unpack(data[1:])
             if len(data) > 49:
                 Record.unpack(data, 1)
@@ -72,7 +72,7 @@ def test_whatever_a_spool_holds_no_row_is_invented(spool: Path) -> None:
     fuzz("spool", inputs, take, refusals=(HanseError,))
 
 
-def test_an_offset_that_is_none_is_refused() -> None:
+def test_an_invalid_offset_is_refused() -> None:
     whole = {"seg": 1, "pos": 0, "rows": 0}
     values: list[object] = [None, [], {}, {**whole, "seg": -1}, {**whole, "seg": True}, {"seg": 2**70}, "x"]
     for value in values:

@@ -1,7 +1,7 @@
 """Accepted, ignored or refused with a clear error and a counter; nothing else happens; memory grows by at most 20 MB;
 nothing of it is forwarded.
 
-The target is a federator's state directory after an accident: no file in it stops a start. It is used whole, or put
+The target is a federator's state directory after an accident: no file in it stops a start. A file is used whole, or put
 aside.
 """
 
@@ -41,7 +41,7 @@ def interest() -> bytes:
 
 
 def with_edges(text: bytes) -> list[bytes]:
-    """The same with numbers that no clock shows in place of each."""
+    """Return the text with numbers that no clock shows in place of each number."""
     edges = (b"1e999", b"-1e999", b"NaN", b"9" * 400, b"-" + b"9" * 400, b"null", b"true", b'"x"', b"[]")
     spots = [match.span() for match in re.finditer(rb"[0-9]+(\.[0-9]+)?", text)]
     return [text[:start] + edge + text[end:] for start, end in spots for edge in edges]
@@ -84,7 +84,7 @@ def load(state: StateDirectory, document: dict[str, object]) -> None:
     state.write_interest(registry.dump(11.0, 1_011.0))
 
 
-def test_whatever_a_state_file_holds_it_is_used_or_put_aside(folder: Path) -> None:
+def test_any_state_file_is_used_or_put_aside(folder: Path) -> None:
     files = st.sampled_from([b"e1700000000\n", b"i" + interest(), b"m" + membership(folder)])
     for data in (b"i" + interest(), b"m" + membership(folder)):
         for edge in with_edges(data):

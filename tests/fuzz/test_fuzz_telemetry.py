@@ -1,7 +1,7 @@
 """Accepted, ignored or refused with a clear error and a counter; nothing else happens; memory grows by at most 20 MB;
 nothing of it is forwarded.
 
-The target is a telemetry payload, on its topic. What is taken is what an encoder makes.
+The target is a telemetry payload, on its topic. An accepted payload is the output of an encoder.
 """
 
 from hypothesis import strategies as st
@@ -26,7 +26,7 @@ def take(data: bytes) -> None:
     assert decode(topic_for(kind, "7"), encode(kind, rows)) == rows
 
 
-def test_whatever_telemetry_says_it_is_read_or_refused() -> None:
+def test_any_telemetry_is_read_or_refused() -> None:
     fuzz("telemetry", BATCHES, take)
 
 

@@ -1,8 +1,8 @@
 """Accepted, ignored or refused with a clear error and a counter; nothing else happens; memory grows by at most 20 MB;
 nothing of it is forwarded.
 
-The target is a topic name or filter. What is taken can be matched, covered, put into the trie and asked whether it
-crosses.
+The target is a topic name or filter. An accepted one can be matched, covered, put into the trie and checked for
+crossing.
 """
 
 from hypothesis import strategies as st
@@ -54,7 +54,7 @@ def take(data: bytes) -> None:
     else:
         take_filter(text)
     if refusals == 2:
-        topics.check_name(text)  # for its sentence
+        topics.check_name(text)  # for its message
 
 
 def take_name(name: str) -> None:
@@ -80,7 +80,7 @@ def take_filter(wanted: str) -> None:
     name = behind.replace("+", "x").replace("#", "y")
     if not behind.startswith("$"):
         assert (behind in trie.match(name)) == topics.matches(behind, name)
-    # Interest that is taken from a client never becomes a filter that the protocol refuses.
+    # Interest accepted from a client never becomes a filter that the protocol refuses.
     try:
         interest_filters.check_filter(interest_filters.split_share(wanted)[1])
     except RemoteError:
@@ -88,10 +88,10 @@ def take_filter(wanted: str) -> None:
     topics.check_filter(behind)
 
 
-def test_whatever_a_topic_is_it_is_taken_or_refused() -> None:
+def test_any_topic_is_accepted_or_refused() -> None:
     fuzz("topics", TEXTS, take)
 
 
-def test_text_of_a_megabyte_is_judged_in_linear_time() -> None:
+def test_text_of_a_megabyte_is_checked_in_linear_time() -> None:
     for piece in ("/", "a/", "+/", "é", "x", "#"):
         assert_linear(lambda size, piece=piece: (piece * (size // len(piece.encode()))).encode(), take)  # type: ignore[misc]

@@ -1,7 +1,7 @@
 """Accepted, ignored or refused with a clear error and a counter; nothing else happens; memory grows by at most 20 MB;
 nothing of it is forwarded.
 
-The target is what a broker sends over the lane's WebSocket: the answer to the handshake, and frames.
+The target is the broker's data on the bulk connection's WebSocket: the answer to the handshake, and frames.
 """
 
 import pytest
@@ -25,7 +25,7 @@ def take(data: bytes) -> None:
             check_connack(frame.payload)
 
 
-def test_whatever_a_broker_answers_the_lane_stands() -> None:
+def test_the_bulk_connection_survives_any_answer_of_a_broker() -> None:
     fuzz("websocket", ANSWERS.map(lambda frames: HEAD + b"".join(frames)), take)
 
 

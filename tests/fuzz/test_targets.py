@@ -40,7 +40,7 @@ def test_every_corpus_belongs_to_a_target() -> None:
     assert all(corpus(path.stem) for path in files)
 
 
-def test_an_error_of_another_kind_is_found_shortened_and_shown() -> None:
+def test_an_unexpected_error_is_found_shortened_and_shown() -> None:
     def take(data: bytes) -> None:
         if b"\xff" in data:
             raise KeyError(data)
@@ -96,7 +96,7 @@ def test_a_round_is_the_same_each_time_and_the_budget_ends_it(monkeypatch: pytes
     assert time.monotonic() - before >= 0.5
 
 
-def test_a_scene_finds_nothing_that_the_one_before_it_stored(tmp_path: Path) -> None:
+def test_a_scene_finds_no_files_of_the_previous_one(tmp_path: Path) -> None:
     run = Run(8, 1, 0, 1, 1, 1, ("a",), encode("a", b"x", qos=1))
     with scenes(tmp_path) as (runner, state, read):
 
