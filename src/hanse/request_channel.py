@@ -62,7 +62,7 @@ def parse_endpoint(text: str) -> Endpoint:
     """Read an address.
 
     Raises:
-        LocalError: It is none.
+        LocalError: It is not such an address.
     """
     expected = "write tls://HOST:PORT, or tcp://HOST:PORT on one machine"
     try:
@@ -79,7 +79,7 @@ def parse_endpoint(text: str) -> Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a handler returns and `ask` gets; also a part of it."""
+    """Result of a handler and of `ask`; also a part of it."""
 
     fields: dict[str, Any] = field(default_factory=dict)
     body: bytes = b""
@@ -89,10 +89,10 @@ class Request:
     """A peer's request.
 
     Attributes:
-        kind: What is asked.
+        kind: Kind of the request.
         fields: The details, as the peer sent them: check each before use.
-        body: The bytes.
-        channel: Where it came from.
+        body: Bytes of the request.
+        channel: Channel of the peer.
     """
 
     __slots__ = ("_number", "body", "channel", "fields", "kind")
@@ -184,10 +184,10 @@ class RequestChannel(asyncio.Protocol):
         timeout_s: float,
         on_part: Callable[[Answer], None] | None = None,
     ) -> Answer:
-        """Ask, and return the answer.
+        """Send a request, and return the answer.
 
         Args:
-            kind: What is asked.
+            kind: Kind of the request.
             fields: The details.
             body: Bytes.
             timeout_s: Time for the whole answer.
@@ -249,7 +249,7 @@ class RequestChannel(asyncio.Protocol):
         if self.transport is not None:
             self.transport.abort()
 
-    # What asyncio calls.
+    # Callbacks of asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""

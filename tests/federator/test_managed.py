@@ -280,7 +280,7 @@ def test_a_federator_without_a_token_does_not_start_and_explains_how_to_get_one(
         federation.start_federator(2)
         eventually(lambda: not federation.is_running("federator 2"), "it has ended", DEADLINE_S)
         said = (tmp_path / "federator 2.log").read_text()
-        assert "does not let this federator in" in said
+        assert "refuses this federator" in said
         assert "HANSE_JOIN_TOKEN" in said
         assert "x" * 43 not in said
         assert "Traceback" not in said

@@ -1,4 +1,4 @@
-"""The page `/accounts` of one federator, and how it is read again: what `hanse account` balances.
+"""The page `/accounts` of one federator, and its parser: the input of `hanse account`.
 
     {"id", "epoch", "started_us", "at_us", "left_off",
      "interest": [[group, since_us], ...],
@@ -6,9 +6,9 @@
      "waiting": [[origin, epoch, [group, ...], publications, bytes], ...],
      "gaps": [[kind, since_us, until_us or null, publications or null, detail], ...]}
 
-Rules: all times are microseconds since 1970 by this federator's clock; a page holds at most `ROWS_MAX` accounts, those
-of the most publications, as many interests and as many that wait; `left_off` says what is missing, in rows. Counts
-begin with the process. The federators' own interest, in the management group and in private ones, is left out.
+Rules: all times are microseconds since 1970 by this federator's clock. A page holds at most `ROWS_MAX` accounts, those
+with the most publications, and as many interests and waiting rows. `left_off` gives the number of omitted rows. Counts
+begin with the process. The federators' own interest, in the management group and in private ones, is omitted.
 """
 
 import json
@@ -27,10 +27,10 @@ ROWS_MAX = 10_000
 
 
 class Accounting:
-    """What the page is made of."""
+    """Source of the page."""
 
     def __init__(self, machine: Machine, clock: Callable[[], float], gaps: GapBook | None = None) -> None:
-        """`clock` is the one whose times the machine is given; `gaps` are what no account counts."""
+        """Use the clock of the machine's times; `gaps` are publications that no account counts."""
         self._machine = machine
         self._gaps = GapBook() if gaps is None else gaps
         self._clock = clock
@@ -38,14 +38,14 @@ class Accounting:
         self._interest: dict[str, int] = {}
 
     def note_interest(self, group: str, *, is_added: bool) -> None:
-        """Local interest in a group began or ended."""
+        """Note that local interest in a group began or ended."""
         if is_added:
             self._interest[group] = _now_us()
         else:
             self._interest.pop(group, None)
 
     def page(self) -> str:
-        """The page, as JSON."""
+        """Return the page, as JSON."""
         machine = self._machine
         at_us = _now_us()
         now = self._clock()
@@ -83,10 +83,10 @@ class Accounting:
 
 
 def read(page: Mapping[str, Any]) -> Books:
-    """The books that a page tells of.
+    """Return the books of a page.
 
     Raises:
-        RemoteError: it is no such page.
+        RemoteError: it is not such a page.
     """
     try:
         rows = [_row(*fields) for fields in page["accounts"]]

@@ -1,4 +1,4 @@
-"""What is done with a state file that cannot be understood: it never stops a start, and it is never thrown away."""
+"""Treatment of a state file that cannot be parsed: it never stops a start, and it is never thrown away."""
 
 import contextlib
 import logging
@@ -12,15 +12,15 @@ _log = logging.getLogger(__name__)
 
 
 def put_aside(path: Path, why: str) -> None:
-    """Move it to `<name>.damaged`, over a former one, with a warning; what replaces it begins anew."""
-    # What cannot be moved either is overwritten by the next write, or refused there.
+    """Move a file to `<name>.damaged`, over a former one, with a warning; its replacement starts empty."""
+    # A file that cannot be moved either is overwritten by the next write, or refused there.
     with contextlib.suppress(OSError):
         path.replace(path.with_name(path.name + SUFFIX))
-    _log.warning("state file is damaged, starting anew without it", extra={"path": str(path), "why": why})
+    _log.warning("state file is damaged, starting without it", extra={"path": str(path), "why": why})
 
 
 def keep_copy(path: Path) -> None:
-    """Copy it to `<name>.damaged` unless there is one, as it goes on in use; a disk that refuses is told in the log."""
+    """Copy a file that stays in use to `<name>.damaged` unless there is one. A disk that refuses is logged."""
     copy = path.with_name(path.name + SUFFIX)
     if copy.exists() or not path.exists():
         return

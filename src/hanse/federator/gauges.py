@@ -1,4 +1,4 @@
-"""The gauges that a federator shows Prometheus: each with the words that explain it and what reads it at a scrape."""
+"""Gauges of a federator for Prometheus: each with its help text and the function that reads it at a scrape."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from hanse.federator.outbox import Outbox
 from hanse.interest.ledger import LedgerState
 from hanse.protocol.machine import Machine
 
-# Name to words, and what reads it.
+# Name to help text and reader.
 Gauges = dict[str, tuple[str, Callable[[], float]]]
 
 
@@ -61,9 +61,12 @@ def _of_protocol(machine: Machine) -> Gauges:
     return {
         "groups": ("Groups known.", lambda: len(machine.groups())),
         "neighbours": ("Neighbours whose link is up.", lambda: len(machine.neighbours())),
-        "parked_bytes": ("Publications of QoS 0 that wait for a way.", lambda: machine.parked_bytes),
-        "in_custody": ("Publications of QoS 1 and 2 that some way has yet to take.", lambda: machine.in_custody),
-        "retained_bytes": ("Publications kept for a while after.", lambda: machine.retained_bytes),
+        "parked_bytes": ("Publications of QoS 0 that wait for a route.", lambda: machine.parked_bytes),
+        "in_custody": (
+            "Publications of QoS 1 and 2 that some destination has not acknowledged.",
+            lambda: machine.in_custody,
+        ),
+        "retained_bytes": ("Publications kept for a while after their delivery.", lambda: machine.retained_bytes),
         "epoch": ("The boot epoch.", lambda: machine.epoch),
     }
 
@@ -71,20 +74,20 @@ def _of_protocol(machine: Machine) -> Gauges:
 def _of_host(host: HostSession) -> Gauges:
     client = host.client
     return {
-        "host_connected": ("1 while the host broker lets us in.", lambda: client.is_connected),
+        "host_connected": ("1 while the host broker is connected.", lambda: client.is_connected),
         "host_subscriptions_refused": (
-            "Subscriptions that the host refused: its ACL, or a limit of its.",
+            "Subscriptions that the host broker refused by its ACL or a limit.",
             lambda: host.refused_subscriptions,
         ),
-        "host_lane": ("1 while streams of QoS 0 go to the host by the lane.", lambda: host.uses_lane),
-        "host_unacknowledged": ("Deliveries that the host has not taken.", lambda: client.unacknowledged),
-        "host_mqtt_version": ("The protocol level at the host: 5, or 4 (3.1.1).", lambda: client.traits.version),
+        "host_lane": ("1 while streams of QoS 0 use the bulk connection to the host broker.", lambda: host.uses_lane),
+        "host_unacknowledged": ("Deliveries that the host broker has not acknowledged.", lambda: client.unacknowledged),
+        "host_mqtt_version": ("Protocol level at the host broker: 5, or 4 (3.1.1).", lambda: client.traits.version),
     }
 
 
 def _of_disk(outbox: Outbox) -> Gauges:
     return {
-        "outbox_bytes": ("What waits on disk.", lambda: outbox.bytes),
+        "outbox_bytes": ("Bytes that wait on disk.", lambda: outbox.bytes),
         "outbox_records": ("Batches that wait on disk.", lambda: outbox.records),
     }
 

@@ -1,17 +1,17 @@
-"""A federator's membership in a managed federation: it joins, follows the manager's word, reports, and leaves.
+"""Membership of a federator in a managed federation: it joins, follows the manager, reports, and leaves.
 
-The decisions are `roster`'s and `dialling`'s; this is the shell that talks to the manager and keeps the time.
+`roster` and `dialling` decide. This module is the shell that talks to the manager and keeps the time.
 
 Rules:
 
-1. Joining comes before everything: it gives the id. Without an answer the federator starts from what it kept on disk;
-   without that it asks again, ever more rarely, because without an id there is nothing it could do.
-2. One poll is always open. Whoever finds the manager again after it was away reports first, so that the manager knows
-   of own links before it speaks of neighbours.
-3. A report goes out when links change or are lost, and regularly; groups only when they changed.
-4. Refused is not away. 404: report. 409: join again; with another id the agent starts anew. 401 and 403: join with the
-   token; if that is refused too, tell the operator and keep asking. Links stay: if this federator was revoked its
-   neighbours close them, and if a manager lost its secret it refuses everybody, which must not stop the data.
+1. Joining comes first, because it gives the id. Without an answer, the federator starts from its cache on disk. Without
+   that it asks again, less and less often, because without an id it can do nothing.
+2. One poll is always open. A federator that reaches the manager again first reports, so that the manager knows its own
+   links before it replies with neighbours.
+3. A report is sent when links change or are lost, and regularly. Groups are included only when they changed.
+4. A refusal differs from absence. 404: report. 409: join again; with another id, the agent restarts. 401 and 403: join
+   with the token. If that is refused as well, tell the operator and keep asking. Links stay: if this federator was
+   revoked, its neighbours close them. A manager that lost its secret refuses everybody, which must not stop the data.
 """
 
 import asyncio
@@ -45,15 +45,16 @@ from hanse.federator.words import (
 )
 from hanse.settings import parse_duration_s
 
-ASK_S = 5.0  # for an answer that needs no waiting
-POLL_WAIT_S = 25.0  # below what proxies cut
-PATIENCE_S = 5.0  # for a first answer, where there is something on disk to start from
+ASK_S = 5.0  # timeout of an answer without waiting
+POLL_WAIT_S = 25.0  # below the timeouts of proxies
+PATIENCE_S = 5.0  # for a first answer, if there is a cache on disk
 BACK_OFF_S = (0.25, 5.0)
 REFUSED_S = 30.0
-# Of one report: more would keep the loop for more than a few ten ms, and the manager takes 2 MiB. The rest is counted.
+# Groups in one report. More would block the loop for more than a few ten ms, and the manager accepts 2 MiB. The rest is
+# counted.
 GROUPS_MAX = 5_000
 GROUPS_BYTES_MAX = 1 << 20
-HEALTH_INTERVAL_S = 5.0  # until the manager says another
+HEALTH_INTERVAL_S = 5.0  # until the manager gives another
 LEAVE_S = 2.0
 _PROBE_PREFIX = PROBE_FILTER.removesuffix("+/+")
 _log = logging.getLogger(__name__)
@@ -61,13 +62,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """How this federator names itself to the manager.
+    """Federator's identity as it tells the manager.
 
     Args:
-        ip: the host broker's URL as other machines reach it.
-        link: the link listener's; None where it does not listen.
+        ip: URL of the host broker for other machines.
+        link: URL of the link listener; None without one.
         probe: `federator`, `broker` or `self`.
-        claimed: the id it would like.
+        claimed: id that it would like.
     """
 
     ip: str
@@ -76,20 +77,20 @@ class Identity:
     claimed: int | None = None
 
     def document(self) -> dict[str, object]:
-        """The part of it that joins and reports have in common."""
+        """Return the fields that joins and reports have in common."""
         return {"ip": self.ip, "link": self.link, "probe": self.probe}
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """How the federator came in: by the manager's word, or by what was on disk."""
+    """Result of entering: from the manager, or from the cache on disk."""
 
     membership: Membership
     is_from_disk: bool
 
 
 class Door:
-    """Joining: what is shown, in which order, and what is kept of the answer."""
+    """Joining: the credentials in their order, and the cache of the answer."""
 
     def __init__(self, client: ManagerClient, identity: Identity, token: str | None, directory: Path) -> None:
         self.client = client
@@ -98,10 +99,10 @@ class Door:
         self._directory = directory
 
     async def enter(self) -> Entry:
-        """Rule 1.
+        """Enter (rule 1).
 
         Raises:
-            LocalError: The manager refuses, and there is nothing to start from.
+            LocalError: The manager refuses, and there is no cache on disk.
         """
         kept = await asyncio.to_thread(membership_cache.read, self._directory)
         loop = asyncio.get_running_loop()
@@ -114,30 +115,32 @@ class Door:
             except ManagerRefused as refusal:
                 if kept is None:
                     raise LocalError(
-                        f"The manager at {self.client.address} does not let this federator in: {refusal.detail} "
-                        "A token is given as HANSE_JOIN_TOKEN."
+                        f"The manager at {self.client.address} refuses this federator: {refusal.detail} "
+                        "Give a token as HANSE_JOIN_TOKEN."
                     ) from refusal
-                _log.error("the manager does not let this federator in, which goes on as it was: %s", refusal.detail)
+                _log.error(
+                    "the manager refuses this federator, which goes on with its cached membership: %s", refusal.detail
+                )
                 return Entry(kept, is_from_disk=True)
             except Unavailable as error:
                 if kept is not None and loop.time() >= until_s:
-                    _log.warning("no manager answers; starting from what was kept: %s", error)
+                    _log.warning("no manager answers; starting from the cached membership: %s", error)
                     return Entry(kept, is_from_disk=True)
                 _log.warning("no manager answers, asking again: %s", error)
             await asyncio.sleep(delay_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
             delay_s = min(delay_s * 2, 1.0 if kept else BACK_OFF_S[1])
 
     async def join(self, former: Word | None) -> Word:
-        """Join with what opens the door: the former credential, else the token, else nothing.
+        """Join with the former credential, else the token, else nothing.
 
         Raises:
-            ManagerRefused: With the last of them.
+            ManagerRefused: All were refused; this is the last refusal.
             Unavailable: No manager answers.
         """
         credential = former.credential if former else None
         tried: list[str | None] = [shown for shown in (credential, self._token) if shown is not None] or [None]
         if self._token is None and credential is not None:
-            tried.append(None)  # a manager that wants no token lets in also those whose credential it lost
+            tried.append(None)  # a manager without required tokens also admits federators whose credential it lost
         claimed = former.id if former else self.identity.claimed
         body = {**self.identity.document(), **({} if claimed is None else {"id": claimed})}
         for position, shown in enumerate(tried):
@@ -148,19 +151,19 @@ class Door:
                 if refusal.status not in {401, 403} or position == len(tried) - 1:
                     raise
             except RemoteError as error:
-                raise Unavailable(f"{self.client.address} gave no word that can be used: {error}") from error
-        raise AssertionError("one attempt at least is made")
+                raise Unavailable(f"{self.client.address} gave no usable reply: {error}") from error
+        raise AssertionError("at least one attempt is made")
 
 
 class MembershipShell:
-    """Follows the manager from the moment the agent runs.
+    """Follows the manager while the agent runs.
 
     Args:
-        expiry_s: how long a neighbour may be unreachable before it counts as lost.
-        counters: the agent's; what is counted here begins with `manager_`.
-        groups: the first so many rows of the agent's page of groups.
-        publish: publishes at the host broker, at QoS 0.
-        measure: publishes at the host broker, and calls back when it has acknowledged that.
+        expiry_s: time for which a neighbour may be unreachable before it counts as lost.
+        counters: counters of the agent; those of this module begin with `manager_`.
+        groups: function that returns the first rows of the agent's page of groups.
+        publish: function that publishes at the host broker, at QoS 0.
+        measure: function that publishes at the host broker, and calls back at the acknowledgement.
     """
 
     def __init__(
@@ -194,7 +197,7 @@ class MembershipShell:
         self._publish = publish
         self._measure = measure
         self._latency_ms: float | None = None
-        self._unanswered_s: float | None = None  # since when a measurement waits for the broker
+        self._unanswered_s: float | None = None  # begin of a measurement that waits for the broker
         self._credential = word.credential
         self._told_groups: str | None = None
         self._told_lost: set[int] = set()
@@ -209,7 +212,7 @@ class MembershipShell:
         self._up: set[int] = set()
         self._tasks: list[asyncio.Task[None]] = []
         now = self._now()
-        self.roster.take_map(now - 3600, entry.membership.overlay)  # of whatever age: it is not fresh
+        self.roster.take_map(now - 3600, entry.membership.overlay)  # its age is unknown, so it is not fresh
         self.roster.take(now, word)
         if entry.is_from_disk:
             self.roster.lose_manager()
@@ -218,7 +221,7 @@ class MembershipShell:
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
 
-    # --- life -------------------------------------------------------------------------------------------------------
+    # --- start and end ------------------------------------------------------------------------------------------------
 
     def start(self, dialling: Dialling) -> None:
         """Begin to dial, poll and report."""
@@ -232,16 +235,16 @@ class MembershipShell:
         self._tasks = [asyncio.create_task(self._guard(name, keep), name=name) for name, keep in tasks.items()]
 
     async def _guard(self, name: str, keep: Callable[[], Any]) -> None:
-        """The edge of the shell: what nobody foresaw is logged, and the task goes on."""
+        """Run a task for ever: log unexpected errors, and go on. This is the edge of the shell."""
         while True:
             try:
                 await keep()
-            except Exception:  # noqa: BLE001 - as it says
+            except Exception:  # noqa: BLE001 - see the docstring
                 _log.exception("membership: %s", name)
                 await asyncio.sleep(BACK_OFF_S[1])
 
     async def stop(self, *, is_leaving: bool) -> None:
-        """Say goodbye to the manager, and end."""
+        """Tell the manager that the federator leaves, and end."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -252,15 +255,15 @@ class MembershipShell:
         with contextlib.suppress(LocalError):
             self._write()
 
-    # --- what the agent tells ---------------------------------------------------------------------------------------
+    # --- input from the agent -----------------------------------------------------------------------------------------
 
     @staticmethod
     def topics() -> list[str]:
-        """What the session at the host broker has to hear."""
+        """Return the topics that the session at the host broker needs."""
         return [ANNOUNCEMENT_TOPIC, PROBE_FILTER]
 
     def hear(self, topic: str, payload: bytes, *, is_retained: bool) -> bool:
-        """A message of the host's; False where it is not for us."""
+        """Handle a message of the host broker; return False if it is for somebody else."""
         if topic.startswith(_PROBE_PREFIX):
             if not is_retained and topic.count("/") == 3:
                 with contextlib.suppress(Unavailable):
@@ -284,27 +287,27 @@ class MembershipShell:
         return True
 
     def link_up(self, identity: int) -> None:
-        """A link stands."""
+        """Note that a link is up."""
         self._up.add(identity)
         self.roster.link_up(self._now(), identity)
         self._told_lost.discard(identity)
         self._note_link()
 
     def link_down(self, identity: int) -> None:
-        """A link is lost."""
+        """Note that a link is lost."""
         self._up.discard(identity)
         self.roster.link_down(self._now(), identity)
         self._wants_settling.set()
 
     def admit(self, identity: int) -> str | None:
-        """Why a federator that dials is not let in; None to let it in."""
+        """Return why a federator that dials is refused; None to accept it."""
         refusal = self.roster.admit(self._now(), identity)
         if refusal is not None and not self.roster.is_map_fresh(self._now()):
             self._wants_map.set()
         return refusal
 
     def invite(self, identity: int) -> None:
-        """A federator speaks to us by way of the broker, where no handshake asks: answer it, if it may be a guest."""
+        """Answer a federator that writes through the broker, where no handshake asks, if it may be a guest."""
         if self.admit(identity) is None and self.roster.invite(identity):
             self._wants_settling.set()
 
@@ -315,11 +318,11 @@ class MembershipShell:
 
     @property
     def own_links(self) -> int:
-        """Links that this federator means to have without the manager's word."""
+        """Return the links that this federator makes without the manager."""
         return len(self.roster.own)
 
     def page(self) -> dict[str, object]:
-        """For the agent's health page."""
+        """Return the part of the agent's health page."""
         return {
             "manager": self._client.address,
             "state": "refused" if self.refusal else "away" if self.roster.is_away else self.word.state,
@@ -412,11 +415,11 @@ class MembershipShell:
         answer = await self._client.ask("GET", path, shown=self._credential, timeout_s=POLL_WAIT_S + ASK_S)
         self._take(answer)
         if self.roster.changed_epoch == after and self._now() - started_s < 0.5:
-            # Answered before its time with nothing new, as by a manager that ends.
+            # Answered early with nothing new, as by a manager that ends.
             await asyncio.sleep(0.5)
 
     async def _report(self) -> None:
-        """Rules 2 and 3."""
+        """Report (rules 2 and 3)."""
         async with self._reporting:
             linked = self.roster.linked()
             own = [*self.roster.own, *self.roster.guests]
@@ -449,13 +452,13 @@ class MembershipShell:
         try:
             word = read_word(answer)
         except RemoteError as error:
-            raise Unavailable(f"{self._client.address} gave no word that can be used: {error}") from error
+            raise Unavailable(f"{self._client.address} gave no usable reply: {error}") from error
         before = self.roster.neighbours, self.roster.epoch
         if word.id != self.identity or not self.roster.take(self._now(), word, reported):
             return
         self._counters["manager_words"] += 1
         if word.settings != self.word.settings:
-            _log.warning("the manager hands out other settings now; they count from the next start on")
+            _log.warning("the manager hands out other settings now; they apply from the next start on")
         self.word = replace(word, credential=self._credential)
         if before != (self.roster.neighbours, self.roster.epoch):
             self._note_change()
@@ -468,7 +471,7 @@ class MembershipShell:
         self._wants_settling.set()
 
     async def _is_mended(self, refusal: ManagerRefused) -> bool:
-        """Rule 4; False where only the operator can help."""
+        """Apply rule 4; return False if only the operator can help."""
         if refusal.status == 404:
             self._is_in_contact = False
             return True
@@ -492,10 +495,10 @@ class MembershipShell:
         self.refusal = None
         self._credential = word.credential
         if word.id == self.identity:
-            self._is_in_contact = False  # what links there are is reported before its word counts
+            self._is_in_contact = False  # the links are reported before its reply counts
             self._is_dirty = True
             return
-        _log.warning("this federator has another id now: %d, not %d; starting anew", word.id, self.identity)
+        _log.warning("this federator has another id now: %d, not %d; restarting", word.id, self.identity)
         self.word = word
         membership = Membership(word, self.roster.map)
         await asyncio.to_thread(membership_cache.write, self._directory, membership)
@@ -510,14 +513,14 @@ class MembershipShell:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(interval_s * random.uniform(0.8, 1.0)):  # noqa: S311 - jitter
                     await self._wants_report.wait()
-            await asyncio.sleep(min(0.05, self._step_s))  # what changes together is told together
+            await asyncio.sleep(min(0.05, self._step_s))  # changes that happen together are reported together
             self._wants_report.clear()
             if not self._is_in_contact or self.refusal is not None:
-                continue  # the poll finds the manager again, or its mercy, and reports first
+                continue  # the poll finds the manager again, or is admitted, and reports first
             try:
                 await self._report()
             except ManagerRefused as refusal:
-                _log.info("report: %s", refusal)  # the poll is refused too, and mends it
+                _log.info("report: %s", refusal)  # the poll is refused as well, and resolves it
             except Unavailable as error:
                 self._lose_manager(error)
 
@@ -526,11 +529,11 @@ class MembershipShell:
         with contextlib.suppress(ValueError):
             interval_s = parse_duration_s(str(self.word.settings.get("health_interval", "")))
         if not self.word.is_up:
-            return min(1.0, interval_s)  # the manager took it for gone: to speak is the way back
+            return min(1.0, interval_s)  # the manager considered it gone: a report brings it back
         return max(0.05, interval_s) * (1.0 if self._door.identity.probe == "self" else 3.0)
 
     def _is_host_well(self) -> bool:
-        """A broker that lets us in and acknowledges nothing for a whole interval is not."""
+        """Return whether the host broker is healthy. It is not if it acknowledges nothing for a whole interval."""
         waits_s = 0.0 if self._unanswered_s is None else time.perf_counter() - self._unanswered_s
         return self._is_host_up() and waits_s < self._report_interval_s()
 
@@ -552,7 +555,7 @@ class MembershipShell:
             self._unanswered_s = None
 
     async def _keep_map(self) -> None:
-        """The map is worth having before it is needed; but many who fetch it at once are a burden to the manager."""
+        """Fetch the map before it is needed, but not together with many others, which would burden the manager."""
         while True:
             await self._wants_map.wait()
             count = len(self.roster.map.peers)
@@ -578,7 +581,7 @@ def _now_us() -> int:
 
 
 def fit_groups(rows: Sequence[dict[str, object]]) -> tuple[list[dict[str, object]], str, int]:
-    """The rows that fit into a report, their text, and how many were left out: the manager refuses a larger body."""
+    """Return the rows that fit into a report, their text, and the number of omitted rows: a larger body is refused."""
     kept, size = [], 2
     texts = []
     for row in rows:

@@ -1,6 +1,6 @@
-"""What a federator shows Prometheus. Batches add numbers; names are looked up when somebody scrapes.
+"""Metrics of a federator for Prometheus. Batches add numbers; names are looked up at a scrape.
 
-One naming scheme for all of Hanse: `hanse_<service>_<what>`; labels are bounded by `telemetry.prometheus`.
+One naming scheme for all of Hanse: `hanse_<service>_<name>`; labels are bounded by `telemetry.prometheus`.
 """
 
 import contextlib
@@ -30,12 +30,12 @@ class AgentMetrics:
     """The registry of one federator.
 
     Args:
-        protocol: the machine's counters.
-        agent: the agent's own.
-        drops: by reason, fetched at the scrape.
-        properties_lost: publications without their properties, read at the scrape.
-        gauges: name to what reads it.
-        certificates: the PEM file of this federator's certificate, by its use.
+        protocol: counters of the machine.
+        agent: counters of the agent.
+        drops: function that returns drops by reason, called at the scrape.
+        properties_lost: function that returns the publications without their properties, called at the scrape.
+        gauges: functions that return the values, by name.
+        certificates: PEM file of this federator's certificate, by its use.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class AgentMetrics:
         self._emitted = emitted
         self._drops = drops
         self._properties_lost = properties_lost
-        # By neighbour, to be added to.
+        # Counts by neighbour.
         self.sent: defaultdict[int, LinkTraffic] = defaultdict(LinkTraffic)
         self.received: defaultdict[int, LinkTraffic] = defaultdict(LinkTraffic)
         registry = self._registry = Registry("federator")
@@ -63,28 +63,30 @@ class AgentMetrics:
         self._messages = registry.counters("link_messages_total", "Publications on links.", labels=(*links, "qos"))
         self._bytes = registry.counters("link_bytes_total", "Bytes of data frames on links.", labels=links)
         self._control = registry.counters("link_control_bytes_total", "Bytes of control frames.", labels=links)
-        self._counted = registry.counters("protocol_total", "What the protocol counted.", labels=("what",))
-        self._own = registry.counters("agent_total", "What the agent counted.", labels=("what",))
+        self._counted = registry.counters("protocol_total", "Counters of the protocol.", labels=("what",))
+        self._own = registry.counters("agent_total", "Counters of the agent.", labels=("what",))
         self._events = registry.counters("events_total", "Events of the protocol.", labels=("event",))
-        self._dropped = registry.counters("dropped_total", "Publications not passed on.", labels=("reason",))
+        self._dropped = registry.counters("dropped_total", "Dropped publications.", labels=("reason",))
         self._lost = registry.counters(
             "host_properties_lost_total",
             "Publications that the host broker, which speaks MQTT 3.1.1, got without their properties.",
         ).labels()
-        self.hop = registry.histogram("hop_seconds", "From a batch's arrival here to its hand-over onward.")
+        self.hop = registry.histogram(
+            "hop_seconds", "Time from a batch's arrival here to its hand-over to the next hop."
+        )
         self._certificates = certificates
         self._expiry = registry.gauges(
-            "certificate_expiry_timestamp_seconds", "When the certificate expires, since 1970.", labels=("use",)
+            "certificate_expiry_timestamp_seconds", "Expiry of the certificate, since 1970.", labels=("use",)
         )
         self._gauges = [(registry.gauge(name, words), read) for name, (words, read) in gauges.items()]
         registry.at_scrape(self._fetch)
 
     def links(self) -> dict[int, tuple[LinkTraffic, LinkTraffic]]:
-        """Neighbour to what went out and what came in."""
+        """Outgoing and incoming traffic by neighbour."""
         return {n: (self.sent[n], self.received[n]) for n in self.sent.keys() | self.received.keys()}
 
     def render(self) -> str:
-        """The page."""
+        """Return the page."""
         return self._registry.render()
 
     def _fetch(self) -> None:
@@ -105,7 +107,7 @@ class AgentMetrics:
             self._dropped.labels(reason).set(count)
         self._lost.set(self._properties_lost())
         for use, path in self._certificates.items():
-            # A file that is being replaced at this moment is read at the next scrape.
+            # A file that is being replaced right now is read at the next scrape.
             with contextlib.suppress(OSError, ValueError):
                 expiry_s = expires_at_s(path)
                 self._expiry.labels(use).set(expiry_s)

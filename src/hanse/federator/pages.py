@@ -1,12 +1,12 @@
-"""What a federator says when somebody asks it: the answers behind its HTTP routes.
+"""Pages behind a federator's HTTP routes.
 
-    /metrics    for Prometheus
-    /healthz    how it is, in one object; 503 while the host broker does not let it in
+    /metrics    metrics for Prometheus
+    /healthz    its health, in one object; 503 while the host broker is not connected
     /groups     each group's core, and this federator's place in its mesh
-    /accounts   what became of publications (`accounting`)
+    /accounts   outcomes of publications (`accounting`)
 
-Rules: a page is read from the machine and the counters when it is asked for, and changes nothing; it is made on the
-event loop, so its size is bounded by what the protocol holds.
+Rules: a page is made from the machine and the counters on request, and changes nothing. It is made on the event loop,
+so its size is bounded by the limits of the protocol.
 """
 
 import json
@@ -18,7 +18,7 @@ from hanse.protocol.machine import Machine
 from hanse.protocol.settings import MANAGEMENT_GROUP
 from hanse.telemetry import prometheus
 
-# What of a group's row the manager is told.
+# Fields of a group's row for the manager.
 _REPORTED = ("group", "core", "parents", "mesh", "interest")
 
 
@@ -26,14 +26,14 @@ class Pages:
     """The pages of one federator.
 
     Args:
-        machine: whose state they show.
-        is_host_up: whether the host broker lets us in.
-        joined: the federators whose brokers hang together with this one by bridges.
-        counters: the agent's own, beside the machine's.
-        interest: the part of `/healthz` on subscriptions that nothing told of; None if nothing counts them.
+        machine: machine whose state they show.
+        is_host_up: function that returns whether the host broker is connected.
+        joined: function that returns the federators whose brokers are joined with this one by bridges.
+        counters: the agent's own counters, beside the machine's.
+        interest: part of `/healthz` on unreported subscriptions; None if nothing counts them.
         membership: the manager's part of `/healthz`; None without a manager.
-        metrics: the whole page `/metrics`.
-        accounts: the whole page `/accounts`.
+        metrics: function that returns the page `/metrics`.
+        accounts: function that returns the page `/accounts`.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Pages:
         self._accounts = accounts
 
     def routes(self) -> dict[str, Callable[[], Reply]]:
-        """Path to what answers it."""
+        """Return the handlers by path."""
         return {
             "/metrics": lambda: (200, prometheus.MEDIA_TYPE, self._metrics()),
             "/healthz": self.health,
@@ -67,7 +67,7 @@ class Pages:
         }
 
     def health(self) -> Reply:
-        """How this federator is."""
+        """Return the health of this federator."""
         machine = self._machine
         is_healthy = self._is_host_up()
         body = {
@@ -86,11 +86,11 @@ class Pages:
         return 200 if is_healthy else 503, JSON, json.dumps(body)
 
     def groups(self) -> Reply:
-        """All groups, a row each."""
+        """Return all groups, one row each."""
         return 200, JSON, json.dumps({"id": self._machine.identity, "groups": self._rows()})
 
     def reported_groups(self, count_max: int) -> list[dict[str, object]]:
-        """The same for the manager: fewer rows, and only what it decides by."""
+        """Return the groups for the manager: fewer rows, and only the fields that it needs."""
         return [{name: row[name] for name in _REPORTED} for row in self._rows(count_max)]
 
     def _rows(self, count_max: int | None = None) -> list[dict[str, object]]:

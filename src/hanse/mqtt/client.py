@@ -1,16 +1,15 @@
-"""One session at a broker: it connects, stays connected, and says what came and what arrived.
+"""Client of one session at a broker: it connects, stays connected, and reports arrivals and acknowledgements.
 
 Rules:
 
-- One callback a read, with a list. Acknowledging is the caller's (`ack`), unless `auto_ack`.
-- The wanted subscriptions and the unacknowledged publications survive every reconnect; what the broker's session
-  still holds is not said again, what it lost is (`subscriptions`, `sending`, `receiving` own the details).
-- It never gives up once started: it backs off, with jitter from outside, and says each time why it failed.
-- Nothing here grows without limit: QoS 0 is dropped and counted where the broker does not keep up, QoS 1 and 2 wait
-  for `credit`.
-- A 3.1.1 broker gets the same session in other bytes (`v311`). What such a broker can do is found out first
-  (`survey`), and `traits` says it. With `auto`, MQTT 5 is tried first; a broker that refuses it is older, and one that
-  closes the connection instead of answering may be, so it is asked again with each new connection.
+- One callback per read, with a list. The caller acknowledges (`ack`), unless `auto_ack` is set.
+- The wanted subscriptions and the unacknowledged publications survive every reconnect. Requests that the broker's
+  session still holds are not repeated, lost ones are (`subscriptions`, `sending`, `receiving` own the details).
+- Once started, it never gives up. It backs off, with jitter, which comes in as an argument, and reports each failure.
+- Nothing grows without a limit: QoS 0 is dropped and counted if the broker is too slow, QoS 1 and 2 wait for `credit`.
+- A 3.1.1 broker gets the same session in other bytes (`v311`). The client first detects the capabilities of such a
+  broker (`survey`), and `traits` holds them. With `auto`, MQTT 5 is tried first. A broker that refuses it is older. One
+  that closes the connection instead of answering may be older, so MQTT 5 is tried again with each new connection.
 """
 
 import asyncio
@@ -61,18 +60,18 @@ from hanse.mqtt.urls import Address, parse
 from hanse.mqtt.v311 import V311, Written
 from hanse.mqtt.websocket_stream import WebSocketStream
 
-# CONNACK codes that mean: the operator has to change something. The rest may work later.
+# CONNACK codes for which the operator must change something. The others may succeed later.
 _OPERATORS: Final = {
-    0x84: "it does not speak this version of MQTT",
-    0x85: "it does not take this client id",
-    0x86: "it does not take this user name and password",
+    0x84: "it does not support this version of MQTT",
+    0x85: "it refuses this client id",
+    0x86: "it refuses this user name and password",
     0x87: "this client is not authorised",
     0x8A: "this client is banned",
-    0x8C: "it wants another way of authentication",
+    0x8C: "it requires another method of authentication",
 }
 
 
-# How often a 3.1.1 broker that lets us in and does not answer is asked what it can do, before the worse is assumed.
+# Number of surveys of a 3.1.1 broker that accepts the session but does not answer, before the worse traits are assumed.
 SURVEYS_MAX: Final = 3
 
 # Protocol levels: 4 is MQTT 3.1.1.
@@ -126,29 +125,29 @@ class Will:
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """One session.
+    """Settings of one session.
 
     Args:
-        url: where the broker is; user name and password may stand in it.
-        socket_path: the broker's Unix socket, dialled instead, without TLS: nobody listens in between.
-        client_id: who we are.
+        url: address of the broker, optionally with user name and password.
+        socket_path: the broker's Unix socket, dialled instead, without TLS because nobody can listen in between.
+        client_id: client id of this side.
         clean_start: whether the first connection makes the broker forget an old session. A reconnect never does.
-            Mosquitto 2.0.11 saves no session to disk whose CONNECT asked for a clean start.
-        session_expiry_s: how long the broker keeps the session (and what arrives for it) while we are away.
-        receive_max: how many unacknowledged publications of QoS 1 and 2 the broker may send.
-        tolerated: how many of them end the connection; by default twice as many.
-        packet_bytes_max: what is larger is not taken.
-        tells_packet_max: whether the broker is told, and keeps such packets to itself. Where it is not, a larger
-            PUBLISH is left out of the stream, answered and counted (`skipping`).
-        connect_timeout_s: for the whole of an attempt: name, TCP, TLS, CONNACK.
+            Mosquitto 2.0.11 does not save a session to disk if its CONNECT asked for a clean start.
+        session_expiry_s: time for which the broker keeps the session (and its messages) while this side is away.
+        receive_max: number of unacknowledged QoS 1 and 2 publications that the broker may send.
+        tolerated: number of them that ends the connection; by default twice as many.
+        packet_bytes_max: largest accepted packet.
+        tells_packet_max: whether the broker is told this limit, and keeps larger packets to itself. If not, a larger
+            PUBLISH is left out of the stream, acknowledged and counted (`skipping`).
+        connect_timeout_s: timeout of a whole attempt: name, TCP, TLS, CONNACK.
         held_packets_max, held_bytes_max: QoS 1 and 2 publications kept for the broker before credit ends.
         write_bytes_max: unsent bytes beyond which QoS 0 is dropped.
-        version: which MQTT to speak; `auto` finds out. 3.1.1 has no expiry: a session that lasts at all lasts as long
-            as the broker likes, and `delay_s` of a will is nothing there.
-        probe_topic: below which a 3.1.1 broker may be asked what it can do; without one, or for a session that does
-            not last, `assumed` is.
-        probe_client_id: the client id of the short session that asks; by default one of its own that nobody knows.
-        assumed: what a 3.1.1 broker can do that was not asked.
+        version: MQTT version; `auto` detects it. 3.1.1 has no expiry: a session that lasts at all lasts as long as the
+            broker likes, and `delay_s` of a will has no effect.
+        probe_topic: prefix of the topics of a survey at a 3.1.1 broker. Without one, or for a session that does not
+            last, `assumed` is used.
+        probe_client_id: client id of the survey's short session; by default one of its own that nobody knows.
+        assumed: traits of a 3.1.1 broker that was not surveyed.
     """
 
     url: str
@@ -179,59 +178,59 @@ class ClientSettings:
 
 
 class ClientHandler:
-    """What a client tells. Override what is of interest; nothing here may block."""
+    """Callbacks of a client. Override the ones of interest. None may block."""
 
     def on_connected(self, session_present: bool) -> None:
-        """The broker let us in; subscriptions and retransmissions are on their way."""
+        """Handle an accepted connection. Subscriptions and retransmissions are on their way."""
 
     def on_disconnected(self, error: HanseError | None) -> None:
-        """A connection ended or an attempt failed, and why; None after `stop`."""
+        """Handle the end of a connection or a failed attempt, with its reason; None after `stop`."""
 
     def on_publications(self, publications: list[Publication]) -> None:
-        """One read's publications. Call `ack` with their receipts (those that are not 0), now or later."""
+        """Handle the publications of one read. Call `ack` with their receipts (those that are not 0), now or later."""
 
     def on_acknowledged(self, numbers: list[int]) -> None:
-        """Publications that the broker has taken over (PUBACK, PUBCOMP)."""
+        """Handle publications that the broker has acknowledged (PUBACK, PUBCOMP)."""
 
     def on_refused(self, refused: list[tuple[int, int]]) -> None:
-        """Publications that it will not take, with its reason code, or 0x92: unknown, lost with its session."""
+        """Handle publications that the broker refused, with its reason code (0x92: lost with its session)."""
 
     def on_unmatched(self, unmatched: list[tuple[int, str]]) -> None:
-        """Number and topic of publications of QoS 1 that nobody at the broker subscribes to (also acknowledged)."""
+        """Handle number and topic of QoS 1 publications without a subscriber at the broker (acknowledged as well)."""
 
     def on_writable(self) -> None:
-        """The transport takes bytes again, after `is_writable` was false."""
+        """Continue writing: the transport has capacity again, after `is_writable` was false."""
 
     def on_credit(self) -> None:
-        """After `publish_run` raised Unavailable: half of the room is free again."""
+        """Continue after `publish_run` raised Unavailable: half of the capacity is free again."""
 
     def on_subscribed(self, answers: list[tuple[Subscription, int]]) -> None:
-        """Filters with the reason code of the SUBACK: the QoS granted, or 0x80 and above for a refusal."""
+        """Handle filters with the reason code of the SUBACK: the granted QoS, or 0x80 and above for a refusal."""
 
     def on_unsubscribed(self, answers: list[tuple[Subscription, int]]) -> None:
-        """Filters with the reason code of the UNSUBACK."""
+        """Handle filters with the reason code of the UNSUBACK."""
 
     def on_assigned(self, first_number: int, first_packet_id: int, count: int) -> None:
-        """A batch that holds QoS 2 is about to be written for the first time, with these packet identifiers."""
+        """Handle a batch with QoS 2 that is about to be written for the first time, with these packet identifiers."""
 
     def on_written(self, written: list[Written]) -> None:
-        """Topics and payloads that leave for a 3.1.1 broker, which may send them back to us."""
+        """Handle topics and payloads that leave for a 3.1.1 broker, which may send them back."""
 
     def on_received(self, pairs: list[tuple[int, int]]) -> None:
-        """(number, packet identifier) of QoS 2 that the broker has; PUBREL is written when this returns."""
+        """Handle (number, packet identifier) of QoS 2 that the broker has. PUBREL is written when this returns."""
 
 
-# How a transport is made: given a protocol factory, connect it. Tests join two ends in memory.
+# Connects a protocol factory to a transport. Tests join two ends in memory.
 Dial = Callable[[Callable[[], Connection]], Awaitable[object]]
 
 
 class Client:
-    """A client of one broker.
+    """Client of one broker.
 
     Args:
-        jitter: numbers from 0 to 1 for the back-off.
-        dial: how to make the transport; by default a Unix socket, TCP or TLS, as the settings say.
-        counters: to count into one place with others.
+        jitter: function that gives numbers from 0 to 1 for the back-off.
+        dial: function that makes the transport; by default a Unix socket, TCP or TLS, as the settings say.
+        counters: counters to share with others.
 
     Raises:
         LocalError: a setting is wrong.
@@ -248,16 +247,16 @@ class Client:
     ) -> None:
         self.settings = settings
         self.address: Address = parse(settings.url, may_be_websocket=True)
-        # For messages; without a login.
+        # Address for messages, without a login.
         self.where = f"unix:{settings.socket_path}" if settings.socket_path else str(self.address)
         self.handler = handler
         self.counters = counters or Counters()
         self._tls = self._tls_context()
-        # The version that the broker has taken, or refused to go beyond; None while it may be either.
+        # Version that the broker has accepted, or beyond which it refused to go; None while either is possible.
         self._version: int | None = None if settings.version == "auto" else settings.version
         self.traits = settings.assumed if self._version == v311.LEVEL else Traits()
         self._is_clean = settings.clean_start
-        # The client id that the next CONNECT bears.
+        # The client id of the next CONNECT.
         self._client_id = settings.client_id
         # This side of the last attempt's connection: address and port, another text without TCP, None without any.
         self.local_address: str | None = None
@@ -268,7 +267,7 @@ class Client:
         self._home = self.address
         self._is_surveyed = False
         self._unanswered = 0
-        self._connect_packet(self._version or 5)  # so that what is wrong with the settings is said at once
+        self._connect_packet(self._version or 5)  # so that wrong settings are reported at once
         self._backoff = Backoff(settings.backoff, jitter)
         self._dial = dial or self._dial_network
         self._subscriptions = Subscriptions()
@@ -286,7 +285,7 @@ class Client:
             on_credit=handler.on_credit,
             on_outcomes=self._settle_soon,
         )
-        # Sends a run of canonical packets: see there what is returned and raised.
+        # Sends a run of canonical packets; see there for result and exceptions.
         self.publish_run = self._sending.publish_run
         self._exchange = Exchange(
             self.counters,
@@ -305,10 +304,13 @@ class Client:
             auto_ack=settings.auto_ack,
         )
 
-    # The life of it.
+    # Start and end.
 
     async def start(self, *, must_connect: bool = False) -> None:
-        """Begin. With `must_connect` the first attempt must succeed, else its error is raised and nothing runs."""
+        """Start.
+
+        With `must_connect`, the first attempt must succeed; otherwise its error is raised and nothing runs.
+        """
         assert self._task is None, "the client was started already"
         self._loop = asyncio.get_running_loop()
         if must_connect:
@@ -316,19 +318,19 @@ class Client:
         self._task = asyncio.create_task(self._stay_connected(), name=f"mqtt client {self.settings.client_id}")
 
     async def wait_connected(self, timeout_s: float | None) -> None:
-        """Return when it is connected; raise Unavailable when it was not in time (None: there is no limit)."""
+        """Wait until the client is connected. Raise Unavailable after the timeout (None: there is none)."""
         try:
             await asyncio.wait_for(self._connected.wait(), timeout_s)
         except TimeoutError:
-            raise Unavailable(f"{self.where} did not let us in within {timeout_s} s.") from None
+            raise Unavailable(f"{self.where} did not accept the session within {timeout_s} s.") from None
 
     async def stop(self, *, with_will: bool = False) -> None:
-        """DISCONNECT and end. `with_will` makes the broker publish the will."""
+        """Send DISCONNECT and end. With `with_will`, the broker publishes the will."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        # Only now: the last turn of the task may have been let in.
+        # Only now, because the last turn of the task may have been accepted.
         attempt, self._attempt = self._attempt, None
         if attempt is not None:
             attempt.leave(WITH_WILL if with_will else NORMAL)
@@ -336,12 +338,12 @@ class Client:
 
     @property
     def is_connected(self) -> bool:
-        """Whether the broker has let us in and the connection stands."""
+        """Return whether the broker has accepted the session and the connection is up."""
         return self._connected.is_set()
 
     @property
     def is_writable(self) -> bool:
-        """Whether the transport takes more without keeping it in memory."""
+        """Return whether the transport accepts more without keeping it in memory."""
         attempt = self._attempt
         return attempt is not None and attempt.connection is not None and attempt.connection.is_writable
 
@@ -381,25 +383,25 @@ class Client:
         if self._attempt is not None:
             self._attempt.leave(NORMAL)
 
-    # Out.
+    # Outgoing.
 
     @property
     def credit(self) -> int:
-        """How many publications of QoS 1 and 2 may be handed over now."""
+        """Number of QoS 1 and 2 publications that may be handed over now."""
         return self._sending.credit
 
     @property
     def unacknowledged(self) -> int:
-        """Publications of QoS 1 and 2 that the broker has not acknowledged."""
+        """Number of QoS 1 and 2 publications that the broker has not acknowledged."""
         return self._sending.held
 
     def publish(self, topic: str, payload: bytes, *, qos: int = 0, retain: bool = False) -> int:
-        """Send one publication: for those who have only one."""
+        """Send a single publication."""
         return self.publish_run(encode(topic, payload, qos=qos, retain=retain), qos=qos, count=1)
 
     @property
     def next_number(self) -> int:
-        """The number that the next publication above QoS 0 will get."""
+        """Number that the next publication above QoS 0 will get."""
         return self._sending.next_number
 
     def reserve(self, packet_ids: Iterable[int]) -> None:
@@ -411,37 +413,37 @@ class Client:
         return self._sending.publish_again(run, packet_ids)
 
     def resume(self, entries: Sequence[tuple[int, bytes | None]]) -> list[int]:
-        """Take up a former process's unfinished publications before `start`; see `Sending.resume`."""
+        """Resume a former process's unfinished publications before `start`; see `Sending.resume`."""
         return self._sending.resume(entries)
 
-    # In.
+    # Incoming.
 
     def ack(self, receipts: Iterable[int]) -> None:
         """Acknowledge publications; the broker then forgets them."""
         self._exchange.ack(receipts)
 
     def subscribe(self, items: Iterable[Subscription], *, repeats: bool = False) -> None:
-        """Want these filters, from now on and over reconnects; `on_subscribed` tells the broker's answers.
+        """Add wanted filters, also over reconnects; `on_subscribed` reports the broker's answers.
 
-        With `repeats` the broker is told again of those that are wanted already, and sends its retained messages again.
+        With `repeats`, the broker also gets those that are wanted already, and sends its retained messages again.
         """
         self._write(self._subscriptions.subscribe(items, repeats=repeats))
 
     def withdraw_oldest(self) -> list[Subscription]:
-        """Want the filters of the oldest unanswered SUBSCRIBE no more, and return them; see `Subscriptions`."""
+        """Remove the filters of the oldest unanswered SUBSCRIBE, and return them; see `Subscriptions`."""
         return self._subscriptions.withdraw_oldest()
 
     def unsubscribe(self, patterns: Iterable[str]) -> None:
-        """Want these filters no more, whether this process subscribed to them or a former one."""
+        """Remove wanted filters, whether this process subscribed to them or a former one."""
         self._write(self._subscriptions.unsubscribe(patterns))
 
     @property
     def subscriptions(self) -> dict[str, Subscription]:
-        """The filters wanted."""
+        """Return the wanted filters."""
         return dict(self._subscriptions.wanted)
 
     def wanted(self, pattern: str) -> Subscription | None:
-        """Return what is wanted of a filter, if anything is."""
+        """Return the subscription wanted for a filter, if there is one."""
         return self._subscriptions.wanted.get(pattern)
 
     def is_granted(self, pattern: str) -> bool:
@@ -454,14 +456,14 @@ class Client:
         return self._subscriptions.is_settled
 
     def abort(self) -> None:
-        """Cut the connection as a network would; the client reconnects. For tests and for suspicion."""
+        """Cut the connection as a network would; the client reconnects. For tests, and on suspicion of a dead peer."""
         if self._attempt is not None and self._attempt.connection is not None:
             self._attempt.connection.abort(Unavailable("the connection was cut off on purpose."))
 
-    # Inside.
+    # Private parts.
 
     def _on_skipped(self, qos: int, packet_id: int) -> None:
-        """A PUBLISH beyond our limit was left out: unanswered, the broker would send it again."""
+        """Acknowledge a PUBLISH beyond our limit that was left out: otherwise the broker would send it again."""
         self.counters.drop("packet_too_large")
         if qos in (1, 2) and packet_id:
             self._write(self._exchange.receiving.reject(packet_id, qos, QUOTA_EXCEEDED))
@@ -485,7 +487,7 @@ class Client:
 
     @property
     def login(self) -> tuple[str | None, str | None]:
-        """User name and password: those of the settings, else those of the address."""
+        """User name and password of the settings, or else of the address."""
         settings, address = self.settings, self.address
         username = settings.username if settings.username is not None else address.username
         return username, settings.password if settings.password is not None else address.password
@@ -523,7 +525,7 @@ class Client:
         settings = self.settings
         username, password = self.login
         if not 1 <= settings.receive_max <= 65_535 or not 0 <= settings.keep_alive_s <= 65_535:
-            raise LocalError("receive_max is 1 to 65535 and keep_alive_s 0 to 65535.")
+            raise LocalError("receive_max must be 1 to 65535 and keep_alive_s 0 to 65535.")
         try:
             if version == v311.LEVEL:
                 return self._connect_packet_311(self._client_id, clean_session=not settings.session_expiry_s)
@@ -580,7 +582,10 @@ class Client:
             await asyncio.sleep(self._backoff.next_s())
 
     async def _connect(self) -> None:
-        """One attempt, up to a CONNACK that lets us in; where the version is open, perhaps a second with the older."""
+        """Make one attempt, up to an accepting CONNACK.
+
+        If the version is open, perhaps make a second one with the older.
+        """
         if self._version == v311.LEVEL:
             await self._connect_older()
             return
@@ -596,11 +601,11 @@ class Client:
         try:
             await self._connect_older()
         except HanseError as error:
-            # A broker that answers neither is no older one: what it did first says more.
+            # A broker that answers neither version is not an older one: its first reaction says more.
             raise (error if attempt.is_older else attempt.failure) from None
 
     async def _connect_older(self) -> None:
-        """A session at a 3.1.1 broker: before the first that lasts it is asked what it can do, and told to forget."""
+        """Connect to a 3.1.1 broker. Before the first lasting session, survey it and make it forget an old session."""
         settings = self.settings
         if settings.session_expiry_s and not self._is_surveyed:
             if settings.probe_topic is not None:
@@ -626,10 +631,10 @@ class Client:
             why = _OPERATORS.get(asked.refusal_code)
             if why is not None:
                 raise LocalError(f"{self.where} refused the session: {why}; check the settings.")
-            raise Unavailable(f"{self.where} was not to be asked what it can do: {asked.failure}")
+            raise Unavailable(f"{self.where} could not be surveyed: {asked.failure}")
         if not asked.is_answered and self._unanswered < SURVEYS_MAX - 1:
             self._unanswered += 1
-            raise Unavailable(f"{self.where} did not answer when it was asked what it can do; it is asked again.")
+            raise Unavailable(f"{self.where} did not answer the survey of its capabilities; it is tried again.")
         return asked.found
 
     async def _try(self, attempt: "_Attempt") -> None:
@@ -650,14 +655,14 @@ class Client:
 
     @contextlib.contextmanager
     def _told_plainly(self) -> Iterator[None]:
-        """What the network says, as errors of ours."""
+        """Convert errors of the network into our own."""
         try:
             yield
         except TimeoutError:
             raise
         except ssl.SSLCertVerificationError as error:
             raise LocalError(
-                f"the certificate of {self.where} is not to be trusted: {error.verify_message}; check ca_file, "
+                f"the certificate of {self.where} is not trusted: {error.verify_message}; check ca_file, "
                 "and that the name in the address is in the certificate."
             ) from error
         except ssl.SSLError as error:
@@ -716,18 +721,18 @@ class Client:
             assert self._attempt is not None
             self._attempt.told(packet)
         elif not isinstance(packet, mqtt5.PingRespPacket):
-            raise protocol_error(f"a {type(packet).__name__} came that was not asked for")
+            raise protocol_error(f"a {type(packet).__name__} came without a request")
 
 
 class _Attempt:
-    """One connection of a client's, from dialling to its end; the owner of its `Connection`."""
+    """One connection of a client, from dialling to its end; the owner of its `Connection`."""
 
     def __init__(self, client: Client, version: int) -> None:
         self._client = client
         self.version = version
-        # The translation, where the broker speaks 3.1.1.
+        # The translation, if the broker speaks 3.1.1.
         self.older = V311(client.counters, client.handler.on_written) if version == v311.LEVEL else None
-        # Whether the broker has shown that it speaks no MQTT 5, or has at least not answered.
+        # Whether the broker has shown that it does not support MQTT 5, or has at least not answered.
         self.is_older = False
         self.may_be_older = False
         self.connection: Connection | None = None
@@ -735,12 +740,12 @@ class _Attempt:
         self.closed = asyncio.Event()
         self.failure: HanseError | None = None
         self._is_accepted = False
-        self._client_id = client._client_id  # noqa: SLF001 - two halves of one thing
+        self._client_id = client._client_id  # noqa: SLF001 - the attempt is a part of the client
         self.on_packets = self._on_first
         self._told: HanseError | None = None
 
     def make(self) -> Connection:
-        """The protocol for the transport."""
+        """Return the protocol for the transport."""
         settings = self._client.settings
         splitter = (
             Splitter(settings.packet_bytes_max, first_kind=codec.CONNACK)
@@ -755,17 +760,17 @@ class _Attempt:
         return self.connection
 
     def give_up(self) -> None:
-        """Nobody waits for it any more."""
+        """Abort, because nobody waits for the attempt any more."""
         if self.connection is not None:
             self.connection.abort()
 
     def write(self, data: bytes | bytearray) -> None:
-        """What the session says, in the broker's version."""
+        """Write packets of the session, in the broker's version."""
         if data and self.connection is not None and self.connection.is_open:
             self.connection.write(data if self.older is None else self.older.outward(data))
 
     def leave(self, reason_code: int) -> None:
-        """Say goodbye. In 3.1.1 a DISCONNECT always takes the will back."""
+        """Send DISCONNECT, which always cancels the will in 3.1.1."""
         if self.connection is None:
             return
         if self.older is None:
@@ -774,7 +779,7 @@ class _Attempt:
             self.connection.end(None, b"" if reason_code == WITH_WILL else v311.DISCONNECT)
 
     def told(self, packet: DisconnectPacket) -> None:
-        """The broker says DISCONNECT: why the connection is about to end."""
+        """Handle the broker's DISCONNECT: keep the reason for the end of the connection."""
         reason = packet.reason_str or packet.reason_code.name.lower().replace("_", " ")
         elsewhere = f" (use {packet.server_reference})" if packet.server_reference else ""
         self._told = SentAway(
@@ -786,26 +791,26 @@ class _Attempt:
         self.connection.end(self._told, b"")
 
     def on_open(self, connection: Connection) -> None:
-        """The transport is there: CONNECT."""
+        """Send CONNECT on the new transport."""
         transport = connection._transport  # noqa: SLF001 - the same
         name = None if transport is None else transport.get_extra_info("sockname")
         self._client.local_address = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "no address"
-        connection.write(self._client._connect_packet(self.version))  # noqa: SLF001 - two halves of one thing
+        connection.write(self._client._connect_packet(self.version))  # noqa: SLF001 - the attempt is a part of the client
         connection.flush()
 
     def _on_first(self, data: bytes, offsets: Sequence[tuple[int, int]]) -> None:
-        """CONNACK; from then on packets are the session's traffic, and go there without a call of ours."""
+        """Handle CONNACK. Later packets are the session's traffic, and go there without another call here."""
         start, end = offsets[0]
         packet = data[start:end]
-        # What refuses MQTT 5 may know no other form of CONNACK than its own.
+        # A broker that refuses MQTT 5 may know no other form of CONNACK than its own.
         is_short = v311.is_connack(packet) and packet[3] != 0
         connack = v311.connack(packet) if self.older is not None or is_short else codec.decode(packet)
-        assert isinstance(connack, ConnAckPacket), "the splitter lets nothing else come first"
+        assert isinstance(connack, ConnAckPacket), "the splitter allows no other first packet"
         if int(connack.reason_code):
             self._refused(connack)
             return
         if self._client_id != self._client._client_id:  # noqa: SLF001
-            self.failure = Unavailable(f"{self._client.where} let in a client id that was given up meanwhile.")
+            self.failure = Unavailable(f"{self._client.where} accepted a client id that was given up meanwhile.")
             self.leave(NORMAL)
             return
         self._is_accepted = True
@@ -838,7 +843,7 @@ class _Attempt:
         self.connection.end(self.failure, b"")
 
     def on_lost(self, error: HanseError | None) -> None:
-        """The end, of an attempt or of a connection that stood."""
+        """Handle the end of an attempt or of an accepted connection."""
         if self._is_accepted:
             self._client._on_lost(error)  # noqa: SLF001
         elif self.failure is None:
@@ -856,5 +861,5 @@ class _Attempt:
         self.answered.set()
 
     def on_writable(self) -> None:
-        """Sending looks at what waits by itself; others may wait for it."""
+        """Tell other waiters; `Sending` checks by itself how much waits."""
         self._client.handler.on_writable()

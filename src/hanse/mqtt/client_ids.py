@@ -87,10 +87,10 @@ def new_secret() -> bytes:
 
 @dataclass(slots=True)
 class SessionRecord:
-    """What is on disk about the sessions of one process.
+    """Stored record about the sessions of one process.
 
     Attributes:
-        secret: from which the client ids follow.
+        secret: bytes from which the client ids are derived.
         current: the client id of the session in use; empty before the first.
         ending: client ids whose sessions the broker still has to forget.
     """

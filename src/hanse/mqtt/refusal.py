@@ -1,4 +1,4 @@
-"""What a peer did wrong: one exception with the reason code that tells it so and the name under which it counts."""
+"""Refusal of a peer's packet: one exception with the reason code for the peer and the name of the counter."""
 
 from typing import Final
 
@@ -40,8 +40,8 @@ _COUNTED_AS: Final = {
 }
 
 
-class Refusal(RemoteError):  # noqa: N818 - what is raised is the refusal, which goes out as a reason code
-    """A peer broke a rule of MQTT or a limit of ours: the connection ends with `reason_code`, nothing else."""
+class Refusal(RemoteError):  # noqa: N818 - the name is the event, which the peer gets as a reason code
+    """Violation of a rule of MQTT or a limit of ours: the connection ends with `reason_code`, nothing else."""
 
     def __init__(self, reason_code: int, message: str) -> None:
         super().__init__(message)
@@ -49,15 +49,15 @@ class Refusal(RemoteError):  # noqa: N818 - what is raised is the refusal, which
 
     @property
     def counted_as(self) -> str:
-        """The label of the counter."""
+        """Label of the counter."""
         return _COUNTED_AS.get(self.reason_code, "unspecified")
 
 
 def malformed(message: str) -> Refusal:
-    """Bytes that no rule of the packet format allows (reason code 0x81)."""
+    """Return the refusal of bytes that the packet format does not allow (reason code 0x81)."""
     return Refusal(MALFORMED_PACKET, message)
 
 
 def protocol_error(message: str) -> Refusal:
-    """A well-formed packet that may not come here or now (reason code 0x82)."""
+    """Return the refusal of a well-formed packet that is not allowed here or now (reason code 0x82)."""
     return Refusal(PROTOCOL_ERROR, message)
