@@ -18,6 +18,7 @@ from hanse.gateway.front.connect import read_connect
 from hanse.gateway.session import Counters, Session, Settings, new_session
 from hanse.gateway.session import events as e
 from hanse.gateway.session.publication import read_publish
+from hanse.gateway.session.replayed import read_replayed
 from hanse.gateway.session.requests import read_request
 from hanse.gateway.session.stream import end_of
 from hanse.protocol.topics import matches
@@ -655,7 +656,9 @@ class Driver:
         def take(found: list[tuple[int, bytes]]) -> None:
             if self.broker is broker:
                 # Ages grow on the way; the gateway reckons from when the answer came.
-                self.session.replayed(found, self.world.clock.now)
+                now = self.world.clock.now
+                items = [read_replayed(packet, now - age_ms / 1000) for age_ms, packet in found]
+                self.session.replayed([one for one in items if one is not None], now)
                 self.session.replay_ended(self.world.clock.now, True)
                 self.settle()
 

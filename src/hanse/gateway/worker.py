@@ -33,7 +33,7 @@ from hanse.gateway.brokers.connection import BrokerConnection, Place
 from hanse.gateway.brokers.dialling import Dialler
 from hanse.gateway.brokers.directory import UP, Directory
 from hanse.gateway.control import Message
-from hanse.gateway.federators import FederatorLogin, Federators
+from hanse.gateway.federators import FederatorLogin, Federators, Replays
 from hanse.gateway.front.accepting import Acceptor
 from hanse.gateway.front.client import Client
 from hanse.gateway.front.connect import (
@@ -131,6 +131,7 @@ class Worker:
             clock=self._loop.time,
             may_change=bool(settings.manager),
         )
+        self._replays = Replays(self.federators, self._loop.time, self.federators.counters)
         self._dials = asyncio.Semaphore(DIALS_MAX)
         self._servers: list[asyncio.Server | Acceptor] = []
         self._clients: dict[Client, None] = {}
@@ -402,8 +403,8 @@ class Worker:
                 self.traffic.wills[will] = self.traffic.wills.get(will, 0) + 1
                 client.leave_broker()
                 client.close()
-            case ReplayWanted():
-                session.replay_ended(now, False)
+            case ReplayWanted(filters, age_ms):
+                self._run(self._replay(client, filters, age_ms))
             case SubscriptionsWanted():
                 session.known_subscriptions((), now)
             case TopicsAsked() if self._redirector is not None:
@@ -423,8 +424,27 @@ class Worker:
 
     def left(self, client: Client) -> None:
         """Take note that a client's connection to its broker ends."""
-        if client.session is not None:
-            self.federators.left(client, _expiry_s(client.session))
+        client.former = self._at(client)
+        session = client.session
+        if session is not None:
+            is_moving = self.settings.failover and session.is_accepted
+            self.federators.left(client, _expiry_s(session), is_moving=is_moving)
+
+    async def _replay(self, client: Client, filters: tuple[bytes, ...], age_ms: int) -> None:
+        """Get a client that has moved what was published meanwhile."""
+        session, connection = client.session, client.broker
+        assert session is not None
+        texts = [one.decode("utf-8", "replace") for one in filters]
+        replay = None
+        if self.federators.broker_ids and connection is not None:
+            replay = await self._replays.ask(self._at(client), client.former, texts, age_ms)
+        if client.broker is not connection or session.is_over:
+            return
+        now = self._loop.time()
+        if replay is not None:
+            session.replayed(replay.matching(texts), now)
+        session.replay_ended(now, replay is not None and replay.is_complete)
+        client.settle()
 
     async def _hold_suback(self, client: Client, token: int, filters: list[str]) -> None:
         await self.federators.barrier(self._at(client), filters)

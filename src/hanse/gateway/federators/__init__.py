@@ -1,16 +1,15 @@
 """The gateway's connections to federators: interest goes there, replays come from there.
 
-A worker has one `Federators`. Ask a broker's federator like this:
+A worker has one `Federators`, and one `Replays` for clients that have moved:
 
-    connection = federators.connection(broker_id)      # None if the broker has no federator
-    if connection is not None and connection.is_open:
-        answer = await connection.ask("replay", {...}, timeout_s=2, on_part=take)
+    replay = await replays.ask(broker_id, former_broker_id, filters, age_ms)
 
 `hanse.federator.gateways` is the other side.
 """
 
 from hanse.gateway.federators.connection import FederatorConnection, FederatorLogin
 from hanse.gateway.federators.federators import Federators
+from hanse.gateway.federators.replays import Replay, Replays
 from hanse.gateway.federators.reports import Held, Reporter
 
-__all__ = ["FederatorConnection", "FederatorLogin", "Federators", "Held", "Reporter"]
+__all__ = ["FederatorConnection", "FederatorLogin", "Federators", "Held", "Replay", "Replays", "Reporter"]

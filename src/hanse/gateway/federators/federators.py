@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final, Protocol
 
-from hanse.errors import HanseError
+from hanse.errors import HanseError, Unavailable
 from hanse.gateway.federators.connection import FederatorConnection, FederatorLogin
 from hanse.gateway.federators.reports import Held, Reporter
 from hanse.request_channel import parse_endpoint
@@ -26,6 +26,9 @@ from hanse.request_channel import parse_endpoint
 FILTERS_PER_BARRIER: Final = 1_000
 # Beyond the time that the federator is given to answer.
 ANSWER_EXTRA_S: Final = 1.0
+# How long the interest of a client that moves stays at the federator of the former broker: a verdict, a few attempts to
+# attach it, and the replay.
+MOVE_S: Final = 10.0
 
 _log = logging.getLogger(__name__)
 
@@ -126,6 +129,30 @@ class Federators:
         return None if reporter is None else reporter.connection
 
     @property
+    def broker_ids(self) -> list[str]:
+        """Return the brokers that have a federator."""
+        return list(self._reporters)
+
+    async def join(self, broker_id: str, filters: Iterable[str], timeout_s: float) -> None:
+        """Return when the federator of this broker has joined the meshes of these filters.
+
+        Raises:
+            HanseError: it has not in time, or there is no connection to it.
+        """
+        reporter = self._reporters.get(broker_id)
+        if reporter is None or not reporter.connection.is_open:
+            raise Unavailable(f"There is no connection to the federator of broker {broker_id}.")
+        try:
+            async with asyncio.timeout(timeout_s):
+                await reporter.flushed()
+                texts = list(filters)
+                for at in range(0, len(texts), FILTERS_PER_BARRIER):
+                    fields = {"barrier": texts[at : at + FILTERS_PER_BARRIER], "wait_ms": timeout_s * 1e3}
+                    await reporter.connection.ask("interest", fields, timeout_s=timeout_s + ANSWER_EXTRA_S)
+        except TimeoutError:
+            raise Unavailable(f"The federator of broker {broker_id} has not joined within {timeout_s:g} s.") from None
+
+    @property
     def connected(self) -> int:
         """Return how many federators can be asked now."""
         return sum(reporter.connection.is_open for reporter in self._reporters.values())
@@ -185,16 +212,28 @@ class Federators:
         if reporter is not None:
             reporter.unsubscribed(held, texts)
 
-    def left(self, key: object, expiry_s: int | None) -> None:
-        """Take note that the client has left its broker, which keeps its session for so long; None: without end."""
+    def left(self, key: object, expiry_s: int | None, *, is_moving: bool = False) -> None:
+        """Take note that the client has left its broker, which keeps its session for so long; None: without end.
+
+        The interest of a client that moves stays there for `MOVE_S`. Otherwise nobody would retain what is published
+        until the federator of its next broker has joined.
+        """
         found = self._clients.get(key)
         if found is None or not found[1]:
             return
         held, broker_id = found
         held.expiry_s = expiry_s
         self._clients[key] = held, ""
+        if is_moving:
+            self._loop.call_later(MOVE_S, self._end_move, key, held, broker_id)
+        else:
+            self._end_move(key, held, broker_id)
+
+    def _end_move(self, key: object, held: Held, broker_id: str) -> None:
+        found = self._clients.get(key)
         reporter = self._reporters.get(broker_id)
-        if reporter is not None:
+        # A client that has come back since has not left.
+        if reporter is not None and (found is None or found[1] != broker_id):
             reporter.left(held)
 
     def forget(self, key: object, expiry_s: int | None) -> None:

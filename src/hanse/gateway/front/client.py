@@ -74,6 +74,7 @@ class Client:
         session: from its CONNECT on.
         broker: the connection that the session uses now.
         place: the broker of that connection.
+        former: the id of the broker that it had before.
         holds_client, holds_broker: what the session wished when this was last looked at.
         is_lingering: the end has been written; what the client still sends is read and dropped.
         is_held: nothing is read, because it is not known yet what became of the broker.
@@ -97,6 +98,7 @@ class Client:
         "broker",
         "deadline",
         "failovers",
+        "former",
         "front",
         "holds_broker",
         "holds_client",
@@ -116,6 +118,7 @@ class Client:
         self.session: Session | None = None
         self.broker: BrokerConnection | None = None
         self.place: Place | None = None
+        self.former = ""
         self.deadline = 0.0
         # Brokers that have sent this client away, and when its failovers began.
         self.avoids: set[str] = set()

@@ -49,6 +49,7 @@ from hanse.gateway.session.publication import (
     write_publish,
 )
 from hanse.gateway.session.received import Received, digest
+from hanse.gateway.session.replayed import Replayed
 from hanse.gateway.session.requests import codes_of, write_subscribe, write_unsubscribe
 from hanse.gateway.session.session import (
     CONNACK,
@@ -460,25 +461,17 @@ class Moving(Session):
         found = read_publish(packet, self._version)
         return digest(found.topic, found.payload)
 
-    def replayed(self, packets: Sequence[tuple[int, bytes]], now: float) -> None:
-        """Take publications that a federator replays, oldest first: age in ms, and PUBLISH of MQTT 5."""
+    def replayed(self, publications: Sequence[Replayed], now: float) -> None:  # noqa: ARG002 - times are in them
+        """Take publications that federators replay, oldest first."""
         replay = self._replay
         if replay is None:
             return
-        for age_ms, packet in packets:
-            try:
-                found = read_publish(packet, 5)
-            except Refusal:
-                self.counters.drop("replay_malformed")
-                continue
-            if not found.qos:
-                continue
-            if self._replay_bytes + len(packet) > REPLAY_BYTES_MAX:
+        for one in publications:
+            if self._replay_bytes + len(one.packet) > REPLAY_BYTES_MAX:
                 self.counters.drop("replay_overflow")
                 continue
-            content = digest(found.topic, found.payload)
-            replay.add(now - age_ms / 1000, content, packet, is_once=found.qos == 2)
-            self._replay_bytes += len(packet)
+            self._replay_bytes += len(one.packet)
+            replay.add(one.time, one.content, one.packet, is_once=one.qos == 2)
 
     def replay_ended(self, now: float, complete: bool) -> None:
         """Take note that the replay is over, or that there is none."""

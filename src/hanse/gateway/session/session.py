@@ -25,6 +25,7 @@ from hanse.gateway.session.events import (
     Subscribed,
     Subscription,
 )
+from hanse.gateway.session.replayed import Replayed
 from hanse.gateway.session.requests import Requests, read_request
 from hanse.gateway.session.settings import Settings
 from hanse.gateway.session.stream import Stream, end_of
@@ -371,7 +372,7 @@ class Session:
         """Prepare an orderly move. This variant ends the client, which connects again elsewhere."""
         self.detach(now)
 
-    def replayed(self, packets: Sequence[tuple[int, bytes]], now: float) -> None:
+    def replayed(self, publications: Sequence[Replayed], now: float) -> None:
         """Take publications that a federator replays."""
 
     def replay_ended(self, now: float, complete: bool) -> None:

@@ -1,0 +1,32 @@
+"""One publication that federators replay, as all sessions read it: decoded once, however many clients get it."""
+
+from typing import NamedTuple
+
+from hanse.gateway.session.publication import read_publish
+from hanse.gateway.session.received import digest
+from hanse.mqtt.refusal import Refusal
+
+
+class Replayed(NamedTuple):
+    """A publication of QoS 1 or 2.
+
+    `time` is when a federator first had it, on the gateway's clock. `packet` is a PUBLISH of MQTT 5; its packet
+    identifier means nothing.
+    """
+
+    time: float
+    qos: int
+    content: int
+    topic: bytes
+    packet: bytes
+
+
+def read_replayed(packet: bytes, time: float) -> Replayed | None:
+    """Return what a packet says; None if it has QoS 0 or cannot be read."""
+    try:
+        found = read_publish(packet, 5)
+    except Refusal:
+        return None
+    if not found.qos:
+        return None
+    return Replayed(time, found.qos, digest(found.topic, found.payload), found.topic, packet)
