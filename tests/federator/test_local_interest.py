@@ -77,10 +77,10 @@ class Scene:
         self.shares_told += 1
 
     def subscribe(self, client: str, filter_: str) -> None:
-        self.interest.hear(said(f"{LOG}subscribe", f"{client} 1 {filter_}".encode()))
+        self.interest.hear([said(f"{LOG}subscribe", f"{client} 1 {filter_}".encode())])
 
     def unsubscribe(self, client: str, filter_: str) -> None:
-        self.interest.hear(said(f"{LOG}unsubscribe", f"{client} {filter_}".encode()))
+        self.interest.hear([said(f"{LOG}unsubscribe", f"{client} {filter_}".encode())])
 
     def has_timer(self) -> bool:
         return self.interest._timer is not None
@@ -202,15 +202,15 @@ def test_what_the_operator_named_is_wanted_from_the_start(tmp_path: Path) -> Non
 
 def test_a_beacon_runs_out_and_none_runs_out_after_the_end(tmp_path: Path) -> None:
     async def steps(scene: Scene) -> None:
-        scene.interest.hear(said("federator/beacon/a", b""))
+        scene.interest.hear([said("federator/beacon/a", b"")])
         assert scene.events == [Subscribed("a")]
         await until(lambda: len(scene.events) == 2)
         assert scene.events[1] == Unsubscribed("a")
-        scene.interest.hear(said("federator/beacon/b", b""))
+        scene.interest.hear([said("federator/beacon/b", b"")])
         assert scene.has_timer()
         scene.interest.stop()
         assert not scene.has_timer()
-        scene.interest.hear(said("federator/beacon/c", b""))
+        scene.interest.hear([said("federator/beacon/c", b"")])
         assert not scene.has_timer()
 
     play(tmp_path, steps, interest=("beacon",), beacon_interval_s=0.01, expiry_factor=2)
@@ -223,7 +223,7 @@ def test_share_names_and_bridges_are_handed_on(tmp_path: Path) -> None:
         scene.subscribe("one", "$share/pool/a")
         scene.subscribe("two", "$share/pool/a")
         assert scene.shares_told == 1
-        scene.interest.hear(said("$SYS/broker/connection/site/state", b"1"))
+        scene.interest.hear([said("$SYS/broker/connection/site/state", b"1")])
         assert scene.bridges == [BridgeSeen("site")]
 
     play(tmp_path, steps)
@@ -263,3 +263,50 @@ def test_a_list_that_cannot_be_had_is_counted_told_once_and_asked_for_again(
         assert [record.message for record in caplog.records] == ["subscriptions are not to be had: nobody is there"]
 
     play(tmp_path, steps, interest=("poll:nats",), poll_url="http://127.0.0.1:1")
+
+
+def test_change_of_many_filters_is_applied_in_slices_and_others_run_in_between(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(local_interest, "SLICE_S", 0.0)
+    caplog.set_level("INFO")
+    count = 1_000
+
+    async def steps(scene: Scene) -> None:
+        turns: list[int] = []
+
+        async def others() -> None:
+            while True:
+                turns.append(len(scene.events))
+                await asyncio.sleep(0)
+
+        task = asyncio.create_task(others())
+        lines = [said(f"{LOG}subscribe", f"one 1 many/{k}".encode()) for k in range(count)]
+        scene.interest.hear(lines)
+        assert 0 < len(scene.events) < 100
+        # A later change joins the waiting ones, and only the last state of a filter counts.
+        scene.unsubscribe("one", "many/999")
+        await until(lambda: len(scene.events) == count - 1)
+        task.cancel()
+        assert len(set(turns)) > 10
+        assert scene.machine.is_local("many/998")
+        assert Subscribed("many/999") not in scene.events
+        texts = [record.message for record in caplog.records]
+        assert texts == ["interest in 1000 filters begins, and in 0 ends: many/0, many/1, many/10, ..."]
+
+    play(tmp_path, steps)
+
+
+def test_what_was_restored_is_applied_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def before(scene: Scene) -> None:
+        for k in range(100):
+            scene.subscribe("one", f"many/{k}")
+        scene.interest.save()
+
+    play(tmp_path, before)
+    monkeypatch.setattr(local_interest, "SLICE_S", 0.0)
+
+    async def after(scene: Scene) -> None:
+        assert len(scene.events) == 100
+
+    play(tmp_path, after)

@@ -94,7 +94,7 @@ class Agent:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self.counters: Counter[str] = Counter()
-        self._notices = Notices()
+        self._notices = Notices(self._loop.call_later)
         self.machine = Machine(
             identity,
             settings.protocol_settings(),
@@ -595,6 +595,7 @@ class Agent:
 
     def _on_internal(self, publications: list[HostPublication]) -> None:
         """Messages of the host for the agent: what clients subscribe to."""
+        for_interest = []
         for publication in publications:
             if self.membership is not None and self.membership.hear(
                 publication.topic, payload_of(publication.packet), is_retained=publication.retain
@@ -611,7 +612,9 @@ class Agent:
             if publication.topic == UPTIME:
                 self.takeovers.tick(payload_of(publication.packet))
                 self.retained.tick(uptime_of(payload_of(publication.packet)), is_retained=publication.retain)
-            self.interest.hear(publication)
+            for_interest.append(publication)
+        if for_interest:
+            self.interest.hear(for_interest)
 
     async def _check_session_again(self) -> None:
         if self._session_watch is None:

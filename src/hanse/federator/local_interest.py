@@ -9,9 +9,12 @@ Rules:
 3. Interest is on disk soon after it changed: a client that stays subscribed does not say so again (R38).
 4. Each source is read in its own way until the federator ends: messages of the host (`hear`), log files and lists
    (`watch`). A list that cannot be had is counted, told once, and asked for again.
+5. The reports of one read make one change. A change of many filters is applied in slices, so that a client that
+   subscribes to thousands of filters at once delays neither links nor the federator's pages.
 """
 
 import asyncio
+import itertools
 import logging
 import time
 from collections import Counter
@@ -33,6 +36,14 @@ from hanse.protocol.events import Subscribed, Unsubscribed
 from hanse.protocol.machine import Machine
 
 FOLLOW_EVERY_S = 0.1
+# A change of many filters is applied in slices of this length, with pauses in which links and HTTP are served. Longer
+# slices delay these; shorter ones lengthen the whole, because each pause costs a turn of the event loop.
+SLICE_S = 0.01
+PAUSE_S = 0.002
+# Filters of a part, the least that is applied at once: 0.3 ms each without compiled modules.
+_PART = 16
+# Changes of at least this many filters have a line in the log.
+_LOGGED_FROM = 100
 _log = logging.getLogger(__name__)
 
 
@@ -97,6 +108,10 @@ class LocalInterest:
         self._gateway_changes = 0
         self._is_restored = False
         self._is_stopped = False
+        # Filters whose QoS is still to be applied (None: no client wants it), and when that goes on.
+        self._waiting: dict[str, int | None] = {}
+        self._work: asyncio.TimerHandle | None = None
+        self._is_working = False
 
     def __len__(self) -> int:
         """How many filters the protocol was told of."""
@@ -152,6 +167,9 @@ class LocalInterest:
         """Nothing runs out any more."""
         self._is_stopped = True
         self._arm_expiry()
+        if self._work is not None:
+            self._work.cancel()
+            self._work = None
 
     def save_if_changed(self) -> None:
         """Keep it, if there is anything new to keep."""
@@ -176,9 +194,16 @@ class LocalInterest:
 
     # --- sources ------------------------------------------------------------------------------------------------------
 
-    def hear(self, publication: Publication) -> None:
-        """A message of the host's for the adapters."""
-        self._take(self._sources.hear(publication))
+    def hear(self, publications: Iterable[Publication]) -> None:
+        """Take the messages of one read from the host, for the adapters."""
+        source, reports = "", list[Report]()
+        for publication in publications:
+            for its_source, its_reports in self._sources.hear(publication):
+                if its_source != source:
+                    self._report(source, reports)
+                    source, reports = its_source, []
+                reports += its_reports
+        self._report(source, reports)
 
     def lose_host(self) -> None:
         """The host was away: adapters may have missed something."""
@@ -230,7 +255,45 @@ class LocalInterest:
         if change.is_empty:
             return
         self._is_dirty = True
-        wanted, ended = self._outward.apply([*change.added, *change.changed], change.removed)
+        if len(change.added) + len(change.removed) >= _LOGGED_FROM:
+            _log.info(
+                "interest in %d filters begins, and in %d ends: %s",
+                len(change.added),
+                len(change.removed),
+                ", ".join([filter_ for filter_, _ in change.added[:3]] or change.removed[:3]) + ", ...",
+            )
+        self._waiting.update(change.added)
+        self._waiting.update(change.changed)
+        self._waiting.update(dict.fromkeys(change.removed))
+        if not self._is_working and self._work is None:
+            self._work_off()
+        if change.shares_added:
+            self._on_shares()
+        self._arm_expiry()
+
+    def _work_off(self) -> None:
+        """Apply waiting changes for a short time, and the rest after others had their turn (rule 5)."""
+        self._work = None
+        self._is_working = True
+        until_s = time.perf_counter() + SLICE_S
+        try:
+            # What was restored is whole before the first link.
+            while self._waiting:
+                self._apply(list(itertools.islice(self._waiting.items(), _PART)))
+                if self._is_restored and time.perf_counter() >= until_s:
+                    break
+        finally:
+            self._is_working = False
+            if self._waiting and not self._is_stopped:
+                self._work = self._loop.call_later(PAUSE_S, self._work_off)
+
+    def _apply(self, part: list[tuple[str, int | None]]) -> None:
+        for filter_, _ in part:
+            del self._waiting[filter_]
+        wanted, ended = self._outward.apply(
+            [(filter_, qos) for filter_, qos in part if qos is not None],
+            [filter_ for filter_, qos in part if qos is None],
+        )
         for filter_ in ended:
             self._lingering.add(filter_)
             self._unwant_retained(filter_)
@@ -240,9 +303,6 @@ class LocalInterest:
             self._known.add(filter_)
             self._tell(Subscribed(filter_))
         self._want_retained([filter_ for filter_, _ in wanted])
-        if change.shares_added:
-            self._on_shares()
-        self._arm_expiry()
 
     def release(self, filter_: str) -> None:
         """Interest in a filter has ended for good."""

@@ -55,6 +55,9 @@ class InterestSources:
                 case "mosquitto-file":
                     assert choice.path is not None, "the settings give a file adapter its path"
                     self.files.append((MosquittoFileAdapter(own), choice.path))
+        # Most messages are log lines, of few topics; the filters are compared once for each.
+        plain = {topic for adapter in self._host for topic in adapter.topics() if not {"+", "#"} & set(topic)}
+        self._by_topic = {topic: self._adapters_of(topic) for topic in plain}
 
     def topics(self) -> list[str]:
         """Return the topics that the host session needs."""
@@ -68,14 +71,15 @@ class InterestSources:
         """Return the reports of one message of the host broker, by source."""
         topic, payload = publication.topic, payload_of(publication.packet)
         heard: list[tuple[str, list[Report]]] = []
-        for adapter in self._host:
-            if not any(matches(wanted, topic) for wanted in adapter.topics()):
-                continue
+        for adapter in self._by_topic.get(topic) or self._adapters_of(topic):
             if isinstance(adapter, BeaconAdapter | MosquittoLogAdapter):
                 heard.append((adapter.source, adapter.message(topic, payload, is_retained=publication.retain)))
             else:
                 heard.append((adapter.source, adapter.message(topic, payload)))
         return heard
+
+    def _adapters_of(self, topic: str) -> list[HostAdapter]:
+        return [adapter for adapter in self._host if any(matches(wanted, topic) for wanted in adapter.topics())]
 
     def lost(self) -> list[tuple[str, list[Report]]]:
         """Return the reports after an absence of the host broker: lines may have been missed."""
