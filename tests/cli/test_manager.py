@@ -276,7 +276,7 @@ def test_tokens_are_created_shown_once_listed_and_revoked(tmp_path: Path) -> Non
         (("create", "--uses", "0"), "1 to 1000000, or many"),
         (("create", "--ttl", "soon"), "or forever"),
         (("create", "--ttl", "0s"), "valid for more than 0 s"),
-        (("create", "--role", "king"), "join, read, admin"),
+        (("create", "--role", "king"), "join, read, gateway, admin"),
     ],
 )
 def test_a_wrong_token_command_is_explained(tmp_path: Path, words: tuple[str, ...], said: str) -> None:

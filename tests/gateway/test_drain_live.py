@@ -92,7 +92,7 @@ def test_a_drain_moves_clients_at_its_rate_and_survives_a_restart(tmp_path: Path
             wait_until(lambda: clients_at(gateway) == {"a": 0, "b": 10}, "a is still drained")
             assert gateway.command("undrain", "a").returncode == 0
             wait_until(lambda: gateway.health()["brokers"][0]["takes_clients"], "a takes clients")
-            assert json.loads((gateway.state_dir / "drains.json").read_text()) == {"drained": {}}
+            assert not json.loads((gateway.state_dir / "drains.json").read_text())["a"]["drained"]
 
 
 def test_clients_go_back_to_a_broker_that_is_no_longer_drained(tmp_path: Path) -> None:

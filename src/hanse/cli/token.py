@@ -33,7 +33,9 @@ def register(app: typer.Typer) -> None:
         *,
         uses: str = typer.Option("1", help="Number of uses, or `many`."),
         ttl: str = typer.Option("24h", help="Validity: 500ms, 2s, 1m, 1h, or `forever`."),
-        role: str = typer.Option("join", help="Permission: join, read, or admin (revoke federators over HTTP)."),
+        role: str = typer.Option(
+            "join", help="Permission: join, read, gateway, or admin (revoke federators over HTTP)."
+        ),
         label: str = typer.Option("", help="Name to recognise the token in the list."),
     ) -> None:
         """Create a token and print it. It is shown only this once; the store keeps only its hash."""

@@ -36,6 +36,8 @@ class Metrics:
         self._late = registry.counter("late_total", "Connections cut off because they took nothing any more.")
         self._workers = registry.gauge("workers", "Workers that serve clients.")
         self._restarts = registry.counter("worker_restarts_total", "Workers that ended and were replaced.")
+        self._asked = registry.gauge("manager_reached", "1 if a manager answered the last question; 1 without one.")
+        self._not_asked = registry.counter("manager_failures_total", "Questions that no manager answered.")
         self._doubts = registry.counter("doubts_total", "Times when most brokers were silent and nobody was moved.")
         self._redirects = registry.counters("redirects_total", "Clients that were told another server.", ("how",))
         self._proxied = registry.counters(
@@ -66,6 +68,9 @@ class Metrics:
         self._late.set(total["late"])
         self._workers.set(len(supervisor.workers))
         self._restarts.set(supervisor.restarts)
+        planner = supervisor.planner
+        self._asked.set(1 if planner is None or planner.is_reached else 0)
+        self._not_asked.set(0 if planner is None else planner.failures)
         self._doubts.set(supervisor.doubts)
         for family, name in (
             (self._refused, "refused"),

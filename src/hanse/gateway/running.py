@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import hanse
 from hanse import logs
-from hanse.errors import LocalError
 from hanse.gateway.pages import make_server
 from hanse.gateway.process import OtherProcess, tls_context
 from hanse.gateway.settings import GatewaySettings
@@ -55,7 +54,6 @@ async def run(settings: GatewaySettings) -> int:
     raise_file_limit(settings.connections_max)
     tls = tls_context(settings)
     asked = settings.listeners()
-    _refuse_unbuilt(settings)
     sockets = [listen(address, settings.workers) for address in asked]
     listeners = [
         dataclasses.replace(address, port=made[0].getsockname()[1])
@@ -108,12 +106,6 @@ async def _start_workers(supervisor: Supervisor, sockets: list[list[socket.socke
     for worker in workers:
         supervisor.add(worker)
     await asyncio.gather(*(worker.start() for worker in workers))
-
-
-def _refuse_unbuilt(settings: GatewaySettings) -> None:
-    """Refuse settings that this version does not carry out, rather than ignore them."""
-    if settings.manager:
-        raise LocalError("This version of the gateway has no manager; remove it from the settings.")
 
 
 def raise_file_limit(connections_max: int) -> None:

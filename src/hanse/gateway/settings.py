@@ -62,7 +62,7 @@ class GatewaySettings:
         aliases=("TOPOLOGY_MANAGER_URL",),
     )
     manager_ca_file: Path | None = setting(None, "Whom to trust at an https:// manager.", check=_check_file)  # noqa: RUF009
-    manager_token: str | None = setting(None, "A token of the manager that allows reading.", is_secret=True)
+    manager_token: str | None = setting(None, "A token of the manager with the role `gateway`.", is_secret=True)
     manager_interval_s: float = duration(1.0, "Between two questions to the manager.", minimum_s=0.1, maximum_s=60)
     gateway_id: str = setting("", "This gateway's name at the manager; made up at every start if empty.")
     site: str = setting("", "Place clients only at brokers of this site; all brokers if empty.")
@@ -254,6 +254,8 @@ class GatewaySettings:
                 "subscribe_barrier is set and no broker names its federator; write --broker "
                 "ID=URL?federator=tls://HOST:PORT."
             )
+        if self.manager and self.site:
+            raise LocalError("A manager does not tell the sites of brokers; list the brokers, or leave site empty.")
         if self.broker and self.site and not any(one.site == self.site for one in known):
             raise LocalError(f"No broker belongs to the site {self.site!r}; write --broker ID=URL?site={self.site}.")
 

@@ -17,14 +17,17 @@ import logging
 import os
 import secrets
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from hanse.errors import LocalError
+from hanse.federator.manager_client import ManagerClient
 from hanse.gateway.addresses import ListenAddress, parse_listen
 from hanse.gateway.brokers.dialling import Dialler
 from hanse.gateway.brokers.directory import Directory
 from hanse.gateway.brokers.health import suspects_to_judge
+from hanse.gateway.brokers.plan import Planner, now_s
 from hanse.gateway.brokers.probe import Probe
 from hanse.gateway.discovery.brokers import brokers_found, scan
 from hanse.gateway.explain import explain, rows
@@ -77,7 +80,7 @@ class Supervisor:
     def __init__(self, settings: GatewaySettings, listeners: list[ListenAddress]) -> None:
         self.settings = settings
         self.listeners = listeners
-        self.directory = Directory(settings.site, is_sole=True)
+        self.directory = Directory(settings.site, is_sole=not settings.manager)
         self.workers: list[WorkerHandle] = []
         self.limits: dict[str, BrokerLimits] = {}
         self.is_ending = False
@@ -90,8 +93,8 @@ class Supervisor:
         self._probes: dict[str, Probe] = {}
         self._judging: asyncio.Task[None] | None = None
         self._is_doubting = False
-        # Drained brokers, each with its rate if one was given.
-        self._drains: dict[str, float | None] = {}
+        # The latest word of an operator on each broker: drained or not, rate, and when it was said.
+        self._drains: dict[str, tuple[bool, float | None, float]] = {}
         # What workers counted that have ended, and open connections by worker and address.
         self._gone: dict[str, Any] = {}
         self._opened: dict[int, dict[str, int]] = {}
@@ -99,17 +102,48 @@ class Supervisor:
         if Redirector.is_wanted(settings):
             self.knowledge = Knowledge(settings, self.directory, self._dialler)
         self._looks: set[asyncio.Task[None]] = set()
+        self._is_started = False
+        self.planner = self._make_planner() if settings.manager else None
+
+    def _make_planner(self) -> Planner:
+        settings = self.settings
+        return Planner(
+            ManagerClient(settings.manager, settings.manager_ca_file),
+            settings.manager_token,
+            settings.gateway_id or f"gateway-{secrets.token_hex(4)}",
+            self.directory,
+            self._drains,
+            settings.state_dir,
+            interval_s=settings.manager_interval_s,
+            on_changed=self._on_plan,
+            write=write_file,
+        )
+
+    def _on_plan(self) -> None:
+        """Watch the brokers of a new plan, and tell the workers."""
+        if not self._is_started:
+            return
+        write_drains(self.settings.state_dir, self._drains)
+        self._watch()
+        self._tell()
+
+    def _drained(self) -> list[str]:
+        return [broker_id for broker_id, (is_drained, _, _) in self._drains.items() if is_drained]
 
     # --- beginning and end --------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Look at the brokers, and wait a moment for their first answers."""
-        self._drains = read_drains(self.settings.state_dir)
-        brokers = await self._scan() if self.settings.scan else self.settings.brokers()
-        self.directory.update(0, brokers, drained=self._drains)
-        for broker_id in self._drains:
+        self._drains.update(read_drains(self.settings.state_dir))
+        if self.planner is not None:
+            await self.planner.start(FIRST_S)
+        else:
+            brokers = await self._scan() if self.settings.scan else self.settings.brokers()
+            self.directory.update(0, brokers, drained=self._drained())
+        for broker_id in self._drained():
             _log.warning("a broker is drained since before this start", extra={"broker": broker_id})
         self._watch()
+        self._is_started = True
         self._judging = self._loop.create_task(self._judge(), name="judge brokers")
         if self.knowledge is not None:
             self.knowledge.start()
@@ -136,9 +170,17 @@ class Supervisor:
         return found
 
     def _watch(self) -> None:
+        """Begin to watch new brokers, and end to watch those that are gone or have another address."""
         settings = self.settings
-        for view in self.directory.views:
-            broker = view.broker
+        known = {view.broker.id: view.broker for view in self.directory.views}
+        for broker_id, probe in list(self._probes.items()):
+            if known.get(broker_id) != probe.broker:
+                del self._probes[broker_id]
+                self.limits.pop(broker_id, None)
+                task = self._loop.create_task(probe.stop(), name="stop watching")
+                self._looks.add(task)
+                task.add_done_callback(self._looks.discard)
+        for broker in known.values():
             if broker.id in self._probes:
                 continue
             probe = self._probes[broker.id] = Probe(
@@ -161,6 +203,8 @@ class Supervisor:
         for look in list(self._looks):
             look.cancel()
         await asyncio.gather(*self._looks, return_exceptions=True)
+        if self.planner is not None:
+            await self.planner.stop()
         if self.knowledge is not None:
             await self.knowledge.stop()
         if self._judging is not None:
@@ -266,7 +310,7 @@ class Supervisor:
         return {
             "snapshot": self.directory.snapshot(),
             "incarnations": {broker_id: probe.health.incarnation for broker_id, probe in self._probes.items()},
-            "rates": {broker_id: rate for broker_id, rate in self._drains.items() if rate is not None},
+            "rates": {broker_id: rate for broker_id, (_, rate, _) in self._drains.items() if rate is not None},
             "limits": {broker_id: list(dataclasses.astuple(limits)) for broker_id, limits in self.limits.items()},
         }
 
@@ -286,6 +330,8 @@ class Supervisor:
                 "verdict on a broker",
                 extra={"broker": probe.broker.id, "verdict": health.verdict, "why": health.detail},
             )
+            if self.planner is not None:
+                self.planner.hurry()
         else:
             _log.warning("a broker has restarted", extra={"broker": probe.broker.id})
         self._tell()
@@ -343,14 +389,17 @@ class Supervisor:
         if view is None:
             known = ", ".join(one.broker.id for one in self.directory.views)
             raise LocalError(f"There is no broker {broker_id!r}; known: {known}.")
-        drains = {one: known for one, known in self._drains.items() if one != broker_id}
-        if is_drained:
-            drains[broker_id] = rate if rate is not None else self._drains.get(broker_id)
-        write_file(self.settings.state_dir / DRAINS_FILE, {"drained": drains})
-        self._drains = drains
+        earlier = self._drains.get(broker_id)
+        if is_drained and rate is None and earlier is not None:
+            rate = earlier[1]
+        drains = {**self._drains, broker_id: (is_drained, rate, now_s())}
+        write_drains(self.settings.state_dir, drains)
+        self._drains.update(drains)
         is_changed = self.directory.set_drained(broker_id, is_drained=is_drained)
-        _log.info("drain", extra={"broker": broker_id, "drained": is_drained, "rate": drains.get(broker_id)})
+        _log.info("drain", extra={"broker": broker_id, "drained": is_drained, "rate": rate})
         self._tell()
+        if self.planner is not None:
+            self.planner.hurry()
         return {
             "broker": broker_id,
             "drained": is_drained,
@@ -409,6 +458,7 @@ class Supervisor:
             "workers": len(self.workers),
             "clients": counts["clients"],
             "version": self.directory.version,
+            "manager": None if self.planner is None else "reached" if self.planner.is_reached else "away",
             "brokers": [
                 {
                     "id": view.broker.id,
@@ -444,16 +494,33 @@ def write_file(path: Path, document: object) -> None:
         raise LocalError(f"{path} cannot be written ({error.strerror}); give another state_dir.") from error
 
 
-def read_drains(directory: Path) -> dict[str, float | None]:
-    """Return the brokers that were drained when the gateway ended, each with its rate if one was given.
+def write_drains(directory: Path, drains: Mapping[str, tuple[bool, float | None, float]]) -> None:
+    """Write the latest word on each broker.
+
+    Raises:
+        LocalError: the file cannot be written.
+    """
+    document = {broker_id: {"drained": word[0], "rate": word[1], "at": word[2]} for broker_id, word in drains.items()}
+    write_file(directory / DRAINS_FILE, document)
+
+
+def read_drains(directory: Path) -> dict[str, tuple[bool, float | None, float]]:
+    """Return the latest word on each broker.
 
     Raises:
         LocalError: the file is there and cannot be read. To start without it would send clients to a drained broker.
     """
     path = directory / DRAINS_FILE
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))["drained"]
-        return {str(broker_id): None if rate is None else float(rate) for broker_id, rate in found.items()}
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return {
+            str(broker_id): (
+                bool(word["drained"]),
+                None if word["rate"] is None else float(word["rate"]),
+                float(word["at"]),
+            )
+            for broker_id, word in found.items()
+        }
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -4,7 +4,8 @@ Rules:
 
 1. The manager listens beyond loopback only with TLS and tokens, unless the operator gives `--insecure`.
 2. If tokens are required, joining needs a `join` token (or the credential of an earlier join), acting as a federator
-   needs its credential, and reading needs a `read` token or any credential. `/healthz` is open.
+   needs its credential, reporting as a gateway needs a `gateway` token, and reading needs a `read` token or any
+   credential. `/healthz` is open.
 3. If tokens are not required, a token or credential in a request must still be valid.
 4. Every action of an operator needs an `admin` token, always. An `admin` token may also read.
 5. An expelled federator is refused at its address, with any token or credential that was made before its expulsion.
@@ -116,7 +117,14 @@ class Gate:
                 raise Forbidden("The credential is not valid; join again.")
             await self.federator(shown, node, one.key, topology)
         else:
-            await check_token(self._store, shown, ("read", "join", "admin"), now_s)
+            await check_token(self._store, shown, ("read", "join", "gateway", "admin"), now_s)
+
+    async def gateway(self, shown: str | None, now_s: float) -> None:
+        """Check that the client may report as a gateway. Raise `Forbidden` otherwise."""
+        if shown is None:
+            self._without()
+        else:
+            await check_token(self._store, shown, ("gateway", "admin"), now_s)
 
     async def _refuse_expelled(self, key: str, token: Token | None) -> None:
         """Check rule 5."""

@@ -13,6 +13,7 @@ from fastapi.responses import PlainTextResponse, StreamingResponse
 from hanse import __version__
 from hanse.topology import metrics, problems
 from hanse.topology.audit import Actor
+from hanse.topology.gateways import Drain, GatewayReport
 from hanse.topology.groups import GroupReport
 from hanse.topology.limits import BODY_BYTES_MAX, BodyLimit
 from hanse.topology.manager import POLL_WAIT_MAX_S, Manager, Report, peer_of
@@ -22,6 +23,9 @@ from hanse.topology.schemas import (
     EPOCH_MAX,
     AuditDocument,
     FederatorDocument,
+    GatewayPlan,
+    GatewayReportRequest,
+    GatewaysDocument,
     GroupsDocument,
     HealthDocument,
     Joined,
@@ -83,7 +87,12 @@ async def _operator(manager: TheManager, shown: Shown, source: Source) -> Actor:
 Operator = Annotated[Actor, Depends(_operator)]
 
 
+async def _gateway(manager: TheManager, shown: Shown) -> None:
+    await manager.gate.gateway(shown, metrics.now_s())
+
+
 federators = APIRouter(prefix="/api/v1", responses=PROBLEMS)
+gateways = APIRouter(prefix="/api/v1", dependencies=[Depends(_gateway)], responses=PROBLEMS)
 readers = APIRouter(prefix="/api/v1", dependencies=[Depends(_reader)], responses=PROBLEMS)
 operators = APIRouter(prefix="/api/v1", dependencies=[Depends(_operator)], responses=PROBLEMS)
 
@@ -158,6 +167,24 @@ async def audit(
     total, found = await manager.list_audit(offset=offset, limit=limit)
     entries = [{**asdict(one), "time": format_time(datetime.fromtimestamp(one.at_s, UTC))} for one in found]
     return AuditDocument.model_validate({"total": total, "entries": entries})
+
+
+GatewayName = Annotated[str, Path(min_length=1, max_length=64, pattern="^[A-Za-z0-9._-]+$", alias="id")]
+
+
+@gateways.post("/gateways/{id}/report")
+async def gateway_report(name: GatewayName, body: GatewayReportRequest, manager: TheManager) -> GatewayPlan:
+    """Report a gateway's verdicts on brokers, and get what all gateways must know alike."""
+    drains = {broker: Drain(one.drained, one.rate, one.at) for broker, one in body.drains.items()}
+    told = GatewayReport(body.known, frozenset(body.down), frozenset(body.held), drains)
+    return GatewayPlan.model_validate(manager.report_gateway(name, told))
+
+
+@readers.get("/gateways")
+async def list_gateways(manager: TheManager) -> GatewaysDocument:
+    """List the gateways that report, and what they are told."""
+    known = [{"id": name, "known": version} for name, version in manager.gateways.gateways]
+    return GatewaysDocument.model_validate({**manager.gateway_plan(), "gateways": known})
 
 
 @readers.get("/federators")
@@ -270,6 +297,7 @@ def create_app(manager: Manager) -> FastAPI:
     app.state.manager = manager
     problems.install(app)
     app.include_router(federators)
+    app.include_router(gateways)
     app.include_router(operators)
     app.include_router(readers)
     app.get("/healthz")(healthz)

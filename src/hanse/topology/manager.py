@@ -27,6 +27,7 @@ from hanse.topology.announcements import TOPIC, compose, neighbor_of
 from hanse.topology.audit import Actor, Audit, entries_of, expulsion
 from hanse.topology.changes import Announcement, Change, Conflict, Peer, Rules
 from hanse.topology.events import EventLog
+from hanse.topology.gateways import GatewayBook, GatewayReport
 from hanse.topology.groups import GroupBook, GroupReport
 from hanse.topology.leadership import Candidacy, Leadership
 from hanse.topology.metrics import Counters
@@ -76,6 +77,7 @@ class Manager:
         self.topology = Topology()
         self.events = EventLog()
         self.groups = GroupBook()
+        self.gateways = GatewayBook()
         self.counters = Counters()
         self.rules = Rules(settings.overlay_degree_max, settings.placement, settings.federators_max)
         self.leadership = Leadership(
@@ -268,6 +270,29 @@ class Manager:
         """Return how many audit entries there are, and some of them, the newest first."""
         return await self._store.list_audit(offset=offset, limit=limit)
 
+    # Gateways.
+
+    def report_gateway(self, name: str, report: GatewayReport) -> dict[str, object]:
+        """Take the report of a gateway, and return what all gateways must know alike."""
+        self.leadership.lease()
+        self.gateways.report(name, report, self._broker_urls(), time.time())
+        return self.gateway_plan()
+
+    def gateway_plan(self) -> dict[str, object]:
+        """Return what all gateways must know alike."""
+        book = self.gateways
+        entries = []
+        for broker, url in self._broker_urls().items():
+            drain = book.drain(broker)
+            word = None if drain is None else {"drained": drain.is_drained, "rate": drain.rate, "at": drain.at_s}
+            entries.append({"id": broker, "url": url, "state": book.state(broker), "drain": word})
+        return {"version": book.version, "brokers": entries}
+
+    def _broker_urls(self) -> dict[str, str]:
+        """Return the address of each broker that belongs to the federation, by its federator's id."""
+        known = self.topology.federators.values()
+        return {str(one.id): one.ip for one in known if one.state not in (State.LEFT, State.REVOKED)}
+
     async def _authorise(self, node: int, shown: str | None) -> None:
         self.leadership.lease()
         one = self.topology.federators.get(node)
@@ -363,6 +388,7 @@ class Manager:
             self.topology = replace(topology, epoch=max(topology.epoch + 1, int(time.time())))
             await self._store.commit(lease, self.topology, [], [])
         self.rounds.begin()
+        self.gateways.begin(time.time())
         self.counters.takeovers += 1
         self.tell("leading", {"manager": self.id, "term": lease.term})
         entry = AuditEntry(time.time(), f"manager {self.id}", "", "leading", f"term {lease.term}", {})

@@ -243,3 +243,53 @@ class Problem(BaseModel):
     title: str
     status: int
     detail: str
+
+
+BrokerId = Annotated[str, Field(min_length=1, max_length=200)]
+BROKERS_MAX = 10_000
+
+
+class DrainWord(Given):
+    """An operator's word on the drain of a broker; `at` is when it was said, in seconds since 1970."""
+
+    drained: bool
+    rate: Annotated[float, Field(ge=0.1, le=1e6, allow_inf_nan=False)] | None = None
+    at: Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
+
+
+class GatewayReportRequest(Given):
+    """Report of a gateway: the version that it knows, its verdicts, and the drains that its operators asked for."""
+
+    known: Epoch
+    down: Annotated[list[BrokerId], Field(max_length=BROKERS_MAX)] = []
+    held: Annotated[list[BrokerId], Field(max_length=BROKERS_MAX)] = []
+    drains: Annotated[dict[BrokerId, DrainWord], Field(max_length=BROKERS_MAX)] = {}
+
+
+class GatewayBroker(BaseModel):
+    """One broker as every gateway must see it; `state` is `up`, `down` or `returning`."""
+
+    id: BrokerId
+    url: str
+    state: str
+    drain: DrainWord | None
+
+
+class GatewayPlan(BaseModel):
+    """What all gateways must know alike, under a version."""
+
+    version: Epoch
+    brokers: list[GatewayBroker]
+
+
+class GatewayEntry(BaseModel):
+    """A gateway that reports, and the version that it knows."""
+
+    id: str
+    known: Epoch
+
+
+class GatewaysDocument(GatewayPlan):
+    """The same, and who reports."""
+
+    gateways: list[GatewayEntry]

@@ -1,7 +1,8 @@
 """Tokens that admit federators, and credentials that identify them. No secret is stored, or shown twice.
 
 A *token* is made by an operator: `hanse-<id>-<secret>`. Its 32 random bytes need no slow hash; SHA-256 is stored. Role
-`join` admits a federator, `read` lets a client read, `admin` lets an operator revoke a federator over HTTP.
+`join` admits a federator, `read` lets a client read, `gateway` lets a gateway report, `admin` lets an operator revoke a
+federator over HTTP.
 
 A *credential* is what a federator gets when it joins, and shows afterwards. It is not stored: it is a MAC, under the
 federation's secret, of the id, the address and the token that admitted it. A manager that lost its store still
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from hanse.errors import RemoteError
 from hanse.topology.store import Store, Token
 
-ROLES = ("join", "read", "admin")
+ROLES = ("join", "read", "gateway", "admin")
 _TOKEN = re.compile(r"hanse-([0-9a-f]{8})-([A-Za-z0-9_-]{43})")
 _CREDENTIAL = re.compile(r"hanse-fed-([0-9]{1,10})-([0-9a-f]{8}|open)-([0-9a-f]{64})")
 _NOTHING = "0" * 64

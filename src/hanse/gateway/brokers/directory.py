@@ -34,7 +34,7 @@ class Directory:
         self.site = site
         self.is_sole = is_sole
         # Of the manager's document, or of the list.
-        self.version = 0
+        self.version = -1
         # Grows with every change of any kind, for the workers.
         self.revision = 0
         self._views: dict[str, BrokerView] = {}
@@ -61,12 +61,12 @@ class Directory:
         """Take over a newer version of the set; return whether anything changed.
 
         Args:
-            version: an older one is ignored.
+            version: one that is not newer is ignored.
             brokers: all brokers.
             drained: ids of those that are drained.
             up: ids of those that every gateway knows to be up; None if nobody but this gateway decides it.
         """
-        if version < self.version:
+        if version <= self.version:
             return False
         self.version = version
         given = {one.id: one for one in sorted(brokers, key=_id)}
