@@ -3,7 +3,6 @@
 When a setting changes, `HANSE_WRITE_DOCS=1 pytest tests/federator/test_docs.py` writes the table again.
 """
 
-import os
 import re
 import shlex
 import subprocess
@@ -14,6 +13,7 @@ import pytest
 from tests.brokers import Mosquitto
 from tests.federation import Client, RunningFederation, environment, eventually
 from tests.federators import LOG_LINES, Federator, running
+from tests.settings_table import check_table
 from typer.testing import CliRunner
 
 from hanse.cli import build
@@ -21,48 +21,13 @@ from hanse.federator.settings import FederatorSettings
 from hanse.protocol.accounts import MEASURES
 from hanse.protocol.topics import may_cross
 from hanse.protocol.tracing import WORDS
-from hanse.settings import Setting, format_duration, settings_of
 
 DOCS = Path(__file__).parents[2] / "docs"
 OPERATING = DOCS / "operating.md"
-BEGIN = re.compile(r"(<!-- settings: [^\n]*-->\n).*?(<!-- end of settings -->)", re.DOTALL)
-
-
-def table() -> str:
-    rows = ["| setting | default | meaning |", "| --- | --- | --- |"]
-    rows += [
-        f"| `{one.name}`{_aliases(one)} | {_default(one)} | {_meaning(one)} |" for one in settings_of(FederatorSettings)
-    ]
-    return "\n".join(rows) + "\n"
-
-
-def _aliases(one: Setting) -> str:
-    return "".join(f" (`{alias}`)" for alias in one.spec.aliases)
-
-
-def _default(one: Setting) -> str:
-    if one.default is None or one.default == ():
-        return ""
-    if one.spec.is_duration:
-        return f"`{format_duration(one.default)}`"
-    value = one.default
-    shown = ", ".join(value) if isinstance(value, tuple) else str(value).lower() if one.kind is bool else str(value)
-    return f"`{shown}`"
-
-
-def _meaning(one: Setting) -> str:
-    choices = f" One of {', '.join(f'`{choice}`' for choice in one.spec.choices)}." if one.spec.choices else ""
-    return one.spec.help.replace("|", "\\|") + choices
 
 
 def test_the_table_of_settings_is_the_settings() -> None:
-    text = OPERATING.read_text()
-    wanted = BEGIN.sub(lambda match: match[1] + "\n" + table() + "\n" + match[2], text)
-    if os.environ.get("HANSE_WRITE_DOCS"):
-        OPERATING.write_text(wanted)
-        text = wanted
-    assert BEGIN.search(text)
-    assert text == wanted
+    check_table(OPERATING, FederatorSettings)
 
 
 def test_every_hanse_command_of_the_pages_takes_its_flags() -> None:
