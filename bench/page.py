@@ -492,6 +492,28 @@ def _join(figures: Figures) -> list[str]:
     )
 
 
+def _redirect(figures: Figures) -> list[str]:
+    rows = (
+        ("a redirect, median", "at_rate/ms_p50", "ms"),
+        ("99 % within", "at_rate/ms_p99", "ms"),
+        ("99.9 % within", "at_rate/ms_p999", "ms"),
+        ("99 % within, from the moment at which the client should have come", "at_rate/from_schedule_ms_p99", "ms"),
+        ("most redirects, 64 clients at a time", "most_per_s", "redirects/s"),
+        ("processor time of the gateway", "cpu_ms", "ms per redirect"),
+        ("clients that got no reference", "failed", ""),
+    )
+    general = (
+        ("rounds", "rounds", ""),
+        ("seconds per round", "seconds", "s"),
+        ("clients come at", "clients_per_s", "per second"),
+    )
+    forms = ("disconnect", "connack")
+    cells = [
+        (words, *(spread(figures.take(form, *path.split("/"))) for form in forms), unit) for words, path, unit in rows
+    ]
+    return listed(figures, general) + table(("figure", "DISCONNECT (figure 2)", "CONNACK", "unit"), cells)
+
+
 def _spool(figures: Figures) -> list[str]:
     return listed(
         figures,
@@ -726,6 +748,13 @@ SECTIONS: dict[str, Section] = {
         "Real brokers, federators and manager on one machine. Times run from the start of a process, or from "
         "the moment of a kill.",
         _join,
+    ),
+    "redirect": Section(
+        "Redirects at a gateway",
+        "One worker in front of two brokers names the broker of each client's topic, in DISCONNECT after SUBSCRIBE, or "
+        "in CONNACK if the client names its topic in CONNECT. Clients come at a fixed rate, whatever happened to those "
+        "before. The load generator runs on the same machine.",
+        _redirect,
     ),
     "spool": Section("The spool", "One process writes and reads rows with payloads of 200 bytes.", _spool),
     "collector": Section(

@@ -38,6 +38,7 @@ BENCHMARKS: dict[str, list[str]] = {
     "outbox": ["bench/bench_outbox.py"],
     "manager": ["bench/bench_manager.py"],
     "join": ["bench/bench_join.py"],
+    "redirect": ["bench/bench_redirect.py"],
     "spool": ["bench/bench_spool.py"],
     "collector": ["bench/bench_collector.py"],
     "ingest": ["bench/bench_ingest.py"],

@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from hanse import logs
 from hanse.errors import LocalError
+from hanse.gateway import garbage
 from hanse.gateway.addresses import ListenAddress
 from hanse.gateway.control import Channel, Message
 from hanse.gateway.settings import GatewaySettings
@@ -212,6 +213,7 @@ async def serve(channel_fd: int, settings_fd: int, socket_fds: list[int]) -> int
     sockets = [socket.socket(fileno=fd) for fd in socket_fds]
     await told.wait()
     await worker.start(list(zip(listeners, sockets, strict=True)), tls_context(settings))
+    garbage.tune()
     channel.send("ready")
     while not ending.is_set():
         channel.send("report", **worker.report())

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import hanse
 from hanse import logs
+from hanse.gateway import garbage
 from hanse.gateway.pages import make_server
 from hanse.gateway.process import OtherProcess, tls_context
 from hanse.gateway.settings import GatewaySettings
@@ -73,6 +74,7 @@ async def run(settings: GatewaySettings) -> int:
             await worker.start([(one, made[0]) for one, made in zip(listeners, sockets, strict=True)], tls)
         else:
             await _start_workers(supervisor, [[made[k] for made in sockets] for k in range(settings.workers)])
+        garbage.tune()
         supervisor.write_running(url)
         for one in listeners:
             _log.info("clients may connect", extra={"listener": one.url(), "pages": url})

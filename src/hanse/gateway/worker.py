@@ -148,7 +148,8 @@ class Worker:
         self._changed = asyncio.Event()
         self._is_empty = asyncio.Event()
         # Connections that must have ended by a time, oldest first, by how long they were given.
-        self._closing: dict[float, deque[tuple[float, Client | BrokerConnection]]] = {}
+        # Connections that are cut off at a time, by how long that is: in the order of their times.
+        self._closing: dict[float, dict[Client | BrokerConnection, float]] = {}
         self._throttled: list[tuple[float, Client]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         # Clients that may have to move, and per broker how many may be moved now and per second (rule 5).
@@ -341,6 +342,9 @@ class Worker:
         if client in self._clients:
             del self._clients[client]
             self._rates.release(client.address)
+        # A client that is gone must not be kept: a thousand redirects per second would be a heap of garbage to trace.
+        for closing in self._closing.values():
+            closing.pop(client, None)
         if client.session is not None:
             # Until its will is published, a client that is gone is looked at.
             self._moving[client] = None
@@ -349,7 +353,7 @@ class Worker:
 
     def closing(self, connection: Client | BrokerConnection, after_s: float) -> None:
         """Cut the connection off unless it has ended by then."""
-        self._closing.setdefault(after_s, deque()).append((self._loop.time() + after_s, connection))
+        self._closing.setdefault(after_s, {}).setdefault(connection, self._loop.time() + after_s)
 
     def throttled(self, client: Client, until: float) -> None:
         """Read the client again at that time."""
@@ -688,8 +692,12 @@ class Worker:
             del self._waiting[client]
             self._expire(client, now)
         for closing in self._closing.values():
-            while closing and closing[0][0] <= now:
-                if closing.popleft()[1].cut():
+            while closing:
+                connection, until = next(iter(closing.items()))
+                if until > now:
+                    break
+                del closing[connection]
+                if connection.cut():
                     self.traffic.late += 1
         if self._throttled:
             ready = [client for until, client in self._throttled if until <= now]

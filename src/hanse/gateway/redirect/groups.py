@@ -13,6 +13,7 @@ Rules:
 """
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from hanse.protocol.topics import split_share
@@ -124,18 +125,18 @@ class Groups:
         return None
 
 
-def _covering(filter_: str) -> Iterable[str]:
-    """Give the filter itself, and the filters of rule 2 that cover it, the narrowest first."""
-    yield filter_
+@lru_cache(maxsize=4_096)
+def _covering(filter_: str) -> tuple[str, ...]:
+    """Return the filter itself, and the filters of rule 2 that cover it, the narrowest first."""
+    found = [filter_]
     levels = filter_.split("/")
-    if len(levels) > _LEVELS_MAX or filter_.startswith("$"):
-        return
-    for k in range(len(levels) - 1, -1, -1):
-        if levels[k] not in ("+", "#"):
-            yield "/".join([*levels[:k], "+", *levels[k + 1 :]])
-    for k in range(len(levels) - (1 if levels[-1] == "#" else 0), 0, -1):
-        yield "/".join([*levels[:k], "#"])
-    yield "#"
+    if len(levels) <= _LEVELS_MAX and not filter_.startswith("$"):
+        last = len(levels) - 1
+        singles = (k for k in range(last, -1, -1) if levels[k] not in ("+", "#"))
+        found += ["/".join([*levels[:k], "+", *levels[k + 1 :]]) for k in singles]
+        found += ["/".join([*levels[:k], "#"]) for k in range(last if levels[-1] == "#" else last + 1, 0, -1)]
+        found.append("#")
+    return tuple(found)
 
 
 def _links(topology: object) -> dict[str, set[str]]:

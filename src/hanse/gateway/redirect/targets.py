@@ -10,6 +10,7 @@ Rules:
 """
 
 import ipaddress
+from functools import lru_cache
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -38,12 +39,18 @@ def reference_of(broker: Broker, listener: ListenAddress) -> tuple[str, str]:
     """Return what a client of a listener is told, or nothing and the obstacle (rules 1 and 2)."""
     if broker.reference:
         return broker.reference, ""
-    address = parse_dial(broker.url)
+    return _own_address(broker.url, listener.is_tls, _is_loopback(listener.host))
+
+
+# A choice looks at every broker: 10 us each without the cache.
+@lru_cache(maxsize=65_536)
+def _own_address(url: str, is_tls: bool, is_loopback: bool) -> tuple[str, str]:
+    address = parse_dial(url)
     if address.socket_path:
         return "", f"it is reached by a Unix socket; {_GIVE}"
-    if address.is_tls != listener.is_tls:
+    if address.is_tls != is_tls:
         return "", f"it is dialled {'with' if address.is_tls else 'without'} TLS and the client came otherwise; {_GIVE}"
-    if _is_loopback(address.host) and not listener.is_loopback:
+    if _is_loopback(address.host) and not is_loopback:
         return "", f"{address.host} is this machine only; {_GIVE}"
     try:
         return format_reference(address.host, address.port), ""
@@ -51,6 +58,7 @@ def reference_of(broker: Broker, listener: ListenAddress) -> tuple[str, str]:
         return "", str(error)
 
 
+@lru_cache(maxsize=1_024)
 def _is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
