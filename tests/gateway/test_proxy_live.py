@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -173,3 +174,48 @@ def test_sigterm_ends_the_clients_with_a_reason(tmp_path: Path) -> None:
             assert client.packet() == p.disconnect(0x8B)
             assert client.is_closed()
         assert gateway.end() == 0
+
+
+def test_during_the_grace_clients_are_served_and_balancers_are_warned(tmp_path: Path) -> None:
+    words = ("--shutdown-grace", "60s", "--log-format", "json")
+    with Mosquitto() as broker, Gateway(tmp_path, f"mqtt://127.0.0.1:{broker.port}", words=words) as gateway:
+        with RawClient(gateway.port) as first:
+            first.send(p.connect(5, b"first").packet)
+            assert first.packet()[0] == 0x20
+            os.kill(gateway.pid, signal.SIGTERM)
+            wait_until(lambda: gateway.page("/healthz")[0] == 503, "503")
+            assert gateway.health()["status"] == "ending"
+            with RawClient(gateway.port) as late:
+                late.send(p.connect(5, b"late").packet)
+                assert late.packet()[3] == 0
+                first.send(b"\xc0\x00")
+                assert first.packet() == b"\xd0\x00"
+                # A second signal ends the grace.
+                os.kill(gateway.pid, signal.SIGTERM)
+                assert late.packet() == p.disconnect(0x8B)
+                assert first.packet() == p.disconnect(0x8B)
+        assert gateway.end() == 0
+        lines = [json.loads(line) for line in gateway.log.splitlines() if line.startswith("{")]
+        assert "ending; /healthz answers 503" in [line["event"] for line in lines]
+
+
+def test_a_client_beyond_its_rate_is_slowed_down_and_loses_nothing(tmp_path: Path) -> None:
+    words = ("--client-bytes-rate", "100000")
+    with (
+        Mosquitto() as broker,
+        Gateway(tmp_path, f"mqtt://127.0.0.1:{broker.port}", words=words) as gateway,
+        RawClient(gateway.port) as writer,
+        RawClient(broker.port) as reader,
+    ):
+        reader.send(p.connect(4, b"reader").packet + p.subscribe(1, (b"r", 0), version=4))
+        assert reader.packet()[0] == 0x20
+        assert reader.packet()[0] == 0x90
+        writer.send(p.connect(4, b"writer").packet)
+        assert writer.packet()[0] == 0x20
+        began = time.monotonic()
+        sent = [p.publish(b"r", b"%6d" % k + bytes(10_000), version=4) for k in range(40)]
+        for one in sent:
+            writer.send(one)
+        assert [reader.packet() for _ in sent] == sent
+        # 400 kB at 100 kB/s, of which one second's worth and one read of 256 KiB may come at once.
+        assert time.monotonic() - began > 0.9
