@@ -172,7 +172,8 @@ def test_the_federators_page_gives_role_and_distance() -> None:
 def test_the_managers_groups_get_their_hops_from_the_links() -> None:
     groups = Groups()
     topology = {"links": [{"a": 0, "b": 1}, {"a": 1, "b": 2}, {"a": 2, "b": 3}, {"a": "x", "b": 9}]}
-    rows = [{"group": "t", "cores": [0], "members": [{"id": 1, "core": 0}, {"id": 99, "core": 0}]}, {"group": None}]
+    members = [{"id": 1, "mesh": [0]}, {"id": 2, "mesh": [], "interest": False}, {"id": 99, "interest": True}, 5]
+    rows = [{"group": "t", "cores": [0], "members": members}, {"group": None}]
     groups.take_manager(["0", "1", "2", "3", "7"], rows, topology)
     assert [groups.standing(str(k), "t") for k in (0, 1, 2, 3)] == [
         Standing("t", CORE, 0),

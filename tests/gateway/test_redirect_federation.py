@@ -141,3 +141,21 @@ def anyio_backend() -> str:
 def test_groups_are_counted(gateway: Gateway, tmp_path: Path) -> None:
     del tmp_path
     wait_until(lambda: gateway.metric("hanse_gateway_groups") >= 1, "groups are known")
+
+
+def test_the_manager_tells_a_gateway_brokers_and_groups(tmp_path: Path) -> None:
+    """With a manager nothing is listed, and nobody listens to # at a broker, even if `discover` is on."""
+    with RunningFederation(tmp_path, 3) as federation:
+        words = ("--manager", federation.state["manager"], "--mode", "auto", "--groups-interval", "200ms", "--discover")
+        with (
+            PahoClient(federation.port(1)) as there,
+            Gateway(tmp_path / "gateway", words=(*words, "--manager-interval", "200ms")) as gateway,
+        ):
+            there.subscribe("managed/t", 1)
+            wait_until(lambda: is_known(gateway, "managed/t"), "the manager's groups are known", 60.0)
+            rows = ranking(gateway, "managed/t", "subscriber")
+            assert rows[0]["reference"] == f"127.0.0.1:{federation.port(1)}"
+            told = redirected(gateway.port, b"c", b"managed/t", say=((b"server-reference", b"follow"),))
+            assert told == (0x9C, f"127.0.0.1:{federation.port(1)}")
+            assert not any(row["group"] == "#" for row in federation.page(1, "/groups")["groups"])
+            assert gateway.metric("hanse_gateway_topics") == 0

@@ -91,7 +91,12 @@ class Groups:
             if group is None:
                 continue
             cores = sorted({str(one) for one in _list(row, "cores") if isinstance(one, int)})
-            members = {str(found) for one in _list(row, "members") if (found := _field(one, "id", int)) is not None}
+            # Federators outside the mesh know the group, too.
+            members = {
+                str(found)
+                for one in _list(row, "members")
+                if (found := _field(one, "id", int)) is not None and (_list(one, "mesh") or one.get("interest") is True)
+            }
             for core in cores:
                 if core not in hops_from:
                     hops_from[core] = _hops(core, links)

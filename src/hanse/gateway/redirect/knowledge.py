@@ -3,8 +3,9 @@
 Rules:
 
 1. Only brokers of the directory are answered with, whatever a federator, a manager or a broker says.
-2. Groups come from the pages of federators (`groups = ID=URL`). Brokers without such a page, and without a federator,
-   are listened to if `discover` is on (`hanse.gateway.discovery`).
+2. Groups come from the manager, or from the pages of federators (`groups = ID=URL`). Without a manager, brokers
+   without such a page and without a federator are listened to if `discover` is on (`hanse.gateway.discovery`). With a
+   manager every broker has a federator.
 3. A source that does not answer keeps what it said last, for `STALE_S`.
 4. A client that has come back from a broker makes the gateway look again, if `discover` is on (figures 3 and 4 of the
    TD-MQTT paper). It waits for that at most `LOOK_S`.
@@ -28,7 +29,7 @@ from hanse.gateway.discovery.topics import Topics
 from hanse.gateway.discovery.watch import LOOK_S, TopicWatch
 from hanse.gateway.placement import Broker, Ranking
 from hanse.gateway.redirect.choice import Place, Vitals, Wish, rank
-from hanse.gateway.redirect.groups import Groups
+from hanse.gateway.redirect.groups import ROWS_MAX, Groups
 from hanse.gateway.redirect.targets import parse_moved, parse_source, reference_of
 from hanse.gateway.settings import GatewaySettings
 from hanse.mqtt.reference import FILTER_NOT_ACCEPTED, SERVER_MOVED, USE_ANOTHER_SERVER
@@ -41,6 +42,9 @@ STALE_S: Final = 60.0
 ASK_S: Final = 5.0
 VITALS_S: Final = 10.0
 VITALS_FOR_S: Final = 1.0
+# Stands for the manager where brokers are named.
+MANAGER: Final = ""
+_PAGE: Final = 1_000
 
 
 class Knowledge:
@@ -75,7 +79,9 @@ class Knowledge:
 
     def start(self) -> None:
         """Begin to ask and to listen."""
-        if self._sources:
+        if self._settings.manager:
+            self._begin(self._ask_manager(), "groups")
+        elif self._sources:
             self._begin(self._ask_for_groups(), "groups")
         if self._settings.vitals_topic:
             self._begin(self._read_vitals(), "vitals")
@@ -93,6 +99,8 @@ class Knowledge:
         await self.watch.stop()
 
     def _listened(self) -> list[Broker]:
+        if self._settings.manager:
+            return []
         return [
             view.broker
             for view in self._directory.members
@@ -121,6 +129,36 @@ class Knowledge:
         self._silent.discard(broker_id)
         self._said_at[broker_id] = now
         self.groups.take_federator(broker_id, document)
+
+    async def _ask_manager(self) -> None:
+        settings = self._settings
+        client = ManagerClient(settings.manager, settings.manager_ca_file)
+
+        async def get(path: str) -> dict[str, Any]:
+            return await client.ask("GET", path, shown=settings.manager_token, timeout_s=ASK_S)
+
+        while True:
+            now = self._loop.time()
+            try:
+                topology = await get("/api/v1/topology")
+                rows: list[object] = []
+                for offset in range(0, ROWS_MAX, _PAGE):
+                    document = await get(f"/api/v1/groups?offset={offset}&limit={_PAGE}")
+                    found = document.get("groups")
+                    if not isinstance(found, list) or not found:
+                        break
+                    rows += found
+            except HanseError as error:
+                if MANAGER not in self._silent:
+                    self._silent.add(MANAGER)
+                    _log.warning("the manager shows no groups", extra={"why": str(error)})
+                if now - self._said_at.get(MANAGER, float("-inf")) > STALE_S:
+                    self.groups.take_manager([], [], {})
+            else:
+                self._silent.discard(MANAGER)
+                self._said_at[MANAGER] = now
+                self.groups.take_manager([view.broker.id for view in self._directory.views], rows, topology)
+            await asyncio.sleep(settings.groups_interval_s)
 
     async def _read_vitals(self) -> None:
         while True:
