@@ -260,7 +260,9 @@ def test_a_list_that_cannot_be_had_is_counted_told_once_and_asked_for_again(
         await scene.watched(lambda: scene.events)
         assert scene.events == [Subscribed("a")]
         assert scene.counters["lists_failed"] == 2
-        assert [record.message for record in caplog.records] == ["subscriptions are not to be had: nobody is there"]
+        assert [record.message for record in caplog.records] == [
+            "the list of subscriptions is not available: nobody is there"
+        ]
 
     play(tmp_path, steps, interest=("poll:nats",), poll_url="http://127.0.0.1:1")
 

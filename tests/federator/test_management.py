@@ -107,8 +107,8 @@ def test_a_share_name_at_two_brokers_is_told_once_a_federator(caplog: pytest.Log
         scene.hear({"kind": "shares", "names": ["pool", "theirs"]}, origin=origin)
     assert scene.counters["share_names_at_two_brokers"] == 2
     assert [record.message.partition(":")[0] for record in caplog.records] == [
-        "share name 'pool' is in use at federator 1 too",
-        "share name 'pool' is in use at federator 2 too",
+        "share name 'pool' is also in use at federator 1",
+        "share name 'pool' is also in use at federator 2",
     ]
 
 

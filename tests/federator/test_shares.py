@@ -40,6 +40,6 @@ def test_a_shared_subscription_is_interest_in_its_filter_and_one_name_at_two_bro
                     lambda federator=federator: f"{COUNTER} 1" in federator.metrics(),  # type: ignore[misc]
                     "the warning is counted",
                 )
-        assert all("share name 'workers' is in use at federator" in federator.log for federator in federators)
+        assert all("share name 'workers' is also in use at federator" in federator.log for federator in federators)
         # Reported again every few seconds, but warned of once.
         assert federators[0].log.count("share name 'workers'") == 1

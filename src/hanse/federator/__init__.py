@@ -1,34 +1,34 @@
 """The federator: the agent beside a host broker. It drives `hanse.protocol` with sockets, a clock and a disk.
 
-running         from the command to its end, one life after another
-agent           one life: how the rooms hang together, the clock, the two entrances of the data path
-effects         what the protocol wants done, done
-leaf            a federator without a host broker, for who takes what comes instead: a collector
+running         from the command to its end, one run after another
+agent           one run: the modules together, the clock, the two entrances of the data path
+effects         execution of the protocol's effects
+leaf            a federator without a host broker, which delivers to a taker: a collector
 
 host            the session at the host broker
-batches         what the host handed in and waits to hear of
-copies          one publication out of the copies that overlapping host subscriptions bring
-wanted          what others want of this broker: the subscriptions at it
-delivery        what the host is given: gate, crossing, echoes, and who hears that it is there
-gate            what neighbours hand in, looked at before the broker gets it
-crossing        what may leave this broker and what may enter
-obligations     who is acknowledged when: upstream after downstream
-echoes          what comes back through somebody else's bridge
+batches         batches from the host broker that wait for their acknowledgement
+copies          merger of the duplicates that overlapping host subscriptions cause
+wanted          interest of the others: the subscriptions at this broker
+delivery        deliveries to the host broker: gate, crossing, echoes, acknowledgements
+gate            check of publications from neighbours before the host broker gets them
+crossing        rules and names for leaving and entering this broker
+obligations     order of acknowledgements: upstream after downstream
+echoes          detection of publications that come back through a foreign bridge
 custodian       the disk behind custody
 
-linking         which links there are, and to whom at the start
+linking         the kind of links, and their neighbours at the start
 links           the links to the neighbours
-doubles         two processes with one id, found out
-broker_link     links by way of the neighbour's broker, as in the papers
-membership      the manager's word, and `dialling`, which keeps the links to it
+doubles         detection of two processes with one id
+broker_link     links through the neighbour's broker, as in the papers
+membership      the manager's instructions, and `dialling`, which keeps the links to them
 
-local_interest  what this broker's clients want, from adapters to protocol and disk
-management      what federators tell each other
-bridges         which brokers hang together by bridges of their hosts
-retained        retained state at this broker: looks, the book on disk, what the others are told
-tracing         probes that follow a topic hop by hop, and tell where it ends, why
+local_interest  interest of this broker's clients, from adapters to protocol and disk
+management      messages between federators
+bridges         brokers that are joined by bridges of their hosts
+retained        retained state at this broker: looks, the book on disk, messages to the others
+tracing         probes that follow a topic hop by hop, and report where and why it ends
 
-pages, gauges, metrics, accounting    what it shows
-notices, reporter, logs               what it tells
-settings, store, http                 what an operator gives and asks
+pages, gauges, metrics, accounting    pages and metrics
+notices, reporter, logs               notices and telemetry
+settings, store, http                 the operator's settings and requests
 """

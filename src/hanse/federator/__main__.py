@@ -1,8 +1,8 @@
-"""`python -m hanse.federator`: the agent as `hanse federator` runs it, without what only a command line needs.
+"""`python -m hanse.federator`: the agent as `hanse federator` runs it, without the rest of the command line.
 
-The library behind `hanse --help` brings some 10 MB into the process, which an agent beside a small broker would hold
-for all of its life. The flags are the same, read and checked by the same `read_settings`; for `--help`, and for a flag
-that is unknown, `hanse federator` itself answers.
+The library behind `hanse --help` brings some 10 MB into the process, which an agent beside a small broker would hold as
+long as it runs. The flags are the same, parsed and checked by the same `read_settings`. For `--help`, and for an
+unknown flag, `hanse federator` itself answers.
 """
 
 import functools
@@ -17,7 +17,7 @@ from hanse.settings import read_settings, settings_of
 
 
 def parse(words: Sequence[str]) -> tuple[dict[str, object], Path | None] | None:
-    """Flags by the names of their settings, and the file; None where the words are not all flags with a value."""
+    """Return flags by the names of their settings, and the file; None if the words are not all flags with a value."""
     known = {one.flag: one for one in settings_of(FederatorSettings)}
     switches = {f"--no-{flag.removeprefix('--')}": one for flag, one in known.items() if one.kind is bool}
     flags: dict[str, object] = {}
@@ -48,10 +48,10 @@ def parse(words: Sequence[str]) -> tuple[dict[str, object], Path | None] | None:
 
 
 def main() -> None:
-    """Run until SIGTERM; a broken rule of the operator's is one sentence and exit code 2, as everywhere."""
+    """Run until SIGTERM. A mistake of the operator is one sentence and exit code 2, as in every command."""
     parsed = parse(sys.argv[1:])
     if parsed is None:
-        from hanse import cli  # noqa: PLC0415 - what this module is there to leave out
+        from hanse import cli  # noqa: PLC0415 - this module exists to avoid this import
 
         sys.argv = ["hanse", "federator", *sys.argv[1:]]
         cli.main()
@@ -59,7 +59,7 @@ def main() -> None:
     try:
         read = functools.partial(_read, *parsed)
         settings = read({})
-        # Only here: a wrong setting must not wait for the event loop and the codec.
+        # Import only here: a wrong setting must not wait for the event loop and the codec.
         import uvloop  # noqa: PLC0415
 
         from hanse.federator import running  # noqa: PLC0415

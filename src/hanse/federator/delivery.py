@@ -1,18 +1,18 @@
-"""Deliveries to the host broker: what the federation brings for its clients, and who hears that it is there.
+"""Deliveries to the host broker: publications of the federation for its clients, and their acknowledgements.
 
 Rules:
 
-1. A batch is handed over as a whole: its runs of QoS 0 leave as one piece, the others run by run, and the protocol
-   hears of its *token* when the host has acknowledged all of them (R55).
-2. What was acknowledged at QoS 1 goes into the ring of delivered ids before the protocol hears of it: whatever happens
-   to this process then, it is delivered (R57). For QoS 2 the session does so at PUBREC.
-3. While the host has no room for QoS 1 and 2, they wait here, in order, and nobody overtakes; the protocol's window
-   bounds how many. QoS 0 is dropped and counted by the client.
-4. The host gets what passes the gate (`gate`), what may enter (`crossing`) and what is no echo (`echoes`), under the
-   names that its clients know. What is kept out is counted by reason.
+1. A batch is handed over as a whole: its runs of QoS 0 leave as one piece, the others run by run. The protocol gets the
+   *token* of the batch when the host broker has acknowledged all of them (R55).
+2. Ids that were acknowledged at QoS 1 go into the ring of delivered ids before the protocol learns of it. Whatever then
+   happens to this process, they are delivered (R57). For QoS 2, the session does so at PUBREC.
+3. While the host broker has no capacity for QoS 1 and 2, these wait here, in order, and none overtakes. The protocol's
+   window bounds their number. The client drops and counts QoS 0.
+4. The host broker gets publications that pass the gate (`gate`), may enter (`crossing`) and are not echoes (`echoes`),
+   under the names that its clients use. Others are counted by reason.
 5. Runs of the federators' own groups go to no broker: they are handed to `take_internal`.
-6. Whether a retained publication is published with RETAIN is decided by its version (R83). The book hears when the host
-   has acknowledged it; at QoS 0, when it has acknowledged a probe that came after.
+6. The version of a retained publication decides whether it is published with RETAIN (R83). The book is told when the
+   host broker has acknowledged it; at QoS 0, when it has acknowledged a later probe.
 """
 
 from collections import Counter, deque
@@ -39,18 +39,18 @@ from hanse.protocol.topics import TELEMETRY_PREFIX
 
 
 class Delivery:
-    """What goes to one host broker.
+    """Deliveries to one host broker.
 
     Args:
-        machine: told what was delivered and what was kept out.
-        host: the session there.
-        gate, crossing, echoes: what may enter.
-        ring: the ids that the host has taken.
-        counters: to count into: `delivered`, `echoes_cancelled`.
-        clock: seconds, for the memory of echoes.
-        on_taken: told that the way `HOST` has taken what bears a token.
-        take_internal: takes a run for the federators themselves.
-        retained: decides about retained publications.
+        machine: machine that is told which publications were delivered and which were not.
+        host: session at the host broker.
+        gate, crossing, echoes: checks of entering publications.
+        ring: ring of ids that the host broker has acknowledged.
+        counters: counters of `delivered`, `echoes_cancelled`.
+        clock: function that returns seconds, for the memory of echoes.
+        on_taken: called when the destination `HOST` has acknowledged everything with a token.
+        take_internal: function that handles a run for the federators themselves.
+        retained: keeper that decides about retained publications.
     """
 
     def __init__(
@@ -79,13 +79,13 @@ class Delivery:
         self._on_taken = on_taken
         self._take_internal = take_internal
         self._retained = retained
-        # Injections of QoS 0 that the host has not answered for.
+        # Injections of QoS 0 whose fence the host broker has not answered.
         self._unfenced: set[tuple[int, ...]] = set()
         # Rule 3.
         self._waiting: deque[tuple[Run, Obligation]] = deque()
 
     def deliver(self, runs: list[Run], token: int) -> None:
-        """Publish a batch of the federation's at the host; a token of 0 is one that nobody waits for."""
+        """Publish a batch of the federation at the host broker; with a token of 0, nobody waits for it."""
         obligation = self._owe(runs, token) if token else None
         loose: list[Run] = []
         for run in runs:
@@ -96,7 +96,7 @@ class Delivery:
             elif not run[4]:
                 loose += self._for_host(run)
             else:
-                assert obligation is not None, "what is of QoS 1 or 2 bears a token"
+                assert obligation is not None, "a run of QoS 1 or 2 has a token"
                 for piece in self._for_host(run):
                     self._deliver_owed(piece, obligation)
         if loose:
@@ -117,10 +117,11 @@ class Delivery:
         for run in loose:
             self._machine.count_here(measure, run)
 
-    # --- what is retained ---------------------------------------------------------------------------------------------
+    # --- retained publications
+    # -----------------------------------------------------------------------------------------
 
     def _deliver_stamped(self, run: Run, loose: list[Run], obligation: Obligation | None) -> list[Run]:
-        """Publish a run that holds something retained; return what of QoS 0 still waits to be published."""
+        """Publish a run with retained publications; return its QoS 0 publications that still wait to be published."""
         pieces: list[Run] = []
         retained: list[tuple[int, tuple[str, Version, bytes]]] = []
         for single in singles(run):
@@ -157,7 +158,7 @@ class Delivery:
                 else:
                     self._machine.count_here("dropped:host", piece)
                 continue
-            assert obligation is not None, "what is of QoS 1 or 2 bears a token"
+            assert obligation is not None, "a run of QoS 1 or 2 has a token"
             if number is None:
                 self._deliver_owed(piece, obligation)
             else:
@@ -167,7 +168,7 @@ class Delivery:
         return loose
 
     def inject(self, packet: bytes, number: int) -> None:
-        """Publish a packet of the keeper of retained state, and tell it when the host has it."""
+        """Publish a packet of the keeper of retained state, and tell the keeper when the host broker has it."""
         qos = packet[0] >> 1 & 3
         run = Run(self._machine.identity, self._machine.epoch, 0, 1, qos, 0, (), packet)
         if qos:
@@ -189,7 +190,7 @@ class Delivery:
         own.settle()
 
     def _inject_loose(self, run: Run, number: int) -> bool:
-        """Publish at QoS 0, by the session and not by the bulk connection; return whether it has left."""
+        """Publish at QoS 0, over the session and not the bulk connection; return whether it has left."""
         drops = self._host.client.counters.drops
         dropped = sum(drops.values())
         self._host.deliver(run.body, 0, 1, None)
@@ -200,7 +201,7 @@ class Delivery:
         return False
 
     def _fence(self, numbers: tuple[int, ...]) -> None:
-        """Rule 6."""
+        """Apply rule 6."""
         self._unfenced.add(numbers)
 
         def passed() -> None:
@@ -215,12 +216,12 @@ class Delivery:
             self._retained().uncertain(numbers)
 
     def lose_host(self) -> None:
-        """The connection has ended: what was injected at QoS 0 may be lost."""
+        """Note that the connection has ended, so injections of QoS 0 may be lost."""
         lost, self._unfenced = self._unfenced, set()
         self._retained().uncertain([number for numbers in sorted(lost) for number in numbers])
 
     def deliver_own(self, packet: bytes, qos: int) -> None:
-        """Publish one packet that no neighbour and no client is owed an acknowledgement for."""
+        """Publish one packet for which no neighbour and no client waits for an acknowledgement."""
         if not qos:
             self._host.deliver(packet, 0, 1, None)
             self._note_loose(packet, 1)
@@ -231,7 +232,7 @@ class Delivery:
         obligation.settle()
 
     def on_credit(self) -> None:
-        """The host has room again."""
+        """Publish waiting runs, because the host broker has capacity again."""
         while self._waiting:
             run, obligation = self._waiting[0]
             try:
@@ -245,18 +246,20 @@ class Delivery:
         return Obligation(lambda: self._host_took(runs, token))
 
     def _host_took(self, runs: list[Run], token: int) -> None:
-        """Rule 2."""
+        """Apply rule 2."""
         for run in runs:
             if run[4] == 1:
                 self._ring.add(run[0], run[1], run[2], run[3])
         self._on_taken(HOST, (token,))
 
-    # --- what the host gets -------------------------------------------------------------------------------------------
+    # --- choice of publications
+    # ----------------------------------------------------------------------------------------
 
     def _for_host(self, run: Run) -> list[Run]:
-        """What of a run this host broker is to be given, as it may see it.
+        """Return the part of a run that this host broker gets, in the form for its clients.
 
-        In pieces where publications of QoS 2 are left out: the journal and the ring go by their ids (R57).
+        The part is split if publications of QoS 2 are left out, because the journal and the ring rely on their ids
+        (R57).
         """
         if run[4] == 2 and run[3] > 1:
             return joined([piece for single in singles(run) for piece in self._for_host(single)])
@@ -306,4 +309,4 @@ class Delivery:
 
 
 def _nothing() -> None:
-    """An obligation to nobody: the publication is our own."""
+    """Return an obligation to nobody, for a publication of our own."""

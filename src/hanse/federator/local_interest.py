@@ -1,14 +1,14 @@
-"""What this broker's clients want: from the adapters' reports to the protocol, to the disk and to those who ask.
+"""Interest of this broker's clients: from the adapters' reports to the protocol, the disk and other modules.
 
 Rules:
 
-1. Adapters report, the registry merges (`hanse.interest`), and the protocol hears of a filter when the first wants it
-   and when the last no longer does, under the name that the federation knows (`crossing`).
-2. What is wanted is told to the keeper of retained state, which fetches it from the others. When the last client no
-   longer wants a filter, interest in it may linger: it ends when the keeper says so (`release`).
-3. Interest is on disk soon after it changed: a client that stays subscribed does not say so again (R38).
-4. Each source is read in its own way until the federator ends: messages of the host (`hear`), log files and lists
-   (`watch`). A list that cannot be had is counted, told once, and asked for again.
+1. Adapters report, and the registry merges (`hanse.interest`). The protocol is told when the first client wants a
+   filter and when the last no longer does, under the name in the federation (`crossing`).
+2. The keeper of retained state is told of wanted filters, and fetches their retained messages from the others. When the
+   last client no longer wants a filter, interest in it may linger: it ends when the keeper says so (`release`).
+3. Interest is on disk soon after a change: a client that stays subscribed does not report it again (R38).
+4. Each source is read in its own way until the federator ends: messages of the host broker (`hear`), log files and
+   lists (`watch`). An unavailable list is counted, logged once, and requested again.
 5. The reports of one read make one change. A change of many filters is applied in slices, so that a client that
    subscribes to thousands of filters at once delays neither links nor the federator's pages.
 """
@@ -37,10 +37,10 @@ from hanse.protocol.machine import Machine
 
 FOLLOW_EVERY_S = 0.1
 # A change of many filters is applied in slices of this length, with pauses in which links and HTTP are served. Longer
-# slices delay these; shorter ones lengthen the whole, because each pause costs a turn of the event loop.
+# slices delay these. Shorter ones prolong the change, because each pause costs a turn of the event loop.
 SLICE_S = 0.01
 PAUSE_S = 0.002
-# Filters of a part, the least that is applied at once: 0.3 ms each without compiled modules.
+# Smallest number of filters that is applied at once: 0.3 ms each without compiled modules.
 _PART = 16
 # Changes of at least this many filters have a line in the log.
 _LOGGED_FROM = 100
@@ -48,22 +48,22 @@ _log = logging.getLogger(__name__)
 
 
 class LocalInterest:
-    """The interest of one broker's clients.
+    """Interest of one broker's clients.
 
     Args:
-        machine: asked which groups are of interest here.
-        sources: the adapters.
-        state: where interest is kept.
-        registry: merges their reports; others may read it.
-        crossing: which filters may go out, and under which names.
-        poll_interval_s: between two lists.
-        step: gives the protocol an event.
-        note: told of a group, and whether local interest in it began (or ended).
-        want_retained: told of filters that are wanted, by their names in the federation.
-        unwant_retained: told of a filter that is not wanted any more; calls `release`, perhaps later.
-        on_bridges: given reports, takes note of the host's bridges among them.
+        machine: machine that knows which groups are of interest here.
+        sources: adapters.
+        state: state directory that keeps the interest.
+        registry: registry that merges their reports; others may read it.
+        crossing: rules and names for leaving filters.
+        poll_interval_s: interval between requests of a list.
+        step: function that gives the protocol an event.
+        note: called with a group, and whether local interest in it began (or ended).
+        want_retained: called with wanted filters, by their names in the federation.
+        unwant_retained: called with a filter that is no longer wanted; calls `release`, perhaps later.
+        on_bridges: called with reports; notes the host broker's bridges among them.
         on_shares: called when a share name is new here.
-        counters: to count into: `lists_failed`.
+        counters: counters of `lists_failed`.
     """
 
     def __init__(
@@ -93,39 +93,39 @@ class LocalInterest:
         self._note = note
         self._want_retained = want_retained
         self._unwant_retained = unwant_retained
-        # Known, and wanted by nobody any more.
+        # Known filters that nobody wants any more.
         self._lingering: set[str] = set()
         self._on_bridges = on_bridges
         self._on_shares = on_shares
         self._counters = counters
         self._loop = asyncio.get_running_loop()
-        # As the federation has them, and as the protocol was told.
+        # Filters in the names of the federation, as the protocol was told.
         self._known: set[str] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._is_dirty = False
-        # As saved last.
+        # State at the last save.
         self._ledger_changes = 0
         self._gateway_changes = 0
         self._is_restored = False
         self._is_stopped = False
-        # Filters whose QoS is still to be applied (None: no client wants it), and when that goes on.
+        # Filters whose QoS must still be applied (None: no client wants it), and when that continues.
         self._waiting: dict[str, int | None] = {}
         self._work: asyncio.TimerHandle | None = None
         self._is_working = False
 
     def __len__(self) -> int:
-        """How many filters the protocol was told of."""
+        """Return how many filters the protocol was told of."""
         return len(self._known)
 
-    # --- life ---------------------------------------------------------------------------------------------------------
+    # --- start and end ------------------------------------------------------------------------------------------------
 
     def restore(self) -> None:
-        """Take up what the process before this one knew."""
+        """Load the interest of the former process."""
         document = self._state.read_interest()
         if document is not None:
             try:
                 self._change(self._registry.load(self._loop.time(), time.time(), document))
-            except LocalError as error:  # JSON, and not ours: it never stops a start
+            except LocalError as error:  # JSON of another kind: it never stops a start
                 self._state.drop_interest(str(error))
             else:
                 self._restore_ledger(document)
@@ -151,20 +151,20 @@ class LocalInterest:
         self._report(adapter.source, adapter.load(self._loop.time(), away_s, rows, held))
 
     def topics(self) -> list[str]:
-        """What the host session has to hear."""
+        """Return the topics that the host session needs."""
         return self._sources.topics()
 
     def start(self) -> None:
-        """Take what is known without hearing anything."""
+        """Apply the interest that needs no message."""
         self._take(self._sources.start())
 
     def watch(self) -> list[Coroutine[Any, Any, None]]:
-        """What reads files and asks for lists, to be run until the end."""
+        """Return the tasks that read files and request lists until the end."""
         followers = [self._follow(*source) for source in self._sources.files]
         return [*followers, *(self._poll(*source) for source in self._sources.polls)]
 
     def stop(self) -> None:
-        """Nothing runs out any more."""
+        """Stop the expiry of interest."""
         self._is_stopped = True
         self._arm_expiry()
         if self._work is not None:
@@ -172,7 +172,7 @@ class LocalInterest:
             self._work = None
 
     def save_if_changed(self) -> None:
-        """Keep it, if there is anything new to keep."""
+        """Save the interest if it changed."""
         adapter = self._sources.counted
         # The ledger may have changed although the registry did not.
         gateway = self._sources.gateway
@@ -181,7 +181,7 @@ class LocalInterest:
             self.save()
 
     def save(self) -> None:
-        """Keep it (rule 3)."""
+        """Save the interest (rule 3)."""
         self._is_dirty = False
         document = self._registry.dump(self._loop.time(), time.time())
         if self._sources.counted is not None:
@@ -195,7 +195,7 @@ class LocalInterest:
     # --- sources ------------------------------------------------------------------------------------------------------
 
     def hear(self, publications: Iterable[Publication]) -> None:
-        """Take the messages of one read from the host, for the adapters."""
+        """Hand the messages of one read from the host broker to the adapters."""
         source, reports = "", list[Report]()
         for publication in publications:
             for its_source, its_reports in self._sources.hear(publication):
@@ -206,7 +206,7 @@ class LocalInterest:
         self._report(source, reports)
 
     def lose_host(self) -> None:
-        """The host was away: adapters may have missed something."""
+        """Note that the host broker was away, so adapters may have missed something."""
         self._take(self._sources.lost())
 
     def _take(self, reported: Iterable[tuple[str, list[Report]]]) -> None:
@@ -214,7 +214,7 @@ class LocalInterest:
             self._report(source, reports)
 
     def take(self, source: str, reports: list[Report]) -> None:
-        """Take reports that no adapter read from the host."""
+        """Apply reports that no adapter read from the host broker."""
         self._report(source, reports)
 
     def _report(self, source: str, reports: list[Report]) -> None:
@@ -233,7 +233,7 @@ class LocalInterest:
                     self._report(adapter.source, reports_of(adapter, found))
 
     async def _poll(self, adapter: PollAdapter, address: ListAddress) -> None:
-        """Ask the broker for its subscriptions, again and again."""
+        """Request the broker's subscriptions repeatedly."""
         adapter.restore(self._registry.held_of(adapter.source))
         is_told = False
         while True:
@@ -245,7 +245,7 @@ class LocalInterest:
                 self._report(adapter.source, adapter.failed())
                 self._counters["lists_failed"] += 1
                 if not is_told:
-                    _log.warning("subscriptions are not to be had: %s", error)
+                    _log.warning("the list of subscriptions is not available: %s", error)
                 is_told = True
             await asyncio.sleep(self._poll_interval_s)
 
@@ -277,7 +277,7 @@ class LocalInterest:
         self._is_working = True
         until_s = time.perf_counter() + SLICE_S
         try:
-            # What was restored is whole before the first link.
+            # Restored interest is complete before the first link.
             while self._waiting:
                 self._apply(list(itertools.islice(self._waiting.items(), _PART)))
                 if self._is_restored and time.perf_counter() >= until_s:
@@ -305,14 +305,14 @@ class LocalInterest:
         self._want_retained([filter_ for filter_, _ in wanted])
 
     def release(self, filter_: str) -> None:
-        """Interest in a filter has ended for good."""
+        """End the interest in a filter for good."""
         if filter_ in self._lingering:
             self._lingering.discard(filter_)
             self._known.discard(filter_)
             self._tell(Unsubscribed(filter_))
 
     def _tell(self, event: Subscribed | Unsubscribed) -> None:
-        """Tell the protocol, and who notes it where this broker's interest in the group began or ended with it."""
+        """Tell the protocol, and call `note` if this broker's interest in the group began or ended with it."""
         group = self._machine.settings.grouping.group_of(event.filter)
         was_local = self._machine.is_local(group)
         self._step(event)

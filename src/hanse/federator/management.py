@@ -1,19 +1,18 @@
-"""What federators tell each other: over the management group, which all take part in, and by each one's private group.
+"""Messages between federators: over the management group, in which all take part, and over private groups.
 
-    {"kind": "trace", "id", "topic"}        who follows a topic, and asks for remarks (`tracing`)
-    {"kind": "shares", "names"}             the names of shared subscriptions in use at the sender's broker
-    {"kind": "bridges", "names"}            the static bridges at the sender's broker (`bridges`)
+    {"kind": "trace", "id", "topic"}        a federator follows a topic, and asks for remarks (`tracing`)
+    {"kind": "shares", "names"}             names of the shared subscriptions in use at the sender's broker
+    {"kind": "bridges", "names"}            static bridges at the sender's broker (`bridges`)
 
-By the private group come reports of our own traces. Packets about retained state (`retained`) come by both.
+Reports on our own traces arrive over the private group. Packets about retained state (`retained`) use both.
 
 Rules:
 
-1. Bridges and share names are told when they change, and again every `TELL_EVERY_S`: who joins later has to know of
-   them.
-2. A message is somebody else's word: one that is malformed is counted and dropped, one of an unknown kind is a newer
-   federator's, and is passed over.
-3. A share name that is in use at two brokers is the operators' to know, as each share group gets its own copy: one
-   warning a name and federator, up to `SHARE_NAMES_MAX`.
+1. Bridges and share names are sent when they change, and again every `TELL_EVERY_S`, for federators that join later.
+2. A message comes from another federator: a malformed one is counted and dropped, and one of an unknown kind is from a
+   newer federator and skipped.
+3. Operators should know of a share name that is in use at two brokers, because each share group gets every message.
+   There is one warning per name and federator, up to `SHARE_NAMES_MAX`.
 """
 
 import asyncio
@@ -35,11 +34,11 @@ from hanse.protocol.packets import split, topic_of
 from hanse.protocol.settings import MANAGEMENT_GROUP
 
 TELL_EVERY_S = 3.0
-# Share names in one message, and warnings given once; more are left out.
+# Share names in one message, and warnings given once. More are omitted.
 SHARE_NAMES_MAX = 1_000
 _log = logging.getLogger(__name__)
 
-# What reading somebody's words can raise: they are no JSON, nest too deep, or hold something else than expected.
+# Errors from parsing another federator's message: it is not JSON, nests too deep, or has other contents than expected.
 _NOT_ONE_OF_OURS = (
     ArithmeticError,
     AttributeError,
@@ -52,15 +51,15 @@ _NOT_ONE_OF_OURS = (
 
 
 class Management:
-    """One federator's part in it.
+    """One federator's part in the messages.
 
     Args:
-        publish: send packets to a group over the federation.
-        retained: takes the sender and the packet of a message about retained state.
-        tracing: whom questions and answers are for.
-        echoes: told which brokers hang together by bridges.
-        shares: the share names in use at this broker.
-        counters: to count into: `management_refused`, `share_names_at_two_brokers`.
+        publish: function that sends packets to a group over the federation.
+        retained: function that handles the sender and the packet of a message about retained state.
+        tracing: tracing, which handles questions and answers.
+        echoes: memory of echoes, which needs the brokers joined by bridges.
+        shares: function that returns the share names in use at this broker.
+        counters: counters of `management_refused`, `share_names_at_two_brokers`.
     """
 
     def __init__(
@@ -84,24 +83,24 @@ class Management:
         self._bridges = BridgeBook()
         self._warned: set[tuple[str, int]] = set()
 
-    # --- out ----------------------------------------------------------------------------------------------------------
+    # --- outgoing -----------------------------------------------------------------------------------------------------
 
     def tell_all(self, message: Mapping[str, object]) -> None:
-        """Something for all federators."""
+        """Send a message to all federators."""
         self._publish(MANAGEMENT_GROUP, [encode(MANAGEMENT_GROUP, json.dumps(message).encode(), qos=1)])
 
     def take_reports(self, reports: Sequence[Report]) -> None:
-        """What an adapter reported: of it, the bridges at this broker."""
+        """Take the bridges at this broker from an adapter's reports."""
         if self._bridges.take(reports):
             self._tell_bridges()
             self._expect_echoes()
 
     def tell_shares(self) -> None:
-        """The share names in use here."""
+        """Send the share names in use here."""
         self.tell_all({"kind": "shares", "names": sorted(self._shares())[:SHARE_NAMES_MAX]})
 
     async def tell_again(self) -> None:
-        """Rule 1, until the end."""
+        """Apply rule 1, until the end."""
         while True:
             await asyncio.sleep(TELL_EVERY_S)
             if self._bridges.names:
@@ -112,10 +111,10 @@ class Management:
     def _tell_bridges(self) -> None:
         self.tell_all({"kind": "bridges", "names": self._bridges.names})
 
-    # --- in -----------------------------------------------------------------------------------------------------------
+    # --- incoming -----------------------------------------------------------------------------------------------------
 
     def take(self, run: Run) -> None:
-        """A run for federators, not for clients."""
+        """Handle a run for federators, not for clients."""
         if run.groups[0] == self._private_group and self._tracing.take_report(run):
             return
         for start, end in split(run.body):
@@ -141,7 +140,7 @@ class Management:
                 self._expect_echoes()
 
     def _compare_shares(self, origin: int, names: list[str]) -> None:
-        """Rule 3."""
+        """Apply rule 3."""
         both = {(name, origin) for name in set(names) & set(self._shares())} - self._warned
         for name, _ in sorted(both):
             if len(self._warned) >= SHARE_NAMES_MAX:
@@ -149,7 +148,9 @@ class Management:
             self._warned.add((name, origin))
             self._counters["share_names_at_two_brokers"] += 1
             _log.warning(
-                "share name %r is in use at federator %d too: each broker's share group gets its own copy", name, origin
+                "share name %r is also in use at federator %d: each broker's share group gets every message",
+                name,
+                origin,
             )
 
     def _expect_echoes(self) -> None:

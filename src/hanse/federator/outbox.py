@@ -1,35 +1,38 @@
-"""The outbox: what could not yet be handed on waits here, on disk, first in, first out, one log per *way*.
+"""Outbox: publications that could not yet be sent wait here, on disk, first in, first out, one log per *way*.
 
-A way is a neighbour's id, or a negative number for the host and the like. Theory of operation:
+A way is the number of a destination: a neighbour's id, or a negative number for the host broker and others. Theory of
+operation:
 
-- `append` puts records into memory and gives them positions; `commit` writes them at the end of the way's last
-  segment and returns when they would survive a power cut. Whoever acknowledges upstream does so after that.
-- `read` gives the records that are not done with, from a position on, whether they are on disk yet or not. `discard`
-  says that some are; that goes to disk with the next `commit`, without a sync, as a discard that is lost only means
-  that a record is sent again.
-- A segment that has nothing live is deleted; one that has little (a few records stuck among many that went) is
-  rewritten without the rest, so that the disk holds at most some four times what is live.
+- `append` puts records into memory and gives them positions. `commit` writes them at the end of the way's last segment
+  and returns when they would survive a power cut. The caller acknowledges upstream only after that.
+- `read` returns the records that are not done, from a position on, whether they are on disk yet or not. `discard` marks
+  records as done. The mark goes to disk with the next `commit`, without a sync, because a lost mark only means that a
+  record is sent again.
+- A segment without live records is deleted. One with few (stuck among many that left) is rewritten without the others,
+  so the disk holds at most some four times the live bytes.
 
 Rules:
 
-1. Nothing is acknowledged by this module before it is on disk: a record is durable when a `commit` that began after
-   its `append` has returned.
-2. Positions of a way only grow, over restarts too. The last segment of a way therefore stays, or an empty one with the
-   next position in its name; and what a `.done` file names counts as used. (A position may come again whose record
-   never reached the disk: nobody can remember it.)
-3. A disk that refuses (full, broken) loses nothing that is in memory: `commit` says so, and the next one writes the
-   same again, from the same place; after a failed sync, too, since what the kernel then calls clean may not be on disk.
-4. A start never fails for what it finds in the files. A torn end (a power cut) is cut off. A damaged record is
-   skipped, and whole records behind it are used. A damaged header is made again from the records. A file without any
-   record is put aside. Whatever is lost by damage is counted and kept in `damages`, with a copy of the file.
-5. After each commit `<way>.end` holds the end of the way, so that a lost end of a log is known from a write that was
-   cut off. It is not synced, and written after the log is: it never names more than what was on disk.
-6. Bounded: `bytes_max` for all that is live, `pending_bytes_max` for what is not on disk yet, 9 bytes of memory for
-   each record on disk. What does not fit is refused; what is dropped to make room is the caller's word, and counted.
+1. Nothing is acknowledged by this module before it is on disk: a record is durable when a `commit` that began after its
+   `append` has returned.
+2. Positions of a way only grow, also over restarts. The last segment of a way therefore stays, or an empty one with the
+   next position in its name. Positions in a `.done` file count as used. (A position whose record never reached the disk
+   may be given again, because nobody can remember it.)
+3. A disk that refuses (full, broken) loses nothing that is in memory: `commit` raises, and the next one writes the same
+   again, from the same place. It does so after a failed sync as well, because data that the kernel then calls clean may
+   not be on disk.
+4. No content of the files makes a start fail. A torn end (a power cut) is cut off. A damaged record is skipped, and
+   whole records behind it are used. A damaged header is rebuilt from the records. A file without any record is put
+   aside. All losses by damage are counted and kept in `damages`, with a copy of the file.
+5. After each commit `<way>.end` holds the end of the way. This distinguishes the lost end of a log from an interrupted
+   write. The file is not synced, and is written after the log, so it never names more than the disk had.
+6. The outbox is bounded: `bytes_max` for all live records, `pending_bytes_max` for those not on disk yet, 9 bytes of
+   memory per record on disk. Records beyond the bounds are refused. The caller decides what to drop, and drops are
+   counted.
 
-`commit` may run in a thread of its own while all else is called from the loop: the lock is never held over a write or
-a sync, only over `read`'s own reading. Calls of `commit` wait for one another. The directory belongs to one process
-(`StateDirectory` sees to that).
+`commit` may run in a thread of its own while everything else is called from the loop. The lock is never held over a
+write or a sync, only over reads of `read`. Calls of `commit` wait for one another. The directory belongs to one process
+(`StateDirectory` ensures that).
 """
 
 import contextlib
@@ -59,18 +62,19 @@ from hanse.federator.segment import (
     new_salt,
 )
 
-# What waits for `commit`, in memory. Larger rides out a longer stall of the disk; 30,000 messages/s of 1 KiB fill this
-# in two seconds. (The retention of the protocol has the same limit.)
+# Bytes that wait for `commit`, in memory. A larger value survives a longer stall of the disk; 30,000 messages/s of 1
+# KiB fill this in two seconds. (The retention of the protocol has the same limit.)
 PENDING_BYTES_MAX = 64 << 20
 
-# One read from the disk. Larger saves calls; smaller wastes less where few of the records are still live.
+# Bytes of one read from the disk. A larger value saves calls; a smaller one wastes less if few of the records are still
+# live.
 _READ_BYTES = 256 << 10
 
-# A segment that has this share of its bytes live, or less, is rewritten without the rest.
+# A segment with at most one live byte in this many is rewritten without the others.
 _COMPACT_SHARE = 4
 
-# Below this share of `segment_bytes` a file is left as it is until it has nothing live, the last of a way even then:
-# a new file costs more than some kilobytes that wait.
+# A file smaller than `segment_bytes` divided by this stays until it has no live record, even the last of a way: a new
+# file costs more than some kilobytes that wait.
 _SMALL_SHARE = 8
 
 _NAME = re.compile(r"(-?\d{1,20})_(\d{1,20})\.(log|done|log\.new)")
@@ -78,21 +82,21 @@ _END_NAME = re.compile(r"(-?\d{1,20})\.end")
 _END = struct.Struct("<QQQI")  # first position of the last segment, its bytes, next position, checksum
 _POSITION_MAX = 2**63
 
-# Damages that are described; more are only counted.
+# Damages that are described. More are only counted.
 DAMAGES_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Records that a way lost on disk.
+    """Records of a way lost on disk.
 
     Attributes:
-        way: whose.
+        way: number of the way.
         file: name of the log.
-        start, size: the damaged bytes; `size` is 0 where the file lacks them.
-        first, end: the positions that they may have held, `end` excluded.
-        records: how many of these were not done with, at most.
-        before, after: payloads of the records around them; empty where there is none.
+        start, size: the damaged bytes; `size` is 0 if the file lacks them.
+        first, end: positions that they may have held, `end` excluded.
+        records: largest number of them that were not done.
+        before, after: payloads of the records around them; empty if there is none.
     """
 
     way: int
@@ -108,16 +112,16 @@ class Damage:
 
 @dataclass(slots=True)
 class OutboxCounters:
-    """They only grow, from the start of the process on."""
+    """Counters that only grow, from the start of the process on."""
 
     appended: int = 0
     discarded: int = 0
     dropped: int = 0  # by `drop_oldest`
-    damaged: int = 0  # stretches of a file that are no records, or records whose checksum was wrong
-    damaged_records: int = 0  # records that were lost by that, at most
+    damaged: int = 0  # ranges of a file without records, or records with a wrong checksum
+    damaged_records: int = 0  # largest number of records lost by damage
     damaged_bytes: int = 0
     torn: int = 0  # ends of a file that were cut off at the start
-    put_aside: int = 0  # files without a header that can be understood
+    put_aside: int = 0  # files without a readable header
     commits: int = 0
     commits_failed: int = 0
     compactions: int = 0
@@ -125,14 +129,14 @@ class OutboxCounters:
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """The end of a way that was noted last: its last segment, and its next position; 0 where nothing is noted."""
+    """The last noted end of a way: its last segment, and its next position; 0 if nothing is noted."""
 
     first: int
     next: int
 
 
 class _Way:
-    """The segments of a way, then what `commit` has in hand or could not write, then what waits for the next one."""
+    """Segments of a way, then records that `commit` is writing or could not write, then later ones."""
 
     __slots__ = ("flight", "next", "pending", "segments")
 
@@ -158,23 +162,23 @@ class _Way:
 
 
 class Outbox:
-    """The outbox in a directory; see the module for the rules.
+    """Outbox in a directory; see the module for the rules.
 
     Args:
-        directory: made if it is missing.
-        bytes_max: what all live records may take, `RECORD_BYTES` each and their payloads.
-        segment_bytes: from this size on a file is followed by a new one.
-        pending_bytes_max: what may wait in memory for `commit`.
+        directory: created if it is missing.
+        bytes_max: limit of all live records, `RECORD_BYTES` each and their payloads.
+        segment_bytes: size from which a file is followed by a new one.
+        pending_bytes_max: limit of the bytes that wait in memory for `commit`.
 
     Attributes:
-        bytes: what the live records take.
-        records: how many they are.
-        pending_bytes: what of it is not on disk yet.
-        counters: what happened.
-        damages: what was lost on disk, for the caller to report and clear.
+        bytes: bytes of the live records.
+        records: number of the live records.
+        pending_bytes: bytes of them that are not on disk yet.
+        counters: counters since the start.
+        damages: losses on disk, for the caller to report and clear.
 
     Raises:
-        LocalError: The directory cannot be made or read.
+        LocalError: The directory cannot be created or read.
     """
 
     def __init__(
@@ -211,21 +215,21 @@ class Outbox:
 
     @staticmethod
     def bytes_of(payloads: Sequence[Payload]) -> int:
-        """What these would take, in the measure of `bytes_max`; what `drop_oldest` wants to know."""
+        """Return the bytes of these records in the measure of `bytes_max`, as `drop_oldest` needs it."""
         return sum(map(disk_bytes, payloads))
 
     def ways(self) -> dict[int, tuple[int, int]]:
-        """For each way the first position that is not done with, and the next that will be given."""
+        """Return for each way the first position that is not done, and the next one that will be given."""
         with self._lock:
             return {way: (state.first(), state.next) for way, state in sorted(self._ways.items())}
 
     def append(self, way: int, payloads: Sequence[Payload]) -> int:
-        """Put records at the end, all or none, in memory until `commit`: the position of the first.
+        """Append records, all or none, in memory until `commit`, and return the position of the first.
 
         Raises:
-            Unavailable: `bytes_max` would be passed (drop something, or wait), or more would wait in memory than
-                may (the disk does not keep up: wait). Nothing was taken.
-            LocalError: A payload is larger than any outbox takes, or the outbox is closed.
+            Unavailable: `bytes_max` would be exceeded (drop something, or wait), or too much would wait in memory (the
+                disk does not keep up: wait). Nothing was appended.
+            LocalError: A payload is larger than any outbox accepts, or the outbox is closed.
         """
         self._check_open()
         needed = self.bytes_of(payloads)
@@ -256,16 +260,16 @@ class Outbox:
         return first
 
     def read(self, way: int, position: int, count_max: int, bytes_max: int) -> list[tuple[int, bytes]]:
-        """(position, payload) of live records from `position` on, in order; one at least, where there is one.
+        """Return (position, payload) of live records from `position` on, in order; at least one if there is one.
 
         Args:
-            way: whose.
-            position: the first that is wanted.
-            count_max: records at most.
-            bytes_max: payload bytes at most, the first record excepted.
+            way: number of the way.
+            position: first wanted position.
+            count_max: largest number of records.
+            bytes_max: largest number of payload bytes, not counting the first record.
 
         Raises:
-            LocalError: A file cannot be opened. (A record that cannot be read is damaged: skipped and counted.)
+            LocalError: A file cannot be opened. (An unreadable record is damaged: skipped and counted.)
         """
         self._check_open()
         found: list[tuple[int, bytes]] = []
@@ -294,7 +298,7 @@ class Outbox:
         return found
 
     def discard(self, way: int, positions: Iterable[int]) -> None:
-        """These are done with; those that already were, or never existed, are ignored."""
+        """Mark records as done. Ignore positions that already were, or never existed."""
         self._check_open()
         with self._lock:
             state = self._ways.get(way)
@@ -304,9 +308,9 @@ class Outbox:
                 self.counters.discarded += self._discard(way, state, start, end)
 
     def drop_oldest(self, way: int, bytes_needed: int) -> int:
-        """Make room for that much by discarding from the front of a way: how many records, each a counted loss.
+        """Discard records from the front of a way to free that many bytes; return how many, each a counted loss.
 
-        Where even an empty outbox would not hold that much, nothing is dropped.
+        If even an empty outbox could not hold that much, drop nothing.
         """
         self._check_open()
         dropped = 0
@@ -328,17 +332,17 @@ class Outbox:
         return dropped
 
     def commit(self) -> None:
-        """Write and sync all that was appended before; may run in a thread. What needs nothing written costs nothing.
+        """Write and sync everything appended before. The method may run in a thread. Without changes it costs nothing.
 
         Raises:
-            LocalError: The disk refuses. What was not written is still pending, and the next call tries again.
+            LocalError: The disk refuses. Unwritten records are still pending, and the next call tries again.
         """
         with self._commit_lock:
             self._check_open()
             self._commit()
 
     def close(self) -> None:
-        """Commit, and refuse what comes after; harmless when it is closed.
+        """Commit, and refuse later calls. Do nothing if it is closed.
 
         Raises:
             LocalError: The disk refuses that last commit; the outbox is closed all the same.
@@ -385,12 +389,12 @@ class Outbox:
     def _read_segment(
         self, segment: Segment, position: int, found: list[tuple[int, bytes]], count_max: int, left: int
     ) -> int:
-        """Add its records to those found: what is left of the limit in bytes, -1 where a limit is reached."""
+        """Add a segment's records to those found. Return the rest of the limit in bytes, -1 if a limit is reached."""
         index = segment.index(position)
         offsets = segment.offsets
         with _opened(segment.path, os.O_RDONLY) as log:
             while (index := segment.done.find(LIVE, index)) >= 0:
-                # Some of what lies between may be done with, or damaged: the loop goes on for the rest.
+                # Some records between may be done, or damaged: the loop goes on for the rest.
                 count = count_max - len(found)
                 reach = offsets[index] + min(left + RECORD_BYTES * count, _READ_BYTES)
                 stop = min(max(bisect_right(offsets, reach, index + 1) - 1, index + 1), index + count)
@@ -399,7 +403,7 @@ class Outbox:
                 except OSError as error:
                     if error.errno != errno.EIO:
                         raise
-                    # A bad place on the disk costs the one record that lies on it.
+                    # An unreadable place on the disk costs only the record on it.
                     stop = index + 1
                     data = self._read_one(log, segment, index)
                 records, gone, damaged = segment.records(data, index, stop)
@@ -423,7 +427,7 @@ class Outbox:
         return left
 
     def _note(self, damage: Damage, path: Path) -> None:
-        """Count records that were lost, and keep a copy of the file in which they were."""
+        """Count lost records, and keep a copy of their file."""
         self.counters.damaged += 1
         self.counters.damaged_records += damage.records
         self.counters.damaged_bytes += damage.size
@@ -438,19 +442,19 @@ class Outbox:
             return os.pread(log, end - start, start)
         return b""
 
-    # Commit. Only what changes what others see is done under the lock.
+    # Commit. Only changes that others see are made under the lock.
 
     def _commit(self) -> None:
         with self._lock:
             touched, self._touched = sorted(self._touched), set()
             for way in touched:
                 state = self._ways[way]
-                # What an earlier commit could not write is still there, and goes first.
+                # Records that an earlier commit could not write are still there, and go first.
                 state.flight += state.pending
                 state.pending = []
         failures: list[LocalError] = []
-        # What is done with goes first: a full disk has room again for what follows. A segment that `_write` has
-        # followed up with a new one may be done with, too.
+        # Done records go first, so that a full disk has space for the next steps. A segment that `_write` has followed
+        # up with a new one may be done as well.
         steps = (self._reap, self._write, self._reap, self._note_done, self._retire, self._compact)
         for step in steps:
             for way in touched:
@@ -483,7 +487,7 @@ class Outbox:
             segment = Segment(self._directory, way, position, new_salt()) if last is None or is_new else last
             data, relative, used = segment.encode(position, payloads, self._segment_bytes)
             if not used:
-                # Only where positions outrun what a file can name, which takes four billion discarded in memory.
+                # Only if positions outrun what a file can name, which takes four billion discarded in memory.
                 segment, is_new = Segment(self._directory, way, position, new_salt()), True
                 data, relative, used = segment.encode(position, payloads, self._segment_bytes)
             if is_new:
@@ -508,7 +512,7 @@ class Outbox:
             self._write_end(segment)
 
     def _write_end(self, segment: Segment) -> None:
-        """Rule 5. Where that fails the end that is noted is smaller, and nothing is missed."""
+        """Apply rule 5. If it fails, the noted end is smaller, and nothing is missed."""
         path = self._directory / f"{segment.way}.end"
         fields = _END.pack(segment.first, segment.size, segment.end, 0)[:-4]
         with contextlib.suppress(LocalError), _opened(path, os.O_WRONLY | os.O_CREAT) as file:
@@ -524,7 +528,7 @@ class Outbox:
         segment.is_torn = False
 
     def _create(self, segment: Segment, data: bytes) -> None:
-        """A new file with its first records; its name is on disk, too, when this returns."""
+        """Create a file with its first records; its name is on disk as well when this returns."""
         try:
             self._write_file(segment.path, segment.header() + data)
             self._sync_directory()
@@ -535,7 +539,7 @@ class Outbox:
 
     def _note_done(self, _: int, state: _Way) -> None:
         for segment in list(state.segments):
-            # What has nothing live is deleted soon, and needs no notes; the last of a way may stay.
+            # A file without live records is deleted soon, and needs no notes; the last of a way may stay.
             if not segment.is_dirty or not (segment.live or segment is state.segments[-1]):
                 continue
             with self._lock:
@@ -551,7 +555,7 @@ class Outbox:
                 segment.note_done(runs)
 
     def _reap(self, _: int, state: _Way) -> None:
-        """Delete what has nothing live, the last of a way excepted."""
+        """Delete segments without live records, except the last of a way."""
         gone = [segment for segment in state.segments[:-1] if not segment.live]
         if not gone:
             return
@@ -566,7 +570,7 @@ class Outbox:
         self._sync_directory()
 
     def _retire(self, way: int, state: _Way) -> None:
-        """Rule 2: a last segment that is done with is deleted when an empty one keeps the next position."""
+        """Apply rule 2: delete a last segment that is done once an empty one keeps the next position."""
         if not state.segments:
             return
         last = state.segments[-1]
@@ -578,7 +582,7 @@ class Outbox:
         return segment.size >= HEADER_BYTES + self._segment_bytes // _SMALL_SHARE
 
     def _succeed(self, way: int, state: _Way) -> None:
-        """An empty segment at the end of a way, whose name keeps the next position."""
+        """Add an empty segment at the end of a way, whose name keeps the next position."""
         with self._lock:
             position = state.flight_first
         successor = Segment(self._directory, way, position, new_salt())
@@ -631,7 +635,7 @@ class Outbox:
                 continue
             way, first, kind = int(match[1]), int(match[2]), match[3]
             if kind == "log.new":
-                path.unlink()  # a compaction that was cut off: the log is whole
+                path.unlink()  # an interrupted compaction: the log is complete
             elif first < _POSITION_MAX and path.name == f"{way}_{first}.{kind}":
                 files.setdefault(way, {}).setdefault(first, set()).add(kind)
         for way, firsts in sorted(files.items()):
@@ -707,7 +711,7 @@ class Outbox:
                 path,
             )
         if has_lost_name:
-            # Rule 2, now that the name is gone that kept the position; a disk that refuses will say so at `commit`.
+            # Rule 2, because the name that kept the position is gone. A disk that refuses will raise at `commit`.
             with contextlib.suppress(LocalError):
                 self._succeed(way, state)
         return state
@@ -715,7 +719,7 @@ class Outbox:
     def _recover_segment(
         self, path: Path, way: int, first: int, data: bytes, committed: int
     ) -> tuple[Segment | None, list[Stretch], bytes]:
-        """Return the segment of a log, its damaged stretches, and the payload of its last part."""
+        """Return the segment of a log, its damaged ranges, and the payload of its last part."""
         segment = Segment.read(self._directory, way, first, data)
         if segment is not None:
             return segment, *segment.scan(data, committed)
@@ -740,7 +744,7 @@ class Outbox:
         return _End(first, following)
 
     def _set_aside(self, path: Path, data: bytes) -> bool:
-        """Return whether it was damaged; else it was made, and cut off before its header was on disk."""
+        """Return whether the file was damaged; otherwise it was created, and cut off before its header was on disk."""
         if len(data) < HEADER_BYTES or not data.strip(b"\0"):
             path.unlink()
             self.counters.torn += 1
@@ -751,7 +755,7 @@ class Outbox:
 
 
 def _segment_at(segments: list[Segment], position: int) -> int:
-    """The number of the segment that would hold a position; 0 if all are beyond it."""
+    """Return the number of the segment that would hold a position; 0 if all are beyond it."""
     return max(0, bisect_right(segments, position, key=_first) - 1)
 
 
@@ -769,7 +773,7 @@ def _not_done(first: int, end: int, done: list[tuple[int, int]]) -> int:
 
 
 def _runs(positions: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Positions as ranges; those that follow one another, which is the rule, become one."""
+    """Return positions as ranges. Usually they are consecutive and form one range."""
     if isinstance(positions, range) and positions.step == 1:
         if positions:
             yield positions.start, positions.stop
@@ -788,7 +792,7 @@ def _runs(positions: Iterable[int]) -> Iterator[tuple[int, int]]:
 
 @contextlib.contextmanager
 def _opened(path: Path, flags: int) -> Iterator[int]:
-    """A descriptor; what the system refuses while it is open is a `LocalError` with the file's name."""
+    """Yield a descriptor. An error of the system while it is open is a `LocalError` with the file's name."""
     try:
         file = os.open(path, flags | os.O_CLOEXEC, 0o600)
         try:

@@ -1,21 +1,21 @@
-"""One file of the outbox: records of one way in the order of their positions, and beside it which are done with.
+"""One file of the outbox: records of one way in the order of their positions, and a file that marks those done.
 
     <way>_<first position>.log    header, then records: one or more parts of salt, length, position, checksum, payload
-    <way>_<first position>.done   (first position, count, checksum) of what was discarded
+    <way>_<first position>.done   (first position, count, checksum) of discarded records
 
 Rules:
 
-1. A segment's salt is random and begins each part of its records. So a part can be found again behind damage, and
-   nothing that a payload holds, or that the disk held before, is taken for one.
-2. The parts of a record follow each other and bear its position. The upper bits of the length tell which part is not
-   the first, and which is not the last. A damaged record is what is left of its parts.
-3. Positions rise within a file; they may skip (what was discarded before it was written, or by a compaction).
-4. Nothing is kept in memory for a record but 9 bytes: its position and its offset, relative, and whether it is done
-   with. No file stays open: descriptors do not grow with the ways.
-5. The bytes of a record count from its own beginning to that of the next: a damaged stretch belongs to what precedes
+1. A segment's salt is random and begins each part of its records. A part can therefore be found again behind damage,
+   and no bytes of a payload, or of earlier files on the disk, are mistaken for one.
+2. The parts of a record are consecutive and carry its position. The upper bits of the length show which part is not the
+   first, and which is not the last. A damaged record consists of its remaining parts.
+3. Positions rise within a file. They may skip (records discarded before they were written, or by a compaction).
+4. Memory holds only 9 bytes per record: its relative position and offset, and whether it is done. No file stays open,
+   so the number of descriptors does not grow with the ways.
+5. The bytes of a record count from its own beginning to that of the next: a damaged range belongs to the record before
    it.
 
-It knows nothing of threads; `Outbox` does.
+This module knows nothing of threads; `Outbox` does.
 """
 
 import os
@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from zlib import crc32
 
-_HEADER = struct.Struct("<8sqQII")  # kind and version, way, first position, salt, checksum of what precedes
+_HEADER = struct.Struct("<8sqQII")  # kind and version, way, first position, salt, checksum of the fields before
 _RECORD = struct.Struct("<IIQI")  # salt, payload bytes, position, checksum
 _DONE = struct.Struct("<QII")  # first position, count, checksum
 _KIND = b"HANSEOB1"
@@ -40,11 +40,11 @@ _LENGTH = _CONTINUED - 1
 _POSITION_MAX = 1 << 64
 
 HEADER_BYTES = _HEADER.size
-RECORD_BYTES = _RECORD.size  # what each part of a record takes on disk beyond its payload
+RECORD_BYTES = _RECORD.size  # bytes that each part of a record takes on disk beyond its payload
 PAYLOAD_BYTES_MAX = _LENGTH
 SEGMENT_BYTES_MAX = 1 << 31  # with the largest payload at its end, offsets still fit 32 bits
 
-# What `done` says of a record. Discarded ones are found by a pattern: no list of them is kept.
+# Values of `done` for a record. Discarded ones are found by a pattern, without a list of them.
 LIVE, DISCARDED, NOTED = 0, 1, 2
 _RUNS = re.compile(rb"\x01+")
 
@@ -54,7 +54,7 @@ Payload = bytes | tuple[bytes, ...]
 
 
 def disk_bytes(payload: Payload) -> int:
-    """Return what a record takes on disk."""
+    """Return the bytes that a record takes on disk."""
     if isinstance(payload, bytes):
         return RECORD_BYTES + len(payload)
     return RECORD_BYTES * len(payload) + sum(map(len, payload))
@@ -65,9 +65,9 @@ class Stretch:
     """Damaged bytes of a log.
 
     Attributes:
-        start, size: where they are.
-        first, end: the positions that they may have held, `end` excluded.
-        before, after: payloads of the records around them; empty where there is none.
+        start, size: their range.
+        first, end: positions that they may have held, `end` excluded.
+        before, after: payloads of the records around them; empty if there is none.
     """
 
     start: int
@@ -79,14 +79,14 @@ class Stretch:
 
 
 class Segment:
-    """One pair of files, and what is known of them.
+    """One pair of files, and its state.
 
     Attributes:
-        first: the position that names it; no record of it has a smaller one.
-        size: bytes of the log that are known to be good; the next record goes there.
-        live, live_bytes: records that are not done with, and what they take.
-        is_torn: a write failed, so that bytes may stand beyond `size`.
-        is_cut: its last record lost its last parts.
+        first: position that names it; none of its records has a smaller one.
+        size: bytes of the log that are known to be valid; the next record goes there.
+        live, live_bytes: number of records that are not done, and their bytes.
+        is_torn: whether a write failed, so that bytes may lie beyond `size`.
+        is_cut: whether its last record lost its last parts.
     """
 
     __slots__ = (
@@ -121,53 +121,53 @@ class Segment:
         self.live = 0
         self.live_bytes = 0
         self._relative = array("I")  # position - first of each record
-        self.offsets = array("I", [HEADER_BYTES])  # where each begins, and where the last ends
+        self.offsets = array("I", [HEADER_BYTES])  # start of each record, and end of the last
         self.done = bytearray()
-        self._damaged: set[int] = set()  # positions of which parts are lost, and that was told
+        self._damaged: set[int] = set()  # positions whose loss of parts was reported
         self._done_size = 0
         self._dirty_start = 0  # records that `DISCARDED` may be among
         self._dirty_end = 0
 
     @property
     def end(self) -> int:
-        """The position after its last record."""
+        """Position after its last record."""
         return self.first + self._relative[-1] + 1 if self._relative else self.first
 
     def header(self) -> bytes:
-        """What its log begins with."""
+        """Return the header of its log."""
         start = _HEADER.pack(_KIND, self.way, self.first, self.salt, 0)[:-4]
         return start + crc32(start).to_bytes(4, "little")
 
     def position(self, index: int) -> int:
-        """The position of its record number `index`."""
+        """Return the position of its record number `index`."""
         return self.first + self._relative[index]
 
     def index(self, position: int) -> int:
-        """The number of the first record at `position` or after it."""
+        """Return the number of the first record at `position` or after it."""
         wanted = position - self.first
         if wanted <= 0:
             return 0
         relative = self._relative
-        # Where no position is missing, which is the rule, the two are the same.
+        # If no position is missing, which is the rule, the two are the same.
         if wanted < len(relative) and relative[wanted] == wanted:
             return wanted
         return bisect_left(relative, wanted)
 
     def extent(self, position: int) -> tuple[int, int]:
-        """Return where the record at a position begins, and its bytes; there must be one."""
+        """Return start and bytes of the record at a position; there must be one."""
         index = self.index(position)
         return self.offsets[index], self.offsets[index + 1] - self.offsets[index]
 
     def encode(
         self, position: int, payloads: Sequence[Payload | None], bytes_max: int
     ) -> "tuple[bytes, array[int], int]":
-        """Records for the end of the log, until it has `bytes_max`: their bytes, their positions, payloads used."""
+        """Return records for the end of the log, up to `bytes_max`: their bytes, their positions, payloads used."""
         parts: list[bytes] = []
         relative = array("I")
         salt, first, size = self.salt, self.first, self.size
         pack = _RECORD.pack
         used = 0
-        # `_seed` in place, here and in `records`: a tenth of the time of a commit.
+        # `_seed` is inlined here and in `records`, which saves a tenth of the time of a commit.
         for payload in payloads:
             if payload is not None:
                 if (size >= bytes_max and size > HEADER_BYTES) or position - first > _U32:
@@ -196,7 +196,7 @@ class Segment:
         return found
 
     def extend(self, relative: "array[int]", sizes: Sequence[int]) -> None:
-        """Note that records were written at its end, which take so much each."""
+        """Note that records of these sizes were written at its end."""
         size = self.size
         offsets = self.offsets
         for one in sizes:
@@ -209,7 +209,7 @@ class Segment:
         self.size = size
 
     def discard(self, start: int, end: int) -> tuple[int, int]:
-        """Be done with the records of the positions from `start` to before `end`: how many were live, their bytes."""
+        """Mark the records from position `start` to before `end` as done; return the number and bytes of live ones."""
         low = self.index(start)
         high = low + 1 if end == start + 1 and low < len(self.done) and self.position(low) == start else self.index(end)
         done, offsets = self.done, self.offsets
@@ -234,7 +234,7 @@ class Segment:
 
     @classmethod
     def read(cls, directory: Path, way: int, first: int, data: bytes) -> "Segment | None":
-        """Return the segment with that header; None where the header is not one of this way and position."""
+        """Return the segment with that header; None if the header is not one of this way and position."""
         if len(data) < HEADER_BYTES:
             return None
         segment = cls(directory, way, first, _HEADER.unpack_from(data)[3])
@@ -255,10 +255,10 @@ class Segment:
         return None
 
     def scan(self, data: bytes, committed: int = _POSITION_MAX) -> tuple[list[Stretch], bytes]:
-        """Find all records in the bytes of the log: the damaged stretches between them, and the last part's payload.
+        """Find all records in the bytes of the log: the damaged ranges between them, and the last part's payload.
 
-        What stands behind the last record is not among them: it lies beyond `size`. So does a last record from
-        `committed` on of which only the first parts were written.
+        Bytes behind the last record are not among them: they lie beyond `size`. So does a last record from `committed`
+        on of which only the first parts were written.
         """
         first = self.first
         at, last = HEADER_BYTES, len(data) - RECORD_BYTES
@@ -274,7 +274,7 @@ class Segment:
                 if found < 0:
                     break
                 _, word, position, _ = _RECORD.unpack_from(data, found)
-                # Parts of a record that begins or ends here may be lost, too.
+                # Parts of a record that begins or ends here may be lost as well.
                 end = position + 1 if word & _CONTINUED else position
                 self._damaged.update((expected, position) if word & _CONTINUED else (expected,))
                 stretches.append(Stretch(at, found - at, expected, end, part, _payload_at(data, found)))
@@ -350,10 +350,10 @@ class Segment:
         return found, gone, damaged
 
     def _parts(self, data: bytes, position: int) -> tuple[list[bytes], bool]:
-        """Return the whole parts of a record, and whether these are all of it."""
+        """Return the whole parts of a record, and whether these are all of them."""
         parts: list[bytes] = []
         at, is_open, is_whole = 0, True, True
-        while is_open and at < len(data):  # what follows is damage of the next record
+        while is_open and at < len(data):  # later bytes are damage of the next record
             if at > len(data) - RECORD_BYTES or not self._is_record(data, at, position):
                 at = self._find_record(data, at + 1, position)
                 is_whole = False
@@ -384,7 +384,7 @@ class Segment:
             at = data.find(marker, at + 1)
         return -1
 
-    # What is done with.
+    # Done records.
 
     def done_ranges(self, data: bytes) -> list[tuple[int, int]]:
         """Return the first position and the length of each range that the file names, without damaged entries."""
@@ -396,7 +396,7 @@ class Segment:
         ]
 
     def scan_done(self, data: bytes) -> int:
-        """Take over what the file says, and return the position after the largest that it names."""
+        """Apply the marks of the file, and return the position after the largest that it names."""
         end = self.first
         whole = len(data) // _DONE.size * _DONE.size
         for start, count in self.done_ranges(data):
@@ -410,11 +410,11 @@ class Segment:
 
     @property
     def is_dirty(self) -> bool:
-        """Whether the file lacks something that was discarded."""
+        """Whether the file lacks discarded records."""
         return self._dirty_end > self._dirty_start
 
     def take_done(self) -> tuple[int, bytes, list[tuple[int, int]]]:
-        """What the file lacks: where it goes, its bytes, and the runs of record numbers for `note_done`."""
+        """Return the missing part of the file: its offset, its bytes, and record numbers for `note_done`."""
         low = self._dirty_start
         runs = [(low + run.start(), low + run.end()) for run in _RUNS.finditer(bytes(self.done[low : self._dirty_end]))]
         entries = []
@@ -426,13 +426,13 @@ class Segment:
         return self._done_size, b"".join(entries), runs
 
     def note_done(self, runs: list[tuple[int, int]]) -> None:
-        """The file has them now."""
+        """Note that the file has these marks now."""
         for start, end in runs:
             self.done[start:end] = bytes([NOTED]) * (end - start)
         self._done_size += len(runs) * _DONE.size
 
     def untake_done(self, runs: list[tuple[int, int]]) -> None:
-        """They could not be written."""
+        """Note that these marks could not be written."""
         for start, end in runs:
             self._soil(start, end)
 
@@ -449,13 +449,13 @@ class Segment:
     # Compaction: the same file with the live records only.
 
     def compacted(self, data: bytes) -> tuple[bytes, list[int]]:
-        """The log that holds only what is live, and the numbers of the records that it keeps."""
+        """Return the log with only the live records, and the numbers of the records that it keeps."""
         kept = [index for index, state in enumerate(self.done) if state == LIVE]
         offsets = self.offsets
         return b"".join([self.header(), *(data[offsets[n] : offsets[n + 1]] for n in kept)]), kept
 
     def replace(self, kept: list[int]) -> None:
-        """The log is now the compacted one; what was discarded meanwhile still is."""
+        """Switch to the compacted log. Records that were discarded meanwhile stay discarded."""
         old = self.offsets
         offsets = array("I", [HEADER_BYTES])
         for index in kept:
@@ -468,7 +468,7 @@ class Segment:
 
 
 def new_salt() -> int:
-    """A salt for a new segment."""
+    """Return a salt for a new segment."""
     return int.from_bytes(os.urandom(4)) | 1
 
 
@@ -478,8 +478,8 @@ def _payload_at(data: bytes, at: int) -> bytes:
 
 
 def _seed(salt: int, length: int, position: int) -> int:
-    """What the checksum of a payload starts from, so that it covers the rest of the record too.
+    """Return the start value for the checksum of a payload, so that it also covers the rest of the record.
 
-    The upper half of a position needs none: positions lie close to the one that names the file.
+    The upper half of a position is not needed, because positions lie close to the one that names the file.
     """
     return (salt ^ length * 0x9E3779B1 ^ position) & _U32

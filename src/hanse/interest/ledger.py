@@ -16,7 +16,7 @@ Rules:
    session is kept. As much missing as all uncertain clients had means that their sessions ended. Otherwise the number
    of disconnected clients decides, then the only combination of clients that explains what is missing. If several do,
    the clients stay *doubtful*: interest stays, and rule 6 can end it.
-5. Nothing is ended at a tick at which an unknown subscription may have ended, too.
+5. Nothing is ended at a tick at which an unknown subscription may have ended as well.
 6. The broker acknowledges a publication with "no matching subscribers" exactly if nobody subscribes. That ends the
    doubtful and uncertain subscriptions that match its topic.
 7. After a gap everything is doubtful. A tick without excess confirms everything.

@@ -19,7 +19,7 @@ Rules:
 2. A last line without its end is left out, because more of it may follow.
 3. Levels and client ids may contain spaces and parentheses. The leftmost split wins in which no client id contains
    `) (`; otherwise the leftmost one. A line that can be split in several ways is counted.
-4. A level of the shared tree is a filter if it has no children. A level with children may be one, too.
+4. A level of the shared tree is a filter if it has no children. A level with children may be one as well.
 """
 
 import re

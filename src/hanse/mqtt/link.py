@@ -64,7 +64,7 @@ class Frame(NamedTuple):
 
     @property
     def payload(self) -> bytes:
-        """Opaque bytes, copied anew on each access."""
+        """Opaque bytes, copied on each access."""
         return self.data[self.start : self.end]
 
 
@@ -197,7 +197,7 @@ class Link:
         size = len(name) + len(payload) + len(body)
         if size + 8 > self._packet_bytes_max:
             raise LocalError(
-                f"a frame of {size + 8} bytes was to be sent; the peer takes {self._packet_bytes_max}. Split it."
+                f"a frame of {size + 8} bytes exceeds the peer's limit of {self._packet_bytes_max}. Split it."
             )
         connection = self._connection
         if connection is None or not connection.is_open:

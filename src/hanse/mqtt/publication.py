@@ -61,7 +61,7 @@ class Publication(NamedTuple):
 
     @property
     def payload(self) -> bytes:
-        """Payload, copied anew on each access."""
+        """Payload, copied on each access."""
         return payload_of(self.packet)
 
 

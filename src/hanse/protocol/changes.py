@@ -33,11 +33,11 @@ class Changes:
     )
 
     def __init__(self) -> None:
-        # Cores whose parents must be chosen anew.
+        # Cores whose parents must be chosen again.
         self.routes: set[int] = set()
-        # Groups whose core must be decided anew.
+        # Groups whose core must be decided again.
         self.groups: set[str] = set()
-        # Memberships that must be placed anew.
+        # Memberships that must be placed again.
         self.keys: set[Key] = set()
         # Cores, and claim sets of cores, that the neighbours must hear about at once (R28).
         self.cores: set[int] = set()
@@ -77,12 +77,12 @@ class Changes:
         )
 
     def take_routes(self) -> list[int]:
-        """Return the cores whose parents must be chosen anew, and mark them clean."""
+        """Return the cores whose parents must be chosen again, and mark them clean."""
         routes, self.routes = self.routes, set()
         return sorted(routes)
 
     def take_groups(self) -> list[str]:
-        """Return the groups that must be decided anew, and mark them clean."""
+        """Return the groups that must be decided again, and mark them clean."""
         groups, self.groups = self.groups, set()
         return sorted(groups)
 
@@ -97,7 +97,7 @@ class Changes:
         return sorted(groups)
 
     def take_keys(self) -> list[Key]:
-        """Return the memberships that must be placed anew, and mark them clean."""
+        """Return the memberships that must be placed again, and mark them clean."""
         keys, self.keys = self.keys, set()
         return sorted(keys)
 

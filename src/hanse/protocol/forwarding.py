@@ -72,7 +72,7 @@ class Forwarding:
         self._table = table
         self._counters = counters
         self._seen = SeenIds(settings.seen_s, settings.seen_ids_max)
-        # 0 if it must be computed anew.
+        # 0 if it must be computed again.
         self._hop_limit = 0
         self.accounts = Accounts()
         self._plans = Planner(identity, epoch, table, self.accounts)
@@ -375,7 +375,7 @@ class Forwarding:
         frames: dict[int, list[Run]],
         deliveries: list[Run],
     ) -> None:
-        """Match each topic anew, because a group of the run is unknown here or known from hearsay (R49)."""
+        """Match each topic again, because a group of the run is unknown here or known from hearsay (R49)."""
         named = tuple([group for group in run.groups if self._table.is_known(group)])
         for stretch, found, matched in self._stretches(run, named_by_id):
             if run.qos and not self._table.is_synchronised:

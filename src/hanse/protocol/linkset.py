@@ -8,7 +8,7 @@ those memberships reach their core). The rules:
 - When either end has lost its state, the owner starts a new *generation*: the whole set as steps, `complete_at` of
   them. Until that many have been applied, the mirror keeps showing the old set (R41). A mirror that has lost its state
   shows it by an acknowledgement that goes back.
-- An empty set is told, too. Silence would leave the mirror with what an earlier owner had in it.
+- An empty set is sent as well. Silence would leave the mirror with what an earlier owner had in it.
 """
 
 from hanse.protocol.messages import Key, SetAck, SetDelta, SetStep

@@ -249,7 +249,7 @@ class Machine:
             now: The time.
             delivered: Ids that the host broker has acknowledged, as `(origin, epoch, first, count)`.
             outbox: Destination to the first position and the end of its records.
-            wanted: The groups that others wanted. They hold until claims are told anew, or for 10·K·A.
+            wanted: The groups that others wanted. They hold until claims are told again, or for 10·K·A.
         """
         effects = self._changes.begin_step()
         self._forwarding.restore_delivered(now, delivered)
@@ -579,7 +579,7 @@ class Machine:
     def _raise_epoch(self, heard: int) -> None:
         epoch = boot_epoch(self.epoch, 0, heard)
         if epoch == self.epoch:
-            self.counters["rejected_epoch"] += 1  # there is no later one, and ids must not begin anew in this one
+            self.counters["rejected_epoch"] += 1  # there is no later one, and ids must not restart in this one
             return
         self.epoch = epoch
         self.counters["epochs_raised"] += 1

@@ -163,7 +163,7 @@ class Mesh:
         self._changes.is_table_changed = True
 
     def touch_core(self, core: int) -> None:
-        """Place all memberships towards a core anew, because the parents towards it have changed."""
+        """Place all memberships towards a core again, because the parents towards it have changed."""
         self._changes.keys.update((core, group) for group in self._joined_under.get(core, ()))
 
     def begin_fading(self, core: int, group: str) -> None:
@@ -184,7 +184,7 @@ class Mesh:
             self._changes.keys.add((core, group))
 
     def on_faded(self, now: float, core: int, group: str) -> None:
-        """End the time of `begin_fading`, or of a new core in the former mesh, unless it began anew since."""
+        """End the time of `begin_fading`, or of a new core in the former mesh, unless it restarted since."""
         if self._parting.get(group, now + 1) <= now:
             del self._parting[group]
             self._changes.keys.update((old, group) for old in self._holders.get(group, ()))

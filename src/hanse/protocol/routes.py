@@ -79,7 +79,7 @@ class Route:
         return min(self.announced + 1, SEQUENCE_MAX)
 
     def choose(self, is_usable: Callable[[int], bool], redundancy: int) -> bool:
-        """Choose the parents anew. Return True if the distance or the parents changed (R27)."""
+        """Choose the parents again. Return True if the distance or the parents changed (R27)."""
         nearest = UNREACHABLE
         parents: list[int] = []
         sequence = 0

@@ -138,7 +138,7 @@ class Tracer:
         known = tuple([group for group in probe.groups if table.is_known(group)])
         if len(known) == len(probe.groups):
             return self._pass(neighbour, known, probe)
-        # A group of the probe is unknown here, so the topic is matched anew (R49).
+        # A group of the probe is unknown here, so the topic is matched again (R49).
         found = table.match(probe.topic) if may_cross(probe.topic) else ()
         matched = tuple([group for group in found if group not in known])
         if not known and not matched:

@@ -120,7 +120,7 @@ class FilterIndex:
             node, depth = open_.pop()
             rest = node.get("#")
             if type(rest) is str:
-                found.append(rest)  # 4.7.1.2: at the end of the topic, too, as a/# matches its parent a
+                found.append(rest)  # 4.7.1.2: also at the end of the topic, because a/# matches its parent a
             if depth == len(levels):
                 end = node.get(_END)
                 if type(end) is str:

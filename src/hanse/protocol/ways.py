@@ -182,7 +182,7 @@ class Ways:
     # --- choosing -----------------------------------------------------------------------------------------------------
 
     def choose(self, now: float, core: int) -> bool:
-        """Choose the parents towards a core anew. Return True if they changed (R27)."""
+        """Choose the parents towards a core again. Return True if they changed (R27)."""
         route = self._routes.get(core)
         if route is None:
             return False
@@ -281,7 +281,7 @@ class Ways:
     # --- forgetting ---------------------------------------------------------------------------------------------------
 
     def touch_neighbour(self, identity: int) -> None:
-        """Choose routes anew that may lead through a neighbour which can be a parent now, or no longer can (R7)."""
+        """Choose routes again that may lead through a neighbour which can be a parent now, or no longer can (R7)."""
         self._changes.routes.update(core for core, route in self._routes.items() if identity in route.entries)
 
     def forget_neighbour(self, identity: int) -> None:

@@ -122,7 +122,7 @@ class Checkers(Monitor):
     # --- faults and the bound after them ---
 
     def edge(self, kind: str) -> None:
-        """Start the bound anew, because something changed that the protocol has to repair."""
+        """Restart the bound, because something changed that the protocol has to repair."""
         now = self._federation.engine.now
         self._edges.append(now)
         self._parts = self._travel_s = None

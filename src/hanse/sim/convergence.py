@@ -103,7 +103,7 @@ def why_no_mesh(
     Each interested member, and each parent of a member, must be in the mesh, and both ends of each link must know it.
 
     Members in `seen` have been checked already. With `beyond`, only machines of this process are checked. Each parent
-    in the other process adds a tuple to it: the group, the parent, and the member whose link the parent must know, too.
+    in the other process adds a tuple to it: the group, the parent, and the member whose link the parent must also know.
     """
     nodes, here = federation.nodes, federation.nodes_here
     seen = set() if seen is None else seen

@@ -215,7 +215,7 @@ class Federation:
             for way in link.directions:
                 self.nodes[way.source].ways[way.target] = way
         self._receipts = itertools.count(1)
-        # Node to the neighbours that it can exchange frames with. None means that it must be computed anew.
+        # Node to the neighbours that it can exchange frames with. None means that it must be computed again.
         self._live: dict[int, list[int]] | None = None
         self.counters: Counter[str] = Counter()
         self.emitted: Counter[str] = Counter()

@@ -92,8 +92,8 @@ class _Index:
                 if n < whole - 1:
                     raise SpoolCorruptError(
                         f"Record {have // RECORD_BYTES + n} of {self._path} has a checksum that does not match. "
-                        "Stop the collector, move the .idx file away and start it: it builds the last segment's "
-                        "index anew."
+                        "Stop the collector, move the .idx file away and start it: it rebuilds the last segment's "
+                        "index."
                     )
                 return
             self.ends.append(record.end_pos)
