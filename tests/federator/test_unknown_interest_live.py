@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
+import paho.mqtt.client as paho
 import pytest
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from tests.brokers import Mosquitto
 from tests.federation import Client, eventually
 from tests.federators import LOG_LINES, Federator, ring, running
@@ -87,3 +89,35 @@ def test_an_earlier_subscription_is_read_from_the_brokers_tree(tmp_path: Path) -
             eventually(lambda: federators[0].knows("x" * 1_200), "it is back")
             for ended in ("early/#", "shared/+"):
                 eventually(lambda: not federators[0].knows(ended), f"{ended} has ended")  # noqa: B023
+
+
+def test_subscriptions_from_before_are_read_from_the_brokers_files(tmp_path: Path) -> None:
+    log = tmp_path / "mosquitto.log"
+    lines = (*TICKS, f"log_dest file {log}", "persistence true", "autosave_on_changes true", "autosave_interval 1")
+    with (
+        Mosquitto(*TICKS) as one,
+        Mosquitto(*lines, directory=tmp_path / "broker") as two,
+        Client(two.port, name="clean", version=4) as clean,
+        Client(one.port) as publisher,
+    ):
+        clean.subscribe("clean/#")
+        stored = paho.Client(CallbackAPIVersion.VERSION2, "stored", False, protocol=MQTTProtocolVersion.MQTTv311)
+        stored.connect("127.0.0.1", two.port)
+        stored.subscribe("stored/#", 1)
+        stored.loop_start()
+        database = tmp_path / "broker" / "mosquitto.db"
+        eventually(lambda: database.exists() and b"stored/#" in database.read_bytes(), "the database has the filter")
+        stored.disconnect()
+        stored.loop_stop()
+        stored._reset_sockets()
+        log.write_bytes(b"")  # the log has nothing of the session that the database holds
+        clean.subscribe("later/#")
+        words = [[], ["--broker-log", str(log), "--broker-database", str(database)]]
+        with running(ring([one, two], tmp_path, words)) as federators:
+            assert f"from its log file {log} and its database {database}" in federators[1].log
+            for wanted in ("later/#", "stored/#"):
+                eventually(lambda: federators[0].knows(wanted), f"{wanted} is known")  # noqa: B023
+            # The subscription that is in neither file stays unknown.
+            eventually(lambda: unknown(federators[1]) == 1, "one is unknown")
+            publisher.publish("later/x", b"1")
+            clean.expect(1)

@@ -64,6 +64,7 @@ from hanse.federator.unknown_interest import UnknownInterest
 from hanse.federator.wanted import Wanted
 from hanse.interest import InterestRegistry
 from hanse.mqtt.client import SentAway
+from hanse.mqtt.client_ids import prefix_of
 from hanse.mqtt.link import Frame
 from hanse.mqtt.publication import Publication as HostPublication
 from hanse.mqtt.publication import payload_of
@@ -251,6 +252,9 @@ class Agent:
         self.unknown = UnknownInterest(
             sources.counted,
             output=broker_output(settings),
+            log=settings.broker_log,
+            database=settings.broker_database,
+            own_prefix=prefix_of(settings.client_id),
             is_host_up=lambda: self.host.client.is_connected,
             is_listening=lambda: self.host.client.is_connected and self.host.client.is_subscribed,
             prompt=self.host.prompt_log,

@@ -279,6 +279,16 @@ class FederatorSettings:
     broker_pid_file: Path | None = setting(  # noqa: RUF009
         None, "The broker's `pid_file`; needed with `broker_output` if root started the broker."
     )
+    broker_log: Path | None = setting(  # noqa: RUF009
+        None,
+        "The host broker's log file, where it is a Mosquitto on this machine: from it the federator learns what was "
+        "subscribed to since the broker's start, if it cannot read the subscription tree.",
+    )
+    broker_database: Path | None = setting(  # noqa: RUF009
+        None,
+        "The host broker's mosquitto.db: from it the federator learns the subscriptions of persistent sessions, if it "
+        "cannot read the subscription tree.",
+    )
     broker_bridge_topics: int = setting(
         0,
         "Number of `topic` lines with `out` or `both` in the bridges of the host broker's configuration. Mosquitto "

@@ -16,10 +16,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from hanse.errors import LocalError
 from hanse.federator.broker_output import BrokerOutput
+from hanse.federator.hints import Hints
 from hanse.federator.snapshots import SOURCE, Snapshots
 from hanse.interest import MosquittoLogAdapter, Report
 from hanse.interest.ledger import LedgerState, plain_filter
@@ -33,6 +35,7 @@ REMEDY = (
     "other brokers"
 )
 SETTING = "With `broker_output` the federator finds them by itself"
+_SHOWN = "the number of unknown ones is shown on /healthz and as hanse_federator_interest_unknown"
 _log = logging.getLogger(__name__)
 
 
@@ -42,6 +45,8 @@ class UnknownInterest:
     Args:
         adapter: the reader of the broker's log and counts; None if the federator has none.
         output: where the broker prints its subscription tree; None if that cannot be read.
+        log, database: the broker's log file and database; None if they cannot be read.
+        own_prefix: prefix of the client ids of federators.
         is_host_up: returns whether the host broker is connected.
         is_listening: returns whether the broker's log is heard.
         prompt: makes the broker log more than a block of its output.
@@ -54,6 +59,9 @@ class UnknownInterest:
         adapter: MosquittoLogAdapter | None,
         *,
         output: BrokerOutput | None,
+        log: Path | None,
+        database: Path | None,
+        own_prefix: str,
         is_host_up: Callable[[], bool],
         is_listening: Callable[[], bool],
         prompt: Callable[[], None],
@@ -71,6 +79,11 @@ class UnknownInterest:
                 prompt=prompt,
                 take=take,
                 held=lambda: held(SOURCE),
+            )
+        self._hints = None
+        if adapter is not None and (log is not None or database is not None):
+            self._hints = Hints(
+                log, database, own_prefix=own_prefix, ledger=adapter.ledger, source=adapter.source, take=take
             )
         self._is_host_up = is_host_up
         # As said in the log.
@@ -118,23 +131,32 @@ class UnknownInterest:
         if self._adapter is None:
             return []
         self._announce()
-        return [self._look_again(), *([] if self._snapshots is None else [self._snapshots.watch()])]
+        # The tree shows everything, so the files are needed only where it cannot be read.
+        remedy = self._snapshots or self._hints
+        return [self._look_again(), *([] if remedy is None else [remedy.watch()])]
 
     def _announce(self) -> None:
         """Log which remedies there are (rule 1)."""
-        if self._snapshots is None:
-            _log.info(
-                "subscriptions that were made before now, or while the broker was away, are not known here if they are "
-                "not in the federator's own state: no `broker_output` is set, from which they could be read. Their "
-                "number is shown on /healthz and as hanse_federator_interest_unknown"
-            )
-            return
         try:
-            pid = self._snapshots.check()
+            if self._snapshots is not None:
+                pid = self._snapshots.check()
+                _log.info(
+                    "all subscriptions at the host broker can be read from its subscription tree (process %d)", pid
+                )
+            elif self._hints is not None:
+                _log.info(
+                    "subscriptions from before now can be read from %s, as far as they are there; %s",
+                    " and ".join(self._hints.check()),
+                    _SHOWN,
+                )
+            else:
+                _log.info(
+                    "subscriptions that were made before now, or while the federator was away, are known only if they "
+                    "are in its own state: neither broker_output nor broker_log or broker_database is set; %s",
+                    _SHOWN,
+                )
         except LocalError as error:
             _log.warning("subscriptions that were made before now cannot be read from the broker yet: %s", error)
-            return
-        _log.info("all subscriptions at the host broker can be read from its subscription tree (process %d)", pid)
 
     async def _look_again(self) -> None:
         loop = asyncio.get_running_loop()

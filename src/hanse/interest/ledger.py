@@ -521,10 +521,11 @@ class Ledger:
 
     def take_hints(self, held: Iterable[tuple[str, str, int]]) -> list[Report]:
         """Enter subscriptions that the broker held at some time, as doubtful ones; return reports for the registry."""
+        named, self._named = self._named or set(), None
         reports: list[Report] = []
         for client_id, wanted, qos in held:
             client = self._clients.get(client_id)
-            if client is not None and wanted in client.filters:
+            if client_id in named or (client is not None and wanted in client.filters):
                 continue
             self._add(client_id, wanted, qos)
             client = self._clients.get(client_id)
