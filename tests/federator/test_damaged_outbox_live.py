@@ -55,10 +55,11 @@ class Scene:
     def _is_committed(self) -> bool:
         """Return whether the last write to each log was followed by the note of its end."""
         outbox = self.state / "outbox"
-        return all(
-            struct.unpack_from("<QQQ", (outbox / f"{log.stem.split('_')[0]}.end").read_bytes())[1] == log.stat().st_size
-            for log in outbox.glob("*.log")
-        )
+        for log in outbox.glob("*.log"):
+            end = outbox / f"{log.stem.split('_')[0]}.end"
+            if not end.exists() or struct.unpack_from("<QQQ", end.read_bytes())[1] != log.stat().st_size:
+                return False
+        return True
 
     def _payloads(self) -> int:
         return sum(len(re.findall(rb"plant/x", file.read_bytes())) for file in (self.state / "outbox").glob("*.log"))
