@@ -137,3 +137,50 @@ def test_an_outbox_without_damage_loses_nothing_and_reports_nothing(scene: Scene
     assert arrived(scene) == set(range(MESSAGES))
     assert "damaged" not in scene.federators[0].log
     assert account(scene.federators[0])[1] == []
+
+
+SLOT_BYTES = 32
+TABLE_HEADER_BYTES = 64
+DELIVERIES = 1_500
+
+
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "damage", ["header", "short", pytest.param("slot", marks=SLOW), pytest.param("gone", marks=SLOW)]
+)
+def test_a_damaged_journal_delays_nothing(tmp_path: Path, damage: str) -> None:
+    """The host holds what was not released, up to its limit. With it full, it would end the session again and again."""
+    lines = (*LOG_LINES, "max_queued_messages 0")
+    with Mosquitto(*lines, "max_inflight_messages 2000") as one, Mosquitto(*lines) as two:
+        federators = ring([one, two], tmp_path)
+        with running(federators), Client(two.port) as subscriber, Client(one.port) as publisher:
+            subscriber.subscribe("plant/#")
+            eventually(lambda: knows_all(federators, "plant/#"), "plant/# is known")
+            interest = federators[1].directory / "federator-1" / "interest.json"
+            eventually(lambda: interest.exists() and "plant/#" in interest.read_text(), "the interest is kept")
+            for number in range(DELIVERIES):
+                publisher.client.publish("plant/x", b"%d" % number, 2)
+            eventually(lambda: len(subscriber.messages) > DELIVERIES // 6, "some arrive")
+            federators[1].end(signal.SIGKILL)
+            journal = federators[1].directory / "federator-1" / "journal"
+            raw = bytearray(journal.read_bytes())
+            slots = range(TABLE_HEADER_BYTES, len(raw), SLOT_BYTES)
+            used = [at for at in slots if any(raw[at + SLOT_BYTES - 8 : at + SLOT_BYTES])]
+            assert used, "it was killed amid deliveries"
+            if damage == "header":
+                raw[10] ^= 0x40
+            elif damage == "slot":
+                raw[used[0]] ^= 0x40
+            else:
+                del raw[-1]
+            journal.write_bytes(raw)
+            if damage == "gone":
+                journal.unlink()
+            federators[1].start()
+            eventually(lambda: len({one.payload for one in subscriber.messages}) == DELIVERIES, "all arrive")
+            again = len(subscriber.messages) - DELIVERIES
+            assert again <= (0 if damage == "header" else 1 if damage == "slot" else len(used))
+            assert ("journal of deliveries is damaged" in federators[1].log) is (damage != "header")
+            assert ("is written again" in federators[1].log) is (damage == "header")

@@ -474,3 +474,68 @@ def test_a_kill_at_any_moment_leaves_nothing_half_done(tmp_path: Path) -> None:
         begin = last + 100
         for table in (ring, slots, journal):
             table.close()
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_a_damaged_header_keeps_the_entries(tmp_path: Path, kind: type, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "table"
+    kind(path).close()
+    raw = bytearray(path.read_bytes())
+    raw[-1] = 0x77
+    path.write_bytes(raw[:9] + b"\x55" + raw[10:])
+    table = MappedTable(path, bytes(raw[:8]), 4 if kind is not PacketSlots else 3, _slots(raw))
+    assert table.words[len(table.words) - 1] >> 56 == 0x77
+    assert "written again" in caplog.text
+    assert (tmp_path / "table.damaged").exists()
+    assert not table.is_new
+    table.close()
+
+
+def _slots(raw: bytes | bytearray) -> int:
+    return int.from_bytes(raw[16:24], "little")
+
+
+@pytest.mark.parametrize("word", range(4))
+@pytest.mark.parametrize("bits", [0x01, 0x03, 0x80, 0xFF])
+def test_a_damaged_entry_of_the_journal_is_known_as_lost(tmp_path: Path, word: int, bits: int) -> None:
+    path = tmp_path / "journal"
+    journal = DeliveryJournal(path)
+    assert journal.lost == []
+    journal.assign(7, 1, 2, 3)
+    journal.assign(8, 1, 2, 4)
+    journal.release(8)
+    journal.close()
+    raw = bytearray(path.read_bytes())
+    raw[HEADER_BYTES + 7 * 32 + word * 8] ^= bits
+    path.write_bytes(raw)
+    after = DeliveryJournal(path)
+    assert (after.lost, after.open()) == ([7], [(8, (1, 2, 4), True)])
+    after.close()
+    again = DeliveryJournal(path)
+    assert again.lost == []
+    again.close()
+
+
+def test_a_journal_of_an_older_version_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    journal = DeliveryJournal(path)
+    journal.assign(7, 1, 2, 3)
+    journal.assign(8, 1, 2, 4)
+    journal.close()
+    raw = bytearray(path.read_bytes())
+    for packet_id, state in ((7, 1), (8, 2)):
+        raw[HEADER_BYTES + packet_id * 32 + 24 : HEADER_BYTES + packet_id * 32 + 26] = state.to_bytes(2, "little")
+    path.write_bytes(raw)
+    after = DeliveryJournal(path)
+    assert (after.lost, after.open()) == ([], [(7, (1, 2, 3), False), (8, (1, 2, 4), True)])
+    after.close()
+
+
+def test_a_journal_that_is_gone_has_lost_all_identifiers(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    journal = DeliveryJournal(path, is_expected=True)
+    assert len(journal.lost) == 65_535
+    journal.close()
+    again = DeliveryJournal(path, is_expected=True)
+    assert again.lost == []
+    again.close()

@@ -80,9 +80,17 @@ class Custodian:
         self.outbox = Outbox(directory / "outbox", bytes_max=bytes_max)
         self._losses = Losses(self.outbox, counters=counters, gaps=GapBook() if gaps is None else gaps)
         self._losses.report()
+        is_known = (directory / "delivered").exists()
         self.ring = DeliveredRing(directory / "delivered")
         self.slots = PacketSlots(directory / "packets")
-        self.journal = DeliveryJournal(directory / "journal")
+        self.journal = DeliveryJournal(directory / "journal", is_expected=is_known)
+        if self.journal.lost:
+            counters["journal_damaged"] += 1
+            _log.error(
+                "the journal of deliveries is damaged: the host broker is told to release %d packet identifiers, and "
+                "may get messages of QoS 2 twice that were under way when the federator ended. Check the disk.",
+                len(self.journal.lost),
+            )
         self._wanted_path = directory / "wanted.json"
         self._overflow = overflow
         self._step = step

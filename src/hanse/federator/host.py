@@ -27,6 +27,7 @@ from hanse.federator.ring import DeliveredRing
 from hanse.federator.sessions import Sessions
 from hanse.federator.settings import FederatorSettings
 from hanse.mqtt.client import Client, ClientHandler, ClientSettings
+from hanse.mqtt.limits import PUBLISH_ID_MAX
 from hanse.mqtt.publication import Publication, encode
 from hanse.mqtt.subscriptions import Subscription
 from hanse.mqtt.urls import Address
@@ -288,8 +289,11 @@ class HostSession(ClientHandler):
         """Take up what the process before this one left of QoS 2."""
         left = self._journal.open()
         released = [(packet_id, message) for packet_id, message, is_released in left if is_released]
-        numbers = self.client.resume([(packet_id, None) for packet_id, _ in released])
-        for number, (packet_id, message) in zip(numbers, released, strict=True):
+        # What the host holds for lost identifiers would fill its window for ever. Released, it may be delivered twice.
+        known = {packet_id for packet_id, _, _ in left}
+        lost = [packet_id for packet_id in self._journal.lost if packet_id <= PUBLISH_ID_MAX and packet_id not in known]
+        numbers = self.client.resume([(packet_id, None) for packet_id in [*[one for one, _ in released], *lost]])
+        for number, (packet_id, message) in zip(numbers, released, strict=False):
             self._exact[number] = (message, packet_id)
             self._ring.add(*message, 1)
         self._reserved = {packet_id for packet_id, _, is_released in left if not is_released}

@@ -26,6 +26,10 @@ If the broker has lost the session, assigned messages go out under new identifie
 message first, so a message never has two. A power cut may restore older states. A handshake that the broker has
 finished is then started again, which may duplicate the message. The message is never lost, because upstream got no
 acknowledgement.
+
+A damaged slot, or a lost file, leaves identifiers at the broker for messages that nobody knows: `lost`. The broker
+counts them against its Receive Maximum until they are released, and ends the session when more arrive. So they are
+released, and such a message may be delivered twice: by this, and when it arrives again from upstream.
 """
 
 from pathlib import Path
@@ -36,8 +40,11 @@ from hanse.federator.mapped import MappedTable
 _KIND = b"HANSEJN1"
 _SLOT_WORDS = 4
 _SLOTS = 1 << 16
-_ASSIGNED = 1
-_RELEASED = 2
+# States that no damaged byte makes of one another.
+_ASSIGNED = 0x5AA5
+_RELEASED = 0xA55A
+# States as older versions wrote them.
+_OLD_STATES = {1: _ASSIGNED, 2: _RELEASED}
 
 # Message id: origin, epoch, number.
 MessageId = tuple[int, int, int]
@@ -48,18 +55,25 @@ class DeliveryJournal:
 
     Args:
         path: created if it is missing; put aside and replaced by a new one if it is damaged.
+        is_expected: whether a former process has made the file.
+
+    Attributes:
+        lost: identifiers that the broker may hold for messages that nobody knows any more.
 
     Raises:
         LocalError: The file cannot be created or mapped.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, is_expected: bool = False) -> None:
         self._table = MappedTable(path, _KIND, _SLOT_WORDS, _SLOTS)
         self._words = self._table.words
         self._packet_ids: dict[MessageId, int] = {}
         self._messages: dict[int, MessageId] = {}
         self._order = 0
+        self.lost: list[int] = []
         self._recover()
+        if self._table.is_new and is_expected:
+            self.lost = list(range(1, _SLOTS))
         self._table.rest()
 
     def __len__(self) -> int:
@@ -110,7 +124,7 @@ class DeliveryJournal:
             (words[packet_id * _SLOT_WORDS + 1], packet_id, message) for packet_id, message in self._messages.items()
         ]
         return [
-            (packet_id, message, words[packet_id * _SLOT_WORDS + 3] & 0xFFFF == _RELEASED)
+            (packet_id, message, _state_of(words[packet_id * _SLOT_WORDS + 3]) == _RELEASED)
             for _, packet_id, message in sorted(found)
         ]
 
@@ -134,12 +148,18 @@ class DeliveryJournal:
             origin, epoch = third >> 32, last >> 16
             message = (origin, epoch, number)
             is_whole = third & 0xFFFFFFFF == _check(packet_id, origin, epoch, number, order)
-            if not is_whole or last & 0xFFFF not in (_ASSIGNED, _RELEASED) or message in self._packet_ids:
+            if not is_whole or _state_of(last) not in {_ASSIGNED, _RELEASED} or message in self._packet_ids:
                 words[slot + 3] = 0
+                self.lost.append(packet_id)
                 continue
             self._packet_ids[message] = packet_id
             self._messages[packet_id] = message
             self._order = max(self._order, order)
+
+
+def _state_of(word: int) -> int:
+    state = word & 0xFFFF
+    return _OLD_STATES.get(state, state)
 
 
 def _check(packet_id: int, origin: int, epoch: int, number: int, order: int) -> int:

@@ -9,10 +9,12 @@ harm. Users rely on two facts:
 2. The whole file has its space on disk before it is mapped (`posix_fallocate`). Writing to it cannot fail for lack of
    space, which would end the process by a signal. (A file system that copies on write may still need space then.)
 
-The header holds kind, version and size, with a checksum. Any other file is put aside and replaced by a new one.
+The header holds kind, version and size, with a checksum. A damaged header of a file of the right size is written
+again, because each entry has a checksum of its own. Any other file is put aside and replaced by a new one.
 """
 
 import contextlib
+import logging
 import mmap
 import os
 import struct
@@ -20,11 +22,12 @@ from pathlib import Path
 from zlib import crc32
 
 from hanse.errors import LocalError
-from hanse.federator.damaged import put_aside
+from hanse.federator.damaged import keep_copy, put_aside
 
 _HEADER = struct.Struct("<8sIIQI")  # kind and version, words per slot, 0, slots, checksum of the header before it
 _HEADER_BYTES = 64
 _WORD_BYTES = 8
+_log = logging.getLogger(__name__)
 
 
 class MappedTable:
@@ -38,6 +41,7 @@ class MappedTable:
 
     Attributes:
         words: all words of all slots, 0 if never written; assign to its items.
+        is_new: whether the file was created, because there was none or it was put aside.
 
     Raises:
         LocalError: The file cannot be created or mapped.
@@ -47,9 +51,10 @@ class MappedTable:
         self._bytes = _HEADER_BYTES + slots * slot_words * _WORD_BYTES
         header = _header(kind, slot_words, slots)
         try:
-            if path.exists() and slots_of(path, kind, slot_words) != slots:
+            if path.exists() and slots_of(path, kind, slot_words) != slots and not self._mend(path, header):
                 put_aside(path, f"expected {kind.decode()} with {slots} slots")
-            if not path.exists():
+            self.is_new = not path.exists()
+            if self.is_new:
                 self._create(path, header)
             file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
             try:
@@ -75,6 +80,18 @@ class MappedTable:
         self._slots.release()
         self._view.release()
         self._map.close()
+
+    def _mend(self, path: Path, header: bytes) -> bool:
+        """Return whether only the header was damaged; it is whole again then."""
+        with path.open("r+b") as file:
+            found = file.read(_HEADER.size)
+            if os.fstat(file.fileno()).st_size != self._bytes or _is_header(found):
+                return False
+            keep_copy(path)
+            file.seek(0)
+            file.write(header)
+        _log.warning("the header of a state file was damaged and is written again", extra={"path": str(path)})
+        return True
 
     def _create(self, path: Path, header: bytes) -> None:
         beside = path.with_name(path.name + ".new")
@@ -112,6 +129,10 @@ def slots_of(path: Path, kind: bytes, slot_words: int) -> int | None:
     slots: int = _HEADER.unpack(header)[3]
     is_whole = size == _HEADER_BYTES + slots * slot_words * _WORD_BYTES
     return slots if is_whole and header == _header(kind, slot_words, slots) else None
+
+
+def _is_header(found: bytes) -> bool:
+    return crc32(found[:-4]) == int.from_bytes(found[-4:], "little")
 
 
 def _header(kind: bytes, slot_words: int, slots: int) -> bytes:
