@@ -165,6 +165,7 @@ class Outcome:
         self.lost = 0
         self.missing: list[str] = []
         self.repeated = 0
+        self.repeats: list[str] = []
         self.received = 0
         self.gap_s = 0.0
 
@@ -183,5 +184,6 @@ def judge(readers: Iterable[tuple[LoadClient, Sequence[bytes]]]) -> Outcome:
         outcome.gap_s = max(outcome.gap_s, reader.gap_s)
         outcome.received += reader.got.total()
         outcome.repeated += reader.got.total() - len(reader.got)
+        outcome.repeats += [f"{k}: {one.decode()}" for one, count in reader.got.items() if count > 1]
         outcome.missing += [f"{k}: {one.decode()}" for one in wanted if not reader.got[one]]
     return outcome

@@ -308,5 +308,6 @@ def test_what_may_still_come_live_is_named_if_it_does_not_repeat() -> None:
     for time, content in ((1, 1), (8.7, 2), (9.0, 3), (9.1, 3), (9.2, 4), (9.3, 5)):
         made.add(time, content, "", is_once=content != 5)
     made.came_live(4, 9.3, "")
+    made.add(2.0, 6, "", is_once=True, is_at_host=False)
     made.missing()
-    assert [one.content for one in made.may_come(8.5)] == [2]
+    assert [one.content for one in made.may_come(8.5)] == [2, 6]

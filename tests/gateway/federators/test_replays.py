@@ -45,6 +45,13 @@ def test_what_the_new_broker_will_send_itself_is_left_out() -> None:
     assert [one.packet for one in collected.items()] == [packet("t", "0")]
 
 
+def test_what_the_new_broker_has_is_told_from_what_it_may_still_send() -> None:
+    collected = _Collected(lambda: 100.0)
+    collected.take(Answer({"rows": [[7, 1, 1, 2, 500, 1]]}, packet("t", "1") + packet("t", "2")))
+    collected.take_of_host(Answer({"rows": [[7, 1, 2, 1, 400, 1], [7, 1, 3, 1, 300, 0]]}, packet("t", "2")))
+    assert [one.is_at_host for one in collected.items()] == [False, True]
+
+
 def test_qos_0_and_nonsense_are_left_out_and_a_malformed_answer_is_refused() -> None:
     collected = _Collected(lambda: 100.0)
     collected.take(Answer({"rows": [[7, 1, 1, 1, 500, 1]]}, packet("t", "x", 0)))

@@ -157,8 +157,8 @@ class Replays:
     ) -> bool:
         fields = {"filters": filters, "age_ms": age_ms, "is_host": is_host}
         try:
-            last = await connection.ask("replay", fields, timeout_s=ANSWER_S, on_part=collected.take)
-            collected.take(last)
+            take = collected.take_of_host if is_host else collected.take
+            take(await connection.ask("replay", fields, timeout_s=ANSWER_S, on_part=take))
         except HanseError as error:
             self._counters["replay_failures"] += 1
             _log.info("replay of the federator at %s: %s", connection.endpoint, error)
@@ -179,7 +179,15 @@ class _Collected:
         self._clock = clock
         self._found: dict[Id, Replayed] = {}
         self._pending: set[Id] = set()
+        self._at_host: set[Id] = set()
         self._bytes = 0
+
+    def take_of_host(self, answer: Answer) -> None:
+        """Take one part of the answer of the new broker's federator."""
+        self.take(answer)
+        for origin, epoch, first, count, _, is_sent in answer.fields["rows"]:
+            if is_sent:
+                self._at_host.update((origin, epoch, first + k) for k in range(count))
 
     def take(self, answer: Answer) -> None:
         """Take one part of an answer.
@@ -226,4 +234,5 @@ class _Collected:
             waiting.setdefault(one[:2], []).append(one)
         for ids in waiting.values():
             ids.sort(reverse=True)
-        return [self._found[waiting[one[:2]].pop()] for _, one in found]
+        ordered = [waiting[one[:2]].pop() for _, one in found]
+        return [self._found[one]._replace(is_at_host=one in self._at_host) for one in ordered]

@@ -17,8 +17,8 @@ Rules:
 4. What the client received of late and neither of them has is on its way to the new broker: it will come again, and is
    then removed.
 5. What the federator had about when the subscription began or later, and has not come live, may still do so: the new
-   broker may wait for the client's acknowledgements. It is not waited for. `may_come` names it if it has QoS 2 and its
-   content does not repeat; at QoS 1 a repetition is better than a loss.
+   broker may wait for the client's acknowledgements. So may what the new broker does not have yet. Nobody waits for it.
+   `may_come` names it if it has QoS 2 and its content does not repeat; at QoS 1 a repetition is better than a loss.
 6. Ages are compared, never clocks. All times are the gateway's own.
 """
 
@@ -33,7 +33,7 @@ LiveItem = TypeVar("LiveItem")
 class Entry(Generic[Item, LiveItem]):
     """One publication at the new broker: of the replay (`item`), of the live ones (`live`), or of both."""
 
-    __slots__ = ("content", "is_once", "item", "live", "time")
+    __slots__ = ("content", "is_at_host", "is_once", "item", "live", "time")
 
     def __init__(self, time: float, content: int, item: Item | None, live: LiveItem | None, is_once: bool) -> None:
         self.time = time
@@ -41,6 +41,7 @@ class Entry(Generic[Item, LiveItem]):
         self.item = item
         self.live = live
         self.is_once = is_once
+        self.is_at_host = True
 
 
 class Comparison(Generic[Item, LiveItem]):
@@ -65,9 +66,11 @@ class Comparison(Generic[Item, LiveItem]):
         """Take a publication that the new broker has sent meanwhile."""
         self._live.append(Entry(now, content, None, live, False))
 
-    def add(self, time: float, content: int, item: Item, *, is_once: bool) -> None:
-        """Take the next publication of the replay. `is_once`: its QoS is 2."""
-        self._replayed.append(Entry(time, content, item, None, is_once))
+    def add(self, time: float, content: int, item: Item, *, is_once: bool, is_at_host: bool = True) -> None:
+        """Take the next publication of the replay. `is_once`: its QoS is 2. `is_at_host`: the new broker has it."""
+        entry = Entry[Item, LiveItem](time, content, item, None, is_once)
+        entry.is_at_host = is_at_host
+        self._replayed.append(entry)
 
     def missing(self) -> tuple[list[Entry[Item, LiveItem]], list[LiveItem]]:
         """End the replay: return what the client lacks, in order, and the live publications that it has already."""
@@ -86,7 +89,10 @@ class Comparison(Generic[Item, LiveItem]):
         return [
             one
             for one in self._replayed
-            if one.is_once and one.time >= since and one.live is None and often[one.content] == 1
+            if one.is_once
+            and (one.time >= since or not one.is_at_host)
+            and one.live is None
+            and often[one.content] == 1
         ]
 
     def _join(self) -> list[Entry[Item, LiveItem]]:

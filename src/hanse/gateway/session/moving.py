@@ -472,7 +472,7 @@ class Moving(Session):
                 self.counters.drop("replay_overflow")
                 continue
             self._replay_bytes += len(one.packet)
-            replay.add(one.time, one.content, one.packet, is_once=one.qos == 2)
+            replay.add(one.time, one.content, one.packet, is_once=one.qos == 2, is_at_host=one.is_at_host)
 
     def replay_ended(self, now: float, complete: bool) -> None:
         """Take note that the replay is over, or that there is none."""
@@ -509,9 +509,9 @@ class Moving(Session):
             self._expected = replay.expected(now - self.settings.lag_s)
             for entry in replay.may_come(self._subscribed_at - self.settings.overlap_s):
                 self._expected[entry.content] = self._expected.get(entry.content, 0) + 1
-            self._watch_until = now + self.settings.lag_s
+            self._watch_until = now + self.settings.watch_s
         elif self._table.has_no_local or self._table.quiet:
-            self._watch_until = now + self.settings.lag_s
+            self._watch_until = now + self.settings.watch_s
         self._end_replay()
         self._flush_late(now)
         self._go_on(now)

@@ -11,7 +11,7 @@ class Replayed(NamedTuple):
     """A publication of QoS 1 or 2.
 
     `time` is when a federator first had it, on the gateway's clock. `packet` is a PUBLISH of MQTT 5; its packet
-    identifier means nothing.
+    identifier means nothing. `is_at_host`: the client's broker has it, so it will hardly come from there.
     """
 
     time: float
@@ -19,6 +19,7 @@ class Replayed(NamedTuple):
     content: int
     topic: bytes
     packet: bytes
+    is_at_host: bool = True
 
 
 def read_replayed(packet: bytes, time: float) -> Replayed | None:

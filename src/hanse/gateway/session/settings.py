@@ -67,6 +67,7 @@ class Settings:
         settle_s: how long an orderly move waits for outstanding acknowledgements.
         overlap_s: by how much the times may differ at which one publication arrives at two brokers.
         lag_s: the same for publications of which the replay has only one of that content.
+        watch_s: how long after a replay the new broker's publications are compared with what the client has.
         replay_timeout_s: how long the new broker's publications wait for the replay.
         subscribe_barrier: hold SUBACK until `barrier_passed`.
         make_client_id: makes the id of a client that sent an empty one.
@@ -86,6 +87,7 @@ class Settings:
     settle_s: float = 2.0
     overlap_s: float = 0.5
     lag_s: float = 2.0
+    watch_s: float = 3.0
     replay_timeout_s: float = 5.0
     subscribe_barrier: bool = False
     make_client_id: Callable[[], bytes] = make_client_id
