@@ -62,7 +62,7 @@ def build(words: Sequence[str]) -> typer.Typer:
             False, "--version", callback=_print_version, is_eager=True, help="Print the version and stop."
         ),
     ) -> None:
-        """A self-managed federation of MQTT brokers."""
+        """Federate MQTT brokers, without changes to brokers or clients."""
 
     word = next((word for word in words if not word.startswith("-")), "")
     wanted = COMMANDS.get(word)

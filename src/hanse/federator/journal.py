@@ -80,7 +80,7 @@ class DeliveryJournal:
         return len(self._messages)
 
     def assign(self, packet_id: int, origin: int, epoch: int, number: int) -> None:
-        """Before PUBLISH is written: note that this message goes out under this identifier.
+        """Note, before PUBLISH is written, that this message goes out under this identifier.
 
         Raises:
             LocalError: There is no such packet identifier.

@@ -90,7 +90,7 @@ class BrokerLinkBook:
         self.drops: dict[str, int] = {}
 
     def filters(self) -> list[str]:
-        """Filters that the session at the own host broker needs."""
+        """Return the filters that the session at the own host broker needs."""
         return broker_link.subscriptions(self._identity)
 
     async def add(self, identity: int, url: str) -> None:

@@ -82,7 +82,7 @@ class AgentMetrics:
         registry.at_scrape(self._fetch)
 
     def links(self) -> dict[int, tuple[LinkTraffic, LinkTraffic]]:
-        """Outgoing and incoming traffic by neighbour."""
+        """Return outgoing and incoming traffic by neighbour."""
         return {n: (self.sent[n], self.received[n]) for n in self.sent.keys() | self.received.keys()}
 
     def render(self) -> str:

@@ -605,7 +605,7 @@ class Sending:
         return numbers
 
     def proceed(self) -> None:
-        """After the acknowledgements of one read, send what waited, and announce credit."""
+        """Send what waited, and announce credit, after the acknowledgements of one read."""
         if self._queue:
             self._pump()
         if self._is_starved and self._held * 2 <= self._packets_max and self._held_bytes * 2 <= self._bytes_max:

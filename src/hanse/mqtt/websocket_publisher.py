@@ -64,7 +64,7 @@ class WebSocketPublisher(asyncio.Protocol):
             self._transport.abort()
 
     def waiting_bytes(self) -> int:
-        """Bytes written that have not reached the kernel."""
+        """Return the bytes written that have not reached the kernel."""
         return self._transport.get_write_buffer_size() if self._transport else 0
 
     def write(self, packets: bytes) -> None:

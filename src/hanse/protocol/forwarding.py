@@ -768,7 +768,7 @@ class Forwarding:
         self.custody.effects.append(Acknowledge(neighbour, (receipt,)))
 
     def leave_behind(self, now: float, neighbours: Iterable[int]) -> None:
-        """Before leaving, send all neighbours what is contested, because the meshes have not met (R37, R73)."""
+        """Send all neighbours, before leaving, what is contested, because the meshes have not met (R37, R73)."""
         runs = self.retention.contested(self._table.is_contested, LEFT_BYTES_MAX)
         for neighbour in neighbours:
             for run in runs:

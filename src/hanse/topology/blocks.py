@@ -70,7 +70,7 @@ class BlockTree:
         return order
 
     def bound(self) -> int:
-        """Minimum number of links that make the overlay two-connected."""
+        """Return the minimum number of links that make the overlay two-connected."""
         widest = max(len(around) for node, around in self._tree.items() if node < 0)
         return max(widest - 1, -(-len(self.leaves) // 2))
 
