@@ -43,7 +43,7 @@ class RunningFederation:
     """`hanse up` until the end of the block; leaves nothing behind.
 
     Args:
-        gateway: run a gateway, too.
+        gateway: whether to run a gateway as well.
     """
 
     def __init__(self, directory: Path, brokers: int, *words: str, gateway: bool = False) -> None:

@@ -1,6 +1,6 @@
-"""The table of a service's settings in its page, which is generated.
+"""Check of the generated table of a service's settings in its page.
 
-When a setting changes, HANSE_WRITE_DOCS=1 with the test of the page writes the table anew.
+When a setting changes, HANSE_WRITE_DOCS=1 with the test of the page writes the table again.
 """
 
 import os

@@ -35,7 +35,7 @@ def test_every_benchmark_has_a_section_and_a_script() -> None:
 
 # The results of `bridge` and `floor` are scenarios under names of their own: each becomes a row.
 @pytest.mark.parametrize("name", sorted(set(page.SECTIONS) - {"bridge", "floor"}))
-def test_a_figure_that_no_table_takes_is_listed_below_them(name: str) -> None:
+def test_a_figure_without_a_table_is_listed_below_the_tables(name: str) -> None:
     document = {"measured": "now", "machine": "this one", "result": {"a_new_thing": {"other_ms": 4.25}}}
     assert "| a new thing, other (ms) | 4.25 |" in page.render({name: document}, {name: "command"})
 

@@ -93,7 +93,7 @@ def test_both_forms_give_the_same_run() -> None:
     assert pure["delivered"] == other["delivered"] > 0
 
 
-def test_no_extension_is_found_where_the_sources_are_asked_for() -> None:
+def test_no_extension_is_found_if_the_sources_are_requested() -> None:
     """An extension is passed over only in the directories of `modules`, and a package is found through its parent's."""
     found = compiled.modules(PACKAGE)
     directories = {path.parent for path in found}

@@ -71,7 +71,7 @@ def test_a_json_line_is_one_object() -> None:
     }
 
 
-def test_the_level_decides_what_is_written_and_configuring_again_replaces() -> None:
+def test_the_level_selects_the_written_lines_and_configuring_again_replaces() -> None:
     first = plain("error")
     LOG.warning("not this")
     second = plain("debug")
@@ -173,7 +173,7 @@ def test_security_events_are_found_by_one_field() -> None:
     assert (joined["security"], joined["level"], joined["logger"]) == ("joined", "info", "hanse.security")
 
 
-def test_a_line_limit_counts_what_it_leaves_out() -> None:
+def test_a_line_limit_counts_the_omitted_lines() -> None:
     limit = LineLimit(lines_max=2, window_s=10.0)
     assert [limit.take(100.0) for _ in range(5)] == [{}, {}, None, None, None]
     assert limit.take(109.9) is None

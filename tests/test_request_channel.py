@@ -34,7 +34,7 @@ async def pair(
     return asking, answering, ends, close
 
 
-def test_answers_reach_the_one_who_asked_in_whatever_order_they_come() -> None:
+def test_answers_reach_their_requests_in_any_order() -> None:
     async def story() -> None:
         may_end = asyncio.Event()
 
@@ -110,7 +110,7 @@ def test_errors_keep_their_kind_and_an_unknown_request_is_refused_by_name() -> N
     run(story)
 
 
-def test_end_of_the_connection_fails_who_asked_and_cancels_the_handler() -> None:
+def test_the_end_of_the_connection_fails_pending_requests_and_cancels_handlers() -> None:
     async def story() -> None:
         is_cancelled = asyncio.Event()
         is_begun = asyncio.Event()
@@ -137,7 +137,7 @@ def test_end_of_the_connection_fails_who_asked_and_cancels_the_handler() -> None
     run(story)
 
 
-def test_request_that_is_given_up_is_cancelled_on_the_other_side() -> None:
+def test_an_abandoned_request_is_cancelled_on_the_other_side() -> None:
     async def story() -> None:
         is_cancelled = asyncio.Event()
 
@@ -228,7 +228,7 @@ def test_attack_malformed_frame_ends_the_connection(sent: bytes) -> None:
     run(story)
 
 
-def test_frame_that_is_too_large_is_refused_where_it_is_made() -> None:
+def test_a_frame_that_is_too_large_is_refused_by_its_sender() -> None:
     async def story() -> None:
         asking, _, _, close = await pair({}, frame_bytes_max=1_000)
         with pytest.raises(LocalError, match="1000 are allowed"):
@@ -238,7 +238,7 @@ def test_frame_that_is_too_large_is_refused_where_it_is_made() -> None:
     run(story)
 
 
-def test_endpoints_are_read_and_others_refused() -> None:
+def test_valid_endpoints_are_parsed_and_others_refused() -> None:
     assert parse_endpoint("tls://f.example:7") == Endpoint("f.example", 7, True)
     assert str(parse_endpoint("tcp://[::1]:0")) == "tcp://[::1]:0"
     for text in ("f.example:7", "mqtt://f:7", "tls://f", "tcp://f:7/x", "tcp://me@f:7", "tcp://f:x", "tcp://[::1"):

@@ -109,7 +109,7 @@ def test_a_credential_that_no_setting_can_take_is_refused(tmp_path: Path, name: 
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"x" * 70_000])
-def test_a_credential_that_is_no_short_text_is_refused_and_not_shown(tmp_path: Path, content: bytes) -> None:
+def test_a_credential_that_is_not_a_short_text_is_refused_and_not_shown(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "hanse.harbour.password").write_bytes(content)
     with pytest.raises(LocalError, match="credential hanse") as caught:
         read(environment={"CREDENTIALS_DIRECTORY": str(tmp_path)})
@@ -171,7 +171,7 @@ def test_every_type_is_read_from_text_and_from_toml(tmp_path: Path) -> None:
         ("HANSE_PAIRS", "3", ["an even number"]),
     ],
 )
-def test_a_bad_value_names_its_source_the_value_and_what_is_allowed(
+def test_the_error_for_a_bad_value_names_source_value_and_allowed_values(
     variable: str, value: str, words: list[str]
 ) -> None:
     with pytest.raises(LocalError) as caught:

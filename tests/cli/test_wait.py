@@ -18,7 +18,7 @@ def wait(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment(), check=False, capture_output=True, text=True, timeout=120)
 
 
-def test_it_returns_when_messages_cross_links_by_way_of_brokers(tmp_path: Path) -> None:
+def test_wait_returns_when_messages_cross_links_through_brokers(tmp_path: Path) -> None:
     with Mosquitto(*LOG_LINES) as one, Mosquitto(*LOG_LINES) as two, Client(two.port) as subscriber:
         federators = [
             Federator(0, one.url, tmp_path, "--link", "broker", "--neighbour", f"1={two.url}"),
@@ -48,7 +48,7 @@ def test_it_returns_when_messages_cross_links_by_way_of_brokers(tmp_path: Path) 
                 each.end()
 
 
-def test_it_asks_the_manager(tmp_path: Path) -> None:
+def test_wait_asks_the_manager(tmp_path: Path) -> None:
     with Managed(tmp_path, 2) as federation:
         words = ["--manager", federation.manager_urls[0]]
         assert wait(*words, "--count", "2").stdout == "ready\n"
@@ -57,7 +57,7 @@ def test_it_asks_the_manager(tmp_path: Path) -> None:
         assert "2 of 3 federators have joined" in refused.stderr
 
 
-def test_without_a_federation_it_names_the_state_file(tmp_path: Path) -> None:
+def test_wait_without_a_federation_names_the_state_file(tmp_path: Path) -> None:
     found = wait("--state", str(tmp_path / "state.json"), "--timeout", "100ms")
     assert found.returncode == 1
     assert "not ready after 0.1 s: There is no state file" in found.stderr

@@ -1,4 +1,4 @@
-"""What is missing until messages cross, from health pages and from the manager's topology."""
+"""Obstacles to readiness, from health pages and from the manager's topology."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ def test_line_of_three_is_ready() -> None:
     assert missing_at_federators(pages, 4) == ["3 of 4 federators are linked"]
 
 
-def test_federators_may_be_linked_over_one_that_was_not_asked() -> None:
+def test_federators_may_be_linked_through_one_that_was_not_asked() -> None:
     assert missing_at_federators({"a": page(0, [1]), "c": page(2, [1])}, 3) == []
 
 
@@ -34,7 +34,7 @@ def test_federators_may_be_linked_over_one_that_was_not_asked() -> None:
         (page(0, [1]), "b is federator 0, which another address is, too"),
     ],
 )
-def test_what_is_missing_at_a_federator_is_named(second: dict[str, Any] | None, says: str) -> None:
+def test_obstacles_at_a_federator_are_named(second: dict[str, Any] | None, says: str) -> None:
     assert missing_at_federators({"a": page(0, [1]), "b": second}) == [says]
 
 
@@ -55,7 +55,7 @@ def view(*states: str, **more: Any) -> dict[str, Any]:
         ({"detail": "no"}, None, ["the answer is not a manager's topology"]),
     ],
 )
-def test_what_is_missing_at_the_manager_is_named(found: dict[str, Any], count: int | None, missing: list[str]) -> None:
+def test_obstacles_at_the_manager_are_named(found: dict[str, Any], count: int | None, missing: list[str]) -> None:
     assert missing_at_manager(found, count) == missing
 
 

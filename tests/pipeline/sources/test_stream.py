@@ -59,7 +59,7 @@ def test_a_limit_is_divided_so_that_a_large_producer_does_not_starve_a_small_one
     assert rows_of(end) == {"large": 70, "small": 30}
 
 
-def test_a_batch_is_limited_in_bytes_too(tmp_path: Path) -> None:
+def test_a_batch_is_also_limited_in_bytes(tmp_path: Path) -> None:
     ends = spool_rows(tmp_path, "p", [100] * 10)
     source = reader(tmp_path)
     start = source.initialOffset()

@@ -192,7 +192,7 @@ def test_a_full_disk_shows_nothing_of_the_block_and_the_same_append_works_later(
     assert numbers(tmp_path, "p") == list(range(53))
 
 
-def test_a_full_disk_at_the_index_undoes_the_block_too(tmp_path: Path) -> None:
+def test_a_full_disk_at_the_index_also_undoes_the_block(tmp_path: Path) -> None:
     with SpoolWriter(tmp_path, "p", limits=ROOMY) as writer:
         fill(writer, [1] * 60)
         before = writer.position
