@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 from tests.brokers import Mosquitto, free_port
+from tests.gateway.test_discover_brokers import served
 
 from hanse.errors import Unavailable
 from hanse.gateway.brokers.dialling import Dialler
 from hanse.gateway.brokers.health import suspects_to_judge
 from hanse.gateway.brokers.probe import Probe
 from hanse.gateway.placement import Broker
+from hanse.mqtt.properties import varint
 from hanse.mqtt.tls import TlsSettings
 
 pytestmark = [pytest.mark.processes, pytest.mark.anyio]
@@ -68,6 +70,22 @@ async def until(condition: Callable[[], bool], what: str, each: Callable[[], Non
         assert time.monotonic() < deadline, f"not within {WAIT_S} s: {what}"
         each()
         await asyncio.sleep(0.01)
+
+
+async def test_a_refusal_with_a_long_reason_is_a_refusal() -> None:
+    """A CONNACK of 128 bytes or more has a longer header, so its code stands one byte later."""
+    reason = b"\x1f" + (200).to_bytes(2, "big") + b"r" * 200
+    answer = b"\x20" + varint(2 + 2 + len(reason)) + b"\x00\x88" + varint(len(reason)) + reason
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1000)
+        writer.write(answer)
+        await reader.read(1000)
+        writer.close()
+
+    async with served(serve) as port, watching(f"mqtt://127.0.0.1:{port}") as watched:
+        await until(lambda: watched.probe.health.verdict == "refused", "refused")
+        assert watched.connacks == []
 
 
 async def test_a_killed_broker_is_refused_and_comes_back() -> None:

@@ -21,7 +21,7 @@ from hanse.gateway.brokers.health import Health
 from hanse.gateway.front.connect import MQTT_3_1_1, MQTT_5
 from hanse.gateway.placement import Broker
 from hanse.mqtt.framing import Splitter
-from hanse.mqtt.properties import varint
+from hanse.mqtt.properties import read_varint, varint
 
 _log = logging.getLogger(__name__)
 
@@ -171,7 +171,8 @@ class Probe:
         # Anything else is not for this session, and no answer either.
 
     def _on_answer(self, session: _Session, packet: bytes) -> None:
-        code = packet[3] if len(packet) > 3 else 0x81
+        at = read_varint(packet, 1, len(packet))[1] + 1
+        code = packet[at] if at < len(packet) else 0x81
         if code == 0:
             session.is_accepted = True
             self._is_refused_by_credentials = False

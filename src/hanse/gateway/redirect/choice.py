@@ -61,7 +61,7 @@ class Place:
         standings: per filter, what its federator is to the filter's group; None if it knows none.
         presences: per filter, what discovery has seen; None if nothing.
         vitals: what it reports.
-        sent: clients that were sent there since its last report.
+        sent: clients that were sent there of late.
     """
 
     __slots__ = ("obstacle", "presences", "reference", "sent", "standings", "view", "vitals")
@@ -155,7 +155,7 @@ def _judge(wish: Wish, place: Place, share: bytes, by_hash: int) -> tuple[tuple[
             reasons.append(f"{name} {value:.0%}")
     if vitals.is_low:
         reasons.append("spared: little memory or battery")
-    reasons.append(f"{place.sent} clients sent")
+    reasons.append(f"{place.sent} clients sent of late")
     if came_back:
         # Rule 5: behind others that have the topics, and in front of those that do not.
         has = -0.5 if has < 0 else has + 0.5

@@ -42,6 +42,7 @@ STALE_S: Final = 60.0
 ASK_S: Final = 5.0
 VITALS_S: Final = 10.0
 VITALS_FOR_S: Final = 1.0
+HALF_S: Final = 60.0
 # Stands for the manager where brokers are named.
 MANAGER: Final = ""
 _PAGE: Final = 1_000
@@ -61,8 +62,8 @@ class Knowledge:
         self._sources = dict(parse_source(text) for text in settings.groups)
         self._said_at: dict[str, float] = {}
         self._vitals: dict[str, tuple[float, Vitals]] = {}
-        # Clients that were sent to each broker since it last reported, or since the start.
-        self.sent: dict[str, int] = {}
+        # Clients that were sent to each broker of late, and when that was last counted: halved every `HALF_S`.
+        self._sent: dict[str, tuple[float, float]] = {}
         self._silent: set[str] = set()
         self._tasks: list[asyncio.Task[None]] = []
         credentials = Credentials(settings.probe_username, settings.probe_password)
@@ -176,7 +177,7 @@ class Knowledge:
             vitals = parse_vitals(payload)
             if vitals is not None:
                 self._vitals[broker.id] = (self._loop.time(), vitals)
-                self.sent.pop(broker.id, None)
+                self._sent.pop(broker.id, None)
             came.set()
 
         await listen(
@@ -211,7 +212,8 @@ class Knowledge:
         chosen = ranking.chosen
         if chosen is None:
             return {"code": SERVER_BUSY}
-        self.sent[chosen.id] = self.sent.get(chosen.id, 0) + 1
+        now = self._loop.time()
+        self._sent[chosen.id] = (now, self._sent_to(chosen.id, now) + 1)
         code = SERVER_MOVED if chosen.id == wish.moved_to else USE_ANOTHER_SERVER
         return {"code": code, "broker": chosen.id, "reference": references[chosen.id]}
 
@@ -238,10 +240,18 @@ class Knowledge:
                     standings=[self.groups.standing(broker.id, one) for one in wish.filters],
                     presences=[found.get(broker.id) for found in presences],
                     vitals=vitals if now - at < STALE_S else Vitals(),
-                    sent=self.sent.get(broker.id, 0),
+                    sent=round(self._sent_to(broker.id, now)),
                 )
             )
         return rank(wish, places), references
+
+    def _sent_to(self, broker_id: str, now: float) -> float:
+        """Return how many clients were sent to a broker of late.
+
+        Without the decay a broker that joins later would get every client until it has caught up.
+        """
+        at, count = self._sent.get(broker_id, (now, 0.0))
+        return count * float(0.5 ** ((now - at) / HALF_S))
 
     def _knows(self, wish: Wish) -> bool:
         """Return whether any broker of the set has any of the topics."""
