@@ -40,6 +40,10 @@ class Fetches:
         for filter_ in filters:
             self._due[filter_] = afresh or self._due.get(filter_, False)
 
+    def is_open_for(self, filter_: str) -> bool:
+        """Return whether answers to a fetch of just this filter are awaited."""
+        return any(filter_ in fetch.filters for fetch in self.open.values())
+
     def begin(self, until: float) -> list[Fetch]:
         """Open fetches for all filters that wait; return the messages."""
         due, self._due = self._due, {}
@@ -65,7 +69,7 @@ class Fetches:
         return tuple(found[:CURSORS_MAX])
 
     def note(self, filters: Iterable[str], federator: int, epoch: int, sequence: int) -> None:
-        """All of a federator's feed up to a number has been applied, for these filters."""
+        """R93: all of a federator's feed up to a number has been applied, for these filters."""
         for filter_ in filters:
             self.cursors.setdefault(filter_, {})[federator] = (epoch, sequence)
 

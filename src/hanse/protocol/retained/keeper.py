@@ -141,6 +141,8 @@ class Keeper:
         self._under_way: dict[int, str] = {}
         self._pending: Counter[str] = Counter()
         self._next_number = 1
+        # Topics of injections under way of which one at least may never arrive.
+        self._uncertain: set[str] = set()
         # Topics to look at again as soon as no injection is under way.
         self._recheck: set[str] = set()
         # After a restart of the host broker: topics that no look has judged yet.
@@ -385,7 +387,7 @@ class Keeper:
 
     def _apply(self, topic: str, version: Version, packet: bytes, *, is_live: bool) -> int | None:
         """R83: take a version of somebody else; the number of the injection that follows from a live one."""
-        if self.clock.is_refused(self._wall_ms, version.stamp):
+        if self.clock.is_refused(self._wall_ms, version.stamp):  # R80
             self.counters["retained_clock_refused"] += 1
             return None
         self.clock.see(version.stamp)
@@ -405,7 +407,7 @@ class Keeper:
             self._note(topic, entry)
             if is_live:
                 return self._inject(topic, entry)
-            if entry.host_digest != digest:
+            if entry.host_digest != digest:  # R84: else there is nothing to delete, or the value is there
                 self._effects_inject(topic, entry, packet)
             elif not self.observation.is_observed(topic):
                 # The book says that the host broker has it. A write that nobody heard may have replaced it.
@@ -466,8 +468,10 @@ class Keeper:
             if known is not None and known[0] == entry.version:
                 self._effects_inject(topic, entry, known[1])
                 self._recheck_soon(topic)
-            else:
+            elif not self.fetches.is_open_for(topic):
                 self.fetches.want([topic], afresh=True)
+            else:
+                return
         else:
             return
         self.counters["retained_repaired"] += 1
@@ -478,16 +482,19 @@ class Keeper:
             return
         self._pending[topic] -= 1
         if not is_certain:
-            self._recheck.add(topic)
+            self._uncertain.add(topic)
         if self._pending[topic]:
             return
         del self._pending[topic]
         entry = self.book.get(topic)
-        if entry is not None and entry.host_digest != ABSENT and not entry.is_kept:
+        if topic in self._uncertain:
+            self._uncertain.discard(topic)
             self._recheck.add(topic)
-        elif entry is not None and entry.priors and topic not in self._recheck:
+        elif entry is not None and entry.priors:
             entry.priors = ()
             self.book.dirty.add(topic)
+        if entry is not None and entry.host_digest != ABSENT and not entry.is_kept:
+            self._recheck.add(topic)
         if entry is not None and entry.version is None and entry.host_digest == ABSENT:
             self.book.drop(topic)  # a copy was removed
         if topic in self._recheck:
@@ -649,7 +656,7 @@ class Keeper:
         self.counters["retained_discovered"] += 1
         if entry.version is None or version > entry.version:
             self._win(topic, entry, version, digest, packet)
-            # Others want the topic if the federator is subscribed to it for them.
+            # R96. Others want the topic if the federator is subscribed to it for them.
             if self.observation.is_granted(topic):
                 body = with_retain(packet, is_set=True) if packet else clearing(topic)
                 self._effects.append(Spread(topic, body, version.stamp))
