@@ -16,11 +16,11 @@ def run(story: Story) -> None:
     asyncio.run(asyncio.wait_for(story(), 2 * DEADLINE_S))
 
 
-async def until(condition: Callable[[], object], what: str) -> None:
+async def until(condition: Callable[[], object], what: str | Callable[[], str]) -> None:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + DEADLINE_S
     while not condition():
-        assert loop.time() < deadline, f"not within {DEADLINE_S} s: {what}"
+        assert loop.time() < deadline, f"not within {DEADLINE_S} s: {what if isinstance(what, str) else what()}"
         await asyncio.sleep(0.005)
 
 

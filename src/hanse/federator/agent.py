@@ -55,6 +55,7 @@ from hanse.federator.session_renewal import SessionRenewal
 from hanse.federator.session_watch import UPTIME, SessionWatch
 from hanse.federator.sessions import Sessions
 from hanse.federator.settings import FederatorSettings
+from hanse.federator.share_gaps import ShareGaps
 from hanse.federator.sources import InterestSources
 from hanse.federator.store import NO_EPOCH, StateDirectory, save_again
 from hanse.federator.takeovers import Takeovers, uptime_of
@@ -323,6 +324,7 @@ class Agent:
             self.counters,
         )
         self._replay = Replay(self.gateways, self.machine, self._crossing, self.counters, self._loop.time)
+        ShareGaps(self.gateways, self.counters)
         # By these names the data path calls the rooms itself: not a call more a batch.
         self._begin_batch, self._note_packets, self._former_id = batches.begin, batches.note, batches.former_id
         self._deliver, self._deliver_own = self.delivery.deliver, self.delivery.deliver_own

@@ -28,6 +28,9 @@ class Metrics:
         self._federators = registry.counters(
             "federator_total", "Interest told to federators, and barriers of SUBACKs.", ("what",)
         )
+        self._shares = registry.counters(
+            "share_total", "Members of share groups across brokers, and what became of their messages.", ("what",)
+        )
         self._moves = registry.counters("move_total", "What moves did.", ("what",))
         self._messages = registry.counters("messages_total", "Publications of clients and to clients.", ("direction",))
         self._dropped = registry.counters("dropped_total", "Publications that were not passed on.", ("reason",))
@@ -78,6 +81,7 @@ class Metrics:
             (self._moved, "moved"),
             (self._moves, "moves"),
             (self._federators, "federators"),
+            (self._shares, "shares"),
             (self._messages, "messages"),
             (self._dropped, "drops"),
             (self._wills, "wills"),

@@ -172,6 +172,12 @@ class GatewaySettings:
     )  # fmt: skip
     dial_timeout_s: float = duration(2.0, "For a connection to a broker, TLS included.", minimum_s=0.05, maximum_s=60)
 
+    share: str = setting(
+        "broker",
+        "Who gets a message of a shared subscription: one member per broker, or one member once across all brokers, "
+        "where all members come through gateways.",
+        choices=("broker", "once"),
+    )
     federator_token: str | None = setting(
         None, "What federators are shown (their gateway_token); better given by the variable.", is_secret=True
     )

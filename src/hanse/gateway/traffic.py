@@ -22,6 +22,7 @@ class Traffic:
         redirect_checks: checks of credentials at brokers.
         redirect_lost: publications of QoS 0 that came from clients while they were redirected.
         federators: interest told to federators, and barriers of SUBACKs.
+        shares: members of share groups, and what became of their messages.
     """
 
     def __init__(self) -> None:
@@ -40,6 +41,7 @@ class Traffic:
         self.redirect_checks = 0
         self.redirect_lost = 0
         self.federators: dict[str, int] = {}
+        self.shares: dict[str, int] = {}
 
     def refuse(self, reason: str) -> None:
         """Count a connection that got no session."""
@@ -67,6 +69,7 @@ class Traffic:
             "redirect_checks": self.redirect_checks,
             "redirect_lost": self.redirect_lost,
             "federators": dict(self.federators),
+            "shares": dict(self.shares),
             "messages": {"in": sessions.from_clients, "out": sessions.to_clients},
             "drops": dict(sessions.drops),
             "closes": dict(sessions.closes),

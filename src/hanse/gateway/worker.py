@@ -68,7 +68,9 @@ from hanse.gateway.session.events import (
     TopicsAsked,
     Unsubscribed,
 )
+from hanse.gateway.session.replayed import Replayed
 from hanse.gateway.settings import GatewaySettings
+from hanse.gateway.share.shares import Shares
 from hanse.gateway.traffic import Traffic
 from hanse.mqtt.refusal import CONNECT_TIMEOUT, SHUTTING_DOWN
 from hanse.mqtt.tls import TlsSettings
@@ -132,6 +134,7 @@ class Worker:
             may_change=bool(settings.manager),
         )
         self._replays = Replays(self.federators, self._loop.time, self.federators.counters)
+        self._shares = self._make_shares() if settings.share == "once" else None
         self._dials = asyncio.Semaphore(DIALS_MAX)
         self._servers: list[asyncio.Server | Acceptor] = []
         self._clients: dict[Client, None] = {}
@@ -175,6 +178,24 @@ class Worker:
         self._tick_number = 0
         self._ticking: asyncio.TimerHandle | None = None
 
+    def _make_shares(self) -> Shares:
+        return Shares(
+            self.directory,
+            self._dialler,
+            self.federators,
+            look_at=self._look_at,
+            replay=self._share_replay,
+            gap_s=self.settings.health_timeout_s + self.settings.health_interval_s + 1.0,
+            holds_suback=self.settings.subscribe_barrier,
+            clock=self._loop.time,
+        )
+
+    async def _share_replay(self, broker_id: str, lost_id: str, wanted: str, age_ms: int) -> list[Replayed]:
+        """Return what federators retain for a share group that has another serving broker."""
+        if not self.federators.broker_ids:
+            return []
+        return (await self._replays.ask(broker_id, lost_id, [wanted], age_ms)).matching([wanted])
+
     # --- beginning and end --------------------------------------------------------------------------------------------
 
     async def start(self, listeners: list[tuple[ListenAddress, socket.socket]], tls: ssl.SSLContext | None) -> None:
@@ -189,6 +210,8 @@ class Worker:
             else:
                 self._servers.append(await self._loop.create_server(make, sock=listening, backlog=4096))
         self._tick()
+        if self._shares is not None:
+            self._shares.start()
 
     def _factory(self, listener: ListenAddress) -> Callable[..., asyncio.Protocol]:
         if not listener.is_websocket:
@@ -238,6 +261,8 @@ class Worker:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._ticking is not None:
             self._ticking.cancel()
+        if self._shares is not None:
+            await self._shares.stop()
         await self.federators.stop()
 
     # --- the supervisor -----------------------------------------------------------------------------------------------
@@ -261,6 +286,8 @@ class Worker:
     def _take_directory(self, message: Message) -> None:
         self.directory.restore(message["snapshot"])
         self.federators.update(view.broker for view in self.directory.views)
+        if self._shares is not None:
+            self._shares.review()
         self._incarnations = message["incarnations"]
         self._limits = {broker_id: BrokerLimits(*row) for broker_id, row in message["limits"].items()}
         members = [view.broker.id for view in self.directory.members]
@@ -283,6 +310,7 @@ class Worker:
         self.traffic.clients = len(self._clients)
         self.traffic.at_brokers = {place.broker_id: place.clients for place in self._places.values()}
         self.traffic.federators = dict(self.federators.counters)
+        self.traffic.shares = dict(self._shares.counters) if self._shares is not None else {}
         return self.traffic.as_dict()
 
     def report(self) -> dict[str, Any]:
@@ -326,7 +354,11 @@ class Worker:
         now = self._loop.time()
         session = new_session(self._session_settings, self.traffic.sessions, now)
         client.session = session
-        session.start(connect, rest, now)
+        session.start(connect, b"" if self._shares is not None else rest, now)
+        if self._shares is not None:
+            if connect.auth_method is None:
+                rest = self._shares.begin(client, connect, session.client_id).from_client(rest)
+            session.client_data(rest, now)
         client.settle()
         self._place(client)
 
@@ -345,6 +377,8 @@ class Worker:
         # A client that is gone must not be kept: a thousand redirects per second would be a heap of garbage to trace.
         for closing in self._closing.values():
             closing.pop(client, None)
+        if self._shares is not None:
+            self._shares.end(client, 0 if client.session is None else _expiry_s(client.session))
         if client.session is not None:
             # Until its will is published, a client that is gone is looked at.
             self._moving[client] = None
@@ -377,6 +411,8 @@ class Worker:
                     is_complete=not session_present,
                     expiry_s=_expiry_s(session),
                 )
+                if self._shares is not None:
+                    self._shares.accepted(client, session_present=session_present)
                 client.accepted()
             case BrokerRefused(code, is_final, text):
                 _log.info(
@@ -417,6 +453,11 @@ class Worker:
                 self._note_interest(client, event)
             case _:
                 pass
+
+    def tap_flushed(self, client: Client) -> None:
+        """Hold or resume the second sessions of a client with shared subscriptions."""
+        if self._shares is not None:
+            self._shares.flushed(client)
 
     def _note_interest(self, client: Client, event: Subscribed | Unsubscribed) -> None:
         if isinstance(event, Unsubscribed):

@@ -36,7 +36,7 @@ class Owner(Protocol):
     holds_client: bool
     holds_broker: bool
 
-    def write(self, out: list[bytes]) -> None:
+    def pass_on(self, out: list[bytes]) -> None:
         """Write to the client, and clear the list."""
 
     def settle(self) -> None:
@@ -89,7 +89,7 @@ class BrokerConnection:
         self.place.heard_at = now
         session.broker_data(data, now)
         if session.to_client:
-            owner.write(session.to_client)
+            owner.pass_on(session.to_client)
         if (
             session.to_broker
             or session.events

@@ -19,6 +19,7 @@ from hanse.gateway.brokers.connection import BrokerConnection, Place
 from hanse.gateway.front.connect import Connect, ConnectReader, refuse
 from hanse.gateway.session import Session
 from hanse.gateway.session.events import Event
+from hanse.gateway.share.tap import ShareTap
 from hanse.mqtt.refusal import Refusal
 
 # Bytes of a refused client that are read and dropped.
@@ -50,6 +51,9 @@ class Front(Protocol):
     def broker_gone(self, client: "Client", connection: BrokerConnection) -> None:
         """Judge why a client's connection to its broker has ended."""
 
+    def tap_flushed(self, client: "Client") -> None:
+        """Hold or resume the second sessions of a client with shared subscriptions."""
+
     def left(self, client: "Client") -> None:
         """Take note that a client's connection to its broker ends."""
 
@@ -72,6 +76,7 @@ class Client:
     Attributes:
         address: of the client, or of what a balancer says about it.
         session: from its CONNECT on.
+        tap: between client and session where shared subscriptions are served once across brokers; else None.
         broker: the connection that the session uses now.
         place: the broker of that connection.
         former: the id of the broker that it had before.
@@ -109,6 +114,7 @@ class Client:
         "listener",
         "place",
         "session",
+        "tap",
     )
 
     def __init__(self, front: Front, listener: ListenAddress, address: str = "") -> None:
@@ -119,6 +125,7 @@ class Client:
         self.broker: BrokerConnection | None = None
         self.place: Place | None = None
         self.former = ""
+        self.tap: ShareTap | None = None
         self.deadline = 0.0
         # Brokers that have sent this client away, and when its failovers began.
         self.avoids: set[str] = set()
@@ -168,6 +175,11 @@ class Client:
         if session is None or self.is_lingering:
             self._greet(data)
             return
+        if self.tap is not None:
+            data = self.tap.from_client(data)
+            self.flush_tap()
+            if not data:
+                return
         session.client_data(data, self._loop.time())
         if session.to_broker and self.broker is not None:
             self.broker.write(session.to_broker)
@@ -208,11 +220,13 @@ class Client:
         """Stop reading the broker."""
         self._is_full = True
         self._set_broker_reading()
+        self.flush_tap()
 
     def resume_writing(self) -> None:
         """Read the broker again."""
         self._is_full = False
         self._set_broker_reading()
+        self.flush_tap()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - a client may go as it likes
         """Tell the session, which then ends what it has at the broker."""
@@ -233,10 +247,36 @@ class Client:
                 transport.writelines(out)
         out.clear()
 
+    def pass_on(self, out: list[bytes]) -> None:
+        """Write what the session has for the client, and clear the list."""
+        if self.tap is None:
+            self.write(out)
+            return
+        self.tap.from_session(out)
+        out.clear()
+        self.flush_tap()
+
+    def flush_tap(self) -> None:
+        """Write what the tap has for the client, and hold or resume who sends it."""
+        tap = self.tap
+        if tap is None:
+            return
+        if tap.to_client:
+            self.write(tap.to_client)
+        self._set_broker_reading()
+        self.front.tap_flushed(self)
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether the client takes no more bytes now."""
+        return self._is_full or not self.is_open
+
     def close(self) -> None:
         """Close after what was written has left, and give the client a deadline for that."""
         if not self.is_open or self._transport is None or self.is_lingering:
             return
+        if self.tap is not None:
+            self.write(self.tap.give_up())
         self.is_lingering = True
         if self._transport.can_write_eof():
             self._transport.write_eof()
@@ -315,7 +355,7 @@ class Client:
                     else:
                         session.to_broker.clear()
                 if session.to_client:
-                    self.write(session.to_client)
+                    self.pass_on(session.to_client)
                 if not session.events:
                     break
                 events = session.events[:]
@@ -344,7 +384,8 @@ class Client:
 
     def _set_broker_reading(self) -> None:
         if self.broker is not None and self.session is not None:
-            self.broker.set_reading(not (self.session.holds_broker or self._is_full))
+            is_held = self.session.holds_broker or (self.tap is not None and self.tap.holds_broker)
+            self.broker.set_reading(not (is_held or self._is_full))
 
     def hold(self, *, is_held: bool) -> None:
         """Stop reading the client until the broker has been judged, or go on."""

@@ -1,0 +1,158 @@
+"""Share groups with members at three brokers: each message goes to one member."""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from tests.brokers import Mosquitto
+from tests.client.stories import QUICK, run, until
+from tests.gateway.test_interest_live import federation
+from tests.gateways import Gateway
+
+from hanse.client import Client, Message
+from hanse.gateway.placement import Broker, score
+from hanse.gateway.share.shares import key_of
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[Mosquitto], Gateway]]:
+    with federation(tmp_path_factory.mktemp("share"), 3, "--share", "once", "--subscribe-barrier") as (
+        brokers,
+        _,
+        gateway,
+    ):
+        yield brokers, gateway
+
+
+class Workers:
+    """Members of one share group, which keep what each of them got."""
+
+    def __init__(self) -> None:
+        self.got: dict[str, list[bytes]] = {}
+
+    async def work(self, client: Client, pattern: str, qos: int, ready: asyncio.Event) -> None:
+        mine = self.got.setdefault(client.client_id, [])
+        async with client.messages(pattern, qos=qos) as messages:
+            ready.set()
+            message: Message
+            async for message in messages:
+                mine.append(message.payload)
+
+    @property
+    def all(self) -> list[bytes]:
+        return [payload for mine in self.got.values() for payload in mine]
+
+
+def client_at(broker: int, prefix: str) -> str:
+    """Return a client id that the hash places at this broker of three."""
+    made = [Broker(f"b{k}", "mqtt://x") for k in range(3)]
+    names = (f"{prefix}{k}" for k in range(1_000))
+    return next(name for name in names if max(made, key=lambda one: score(one.key, name.encode())).id == f"b{broker}")
+
+
+@pytest.mark.parametrize(
+    ("qos", "version", "count"), [pytest.param(1, 5, 10_000, marks=pytest.mark.slow), (1, 5, 500), (2, 4, 500)]
+)
+def test_each_message_reaches_one_member(
+    place: tuple[list[Mosquitto], Gateway], qos: int, version: Literal[4, 5], count: int
+) -> None:
+    brokers, gateway = place
+    name = f"{qos}{version}{count}"
+    pattern = f"$share/team{name}/jobs/{name}/#"
+    ids = [client_at(k % 3, f"m{name}{k}-") for k in range(6)]
+
+    async def story() -> None:
+        workers = Workers()
+        async with asyncio.TaskGroup() as tasks:
+            running = []
+            clients = []
+            for one in ids:
+                client = Client(f"mqtt://127.0.0.1:{gateway.port}", client_id=one, version=version, backoff=QUICK)
+                await client.__aenter__()
+                clients.append(client)
+                ready = asyncio.Event()
+                running.append(tasks.create_task(workers.work(client, pattern, qos, ready)))
+                await ready.wait()
+            publishers = [Client(broker.url, unacknowledged_max=200) for broker in brokers]
+            for publisher in publishers:
+                await publisher.__aenter__()
+            sent = [f"{k}".encode() for k in range(count)]
+            await asyncio.gather(
+                *(publishers[k % 3].publish(f"jobs/{name}/{k % 7}", one, qos=qos) for k, one in enumerate(sent))
+            )
+            await until(lambda: len(workers.all) >= count, "all messages")
+            await asyncio.sleep(0.2)
+            assert Counter(workers.all) == Counter(sent)
+            # The broker that serves the group takes turns among all members, wherever they are.
+            assert all(len(mine) > count // 20 for mine in workers.got.values())
+            for task in running:
+                task.cancel()
+            for client in (*clients, *publishers):
+                await client.__aexit__(None, None, None)
+
+    run(story)
+
+
+def serving(pattern: str) -> int:
+    """Return which of three brokers serves a group."""
+    made = [Broker(f"b{k}", "mqtt://x") for k in range(3)]
+    return made.index(max(made, key=lambda one: score(one.key, key_of(pattern.encode()))))
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])
+def test_at_least_once_while_the_serving_broker_dies_or_hangs(tmp_path: Path, how: signal.Signals) -> None:
+    pattern = "$share/team/tasks/#"
+    lost = serving(pattern)
+    near = [k for k in range(3) if k != lost]
+    count = 2_000
+
+    async def story(brokers: list[Mosquitto], gateway: Gateway) -> None:
+        workers = Workers()
+        members = [
+            Client(f"mqtt://127.0.0.1:{gateway.port}", client_id=client_at(k % 3, f"d{k}-"), backoff=QUICK)
+            for k in range(6)
+        ]
+        publishers = [Client(brokers[k].url, unacknowledged_max=200) for k in near]
+        async with contextlib.AsyncExitStack() as stack:
+            for client in (*members, *publishers):
+                await stack.enter_async_context(client)
+            running = []
+            for member in members:
+                ready = asyncio.Event()
+                running.append(asyncio.create_task(workers.work(member, pattern, 1, ready)))
+                await ready.wait()
+
+            async def publish(number: int) -> None:
+                await publishers[number % 2].publish(f"tasks/{number % 5}", str(number), qos=1)
+
+            tasks = []
+            for number in range(count):
+                if number == count // 2:
+                    os.kill(brokers[lost].pid, how)
+                tasks.append(asyncio.create_task(publish(number)))
+                if number % 10 == 9:
+                    await asyncio.sleep(0.01)
+            await asyncio.gather(*tasks)
+            wanted = {str(number).encode() for number in range(count)}
+            await until(lambda: wanted <= set(workers.all), lambda: f"missing: {len(wanted - set(workers.all))}")
+            repeated = len(workers.all) - count
+            print(f"{how.name}: {repeated} of {count} repeated")
+            assert repeated < count // 4
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    with federation(tmp_path, 3, "--share", "once", "--subscribe-barrier") as (brokers, _, gateway):
+        try:
+            run(lambda: story(brokers, gateway))
+        finally:
+            if how is signal.SIGSTOP:
+                os.kill(brokers[lost].pid, signal.SIGCONT)
