@@ -16,7 +16,7 @@ from tests.brokers import Mosquitto, free_port
 from hanse.federator import lane as lane_module
 from hanse.federator.host import HostSession
 from hanse.federator.journal import DeliveryJournal
-from hanse.federator.lane import Lane
+from hanse.federator.lane import REST_S, Lane
 from hanse.federator.ring import DeliveredRing
 from hanse.mqtt import websocket
 from hanse.mqtt.client import Client, ClientHandler, ClientSettings
@@ -195,10 +195,13 @@ async def test_groups_that_overlap_a_subscription_pause_the_bulk_connection(
         await until(lambda: host.session.client.is_subscribed)
         await host.stream(WAIT_S, host.uses_lane)
         assert host.uses_lane()
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         host.deliver(BATCH, "#")
         assert not host.uses_lane()
         await host.stream(0.5)
-        assert not host.uses_lane()
+        # A machine that stood still for longer than the pause may be using it again.
+        assert not host.uses_lane() or loop.time() - began >= REST_S
         await host.all_came_once_in_order()
 
 

@@ -232,5 +232,5 @@ def test_headers_count_from_listed_addresses_only(broker: Mosquitto, certificate
         assert got[0] == 0x20
         refused = 'hanse_gateway_refused_total{reason="%s"}'
         assert gateway.metric(refused % "proxy_header") == 1
-        assert gateway.metric(refused % "connect_timeout") == 1
+        assert gateway.metric(refused % "connect_timeout") >= 1
         assert gateway.metric(refused % "connections_per_address") == 1
