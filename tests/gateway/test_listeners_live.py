@@ -44,7 +44,7 @@ def gateway(broker: Mosquitto, certificates: Path, tmp_path_factory: pytest.Temp
     urls = ("mqtt://127.0.0.1:0", "mqtts://127.0.0.1:0", "ws://127.0.0.1:0", "wss://127.0.0.1:0/there")
     words = ("--cert-file", str(certificates / "server.crt"), "--key-file", str(certificates / "server.key"),
              "--websocket-origin", "https://pages.example", "--connect-bytes-max", "4096",
-             "--packet-bytes-max", "3000000", "--connect-timeout", "2s")  # fmt: skip
+             "--packet-bytes-max", "3000000", "--connect-timeout", "5s")  # fmt: skip
     directory = tmp_path_factory.mktemp("gateway")
     with Gateway(directory, f"mqtt://127.0.0.1:{broker.port}", listen=urls, words=words) as running:
         yield running

@@ -19,7 +19,7 @@ import secrets
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from hanse.errors import LocalError
 from hanse.federator.manager_client import ManagerClient
@@ -48,6 +48,14 @@ FIRST_S: Final = 2.0
 BACKLOG: Final = 4096
 RUNNING_FILE: Final = "gateway.json"
 DRAINS_FILE: Final = "drains.json"
+SET_FILE: Final = "brokers.json"
+
+
+class SetOnDisk(NamedTuple):
+    """The brokers among which clients are placed, and those among which they were placed before."""
+
+    members: list[Broker]
+    former: list[Broker]
 
 
 class WorkerHandle(Protocol):
@@ -103,6 +111,7 @@ class Supervisor:
             self.knowledge = Knowledge(settings, self.directory, self._dialler)
         self._looks: set[asyncio.Task[None]] = set()
         self._is_started = False
+        self._set: SetOnDisk | None = None
         self.planner = self._make_planner() if settings.manager else None
 
     def _make_planner(self) -> Planner:
@@ -124,8 +133,26 @@ class Supervisor:
         if not self._is_started:
             return
         write_drains(self.settings.state_dir, self._drains)
+        self._remember_set(self._set)
         self._watch()
         self._tell()
+
+    def _remember_set(self, last: SetOnDisk | None) -> None:
+        """Keep the set of brokers and the one before it on disk, so that sessions are found over a restart."""
+        members = [view.broker for view in self.directory.members]
+        if not members:
+            return
+        if last is not None and not self.directory.former_set:
+            is_same = {one.id for one in last.members} == {one.id for one in members}
+            self.directory.former_set = last.former if is_same else last.members
+        now = SetOnDisk(members, self.directory.former_set)
+        if now != self._set:
+            self._set = now
+            rows = {
+                "members": [one.as_tuple() for one in now.members],
+                "former": [one.as_tuple() for one in now.former],
+            }
+            write_file(self.settings.state_dir / SET_FILE, rows)
 
     def _drained(self) -> list[str]:
         return [broker_id for broker_id, (is_drained, _, _) in self._drains.items() if is_drained]
@@ -140,6 +167,7 @@ class Supervisor:
         else:
             brokers = await self._scan() if self.settings.scan else self.settings.brokers()
             self.directory.update(0, brokers, drained=self._drained())
+        self._remember_set(read_set(self.settings.state_dir))
         for broker_id in self._drained():
             _log.warning("a broker is drained since before this start", extra={"broker": broker_id})
         self._watch()
@@ -525,6 +553,19 @@ def read_drains(directory: Path) -> dict[str, tuple[bool, float | None, float]]:
         return {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise LocalError(f"{path} cannot be read ({error}); repair or remove it.") from error
+
+
+def read_set(directory: Path) -> SetOnDisk | None:
+    """Return the set of brokers of the last start; None if there was none."""
+    path = directory / SET_FILE
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return SetOnDisk([Broker(*row) for row in found["members"]], [Broker(*row) for row in found["former"]])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        _log.warning("the former set of brokers cannot be read", extra={"path": str(path), "reason": str(error)})
+        return None
 
 
 def listen(address: ListenAddress, count: int) -> list[socket.socket]:

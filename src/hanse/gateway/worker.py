@@ -32,6 +32,7 @@ from hanse.gateway.addresses import ListenAddress
 from hanse.gateway.brokers.connection import BrokerConnection, Place
 from hanse.gateway.brokers.dialling import Dialler
 from hanse.gateway.brokers.directory import UP, Directory
+from hanse.gateway.brokers.lookup import has_session
 from hanse.gateway.control import Message
 from hanse.gateway.federators import FederatorLogin, Federators, Replays
 from hanse.gateway.front.accepting import Acceptor
@@ -621,6 +622,8 @@ class Worker:
         assert session is not None
         until = self._loop.time() + NO_BROKER_S
         try:
+            if not again_at and not session.is_accepted and self.directory.former_set:
+                again_at = await self._former_home(client)
             while not session.is_over and (client.is_open or session.is_moving):
                 view = self.directory.view(again_at) if again_at else None
                 broker = view.broker if view is not None and view.verdict == UP else self.choose(client)
@@ -648,6 +651,21 @@ class Worker:
                     return
         finally:
             client.is_placing = False
+
+    async def _former_home(self, client: Client) -> str:
+        """Return the broker of the former set that has the client's session; empty if none has."""
+        session = client.session
+        assert session is not None
+        connect = session.connect
+        former = self.directory.former_choice(self._key(client))
+        chosen = self.choose(client)
+        if connect.clean_start or not connect.client_id or former is None or chosen is None or former.id == chosen.id:
+            return ""
+        async with self._dials:
+            if not await has_session(self._dialler, former.url, connect, session.client_id):
+                return ""
+        self.traffic.move("found_at_former")
+        return former.id
 
     async def _dial(self, broker: Broker, connection: BrokerConnection) -> bool:
         try:
@@ -694,9 +712,7 @@ class Worker:
         session = client.session
         assert session is not None
         connect = session.connect
-        key = session.client_id
-        if self.settings.placement_key == "username":
-            key = connect.username or key
+        key = self._key(client)
         members = self.directory.members
         policy = self.settings.policy
         self._turn += 1
@@ -714,6 +730,14 @@ class Worker:
                 continue
             return broker
         return None
+
+    def _key(self, client: Client) -> bytes:
+        """Return what the hash is taken of."""
+        session = client.session
+        assert session is not None
+        if self.settings.placement_key == "username":
+            return session.connect.username or session.client_id
+        return session.client_id
 
     def _place_of(self, broker: Broker) -> Place:
         place = self._places.get(broker.id)
