@@ -108,7 +108,7 @@ def up(
         if collect:
             console.print(f"telemetry goes to {_spool(settings)}: hanse pipeline once --spool {_spool(settings)}")
         if not console.is_terminal:
-            return
+            await _tell_unknown(console, running)
         with Live(console=console, auto_refresh=False) as live:
             while True:
                 live.update(await _table(running, managed), refresh=True)
@@ -162,6 +162,38 @@ def _federation(
     return federation
 
 
+async def _tell_unknown(console: Console, federation: Federation) -> None:
+    """Print the warnings about unknown subscriptions, whenever they change."""
+    told: list[str] = []
+    while True:
+        pages = await asyncio.gather(*(_health(site) for site in federation.sites))
+        found = [warning for page in pages if (warning := _unknown(page))]
+        for warning in found:
+            if warning not in told:
+                console.print(warning, soft_wrap=True)
+        told = found
+        await asyncio.sleep(_REFRESH_S)
+
+
+async def _health(site: Site) -> dict[str, Any]:
+    """Return a federator's health page; an empty one if it does not answer."""
+    try:
+        page: dict[str, Any] = await get_json(f"{site.metrics_url}/healthz")
+    except Unavailable:
+        return {}
+    return page
+
+
+def _unknown(page: dict[str, Any]) -> str | None:
+    """Return the warning if a federator's broker holds subscriptions that it does not know."""
+    interest = page.get("interest") or {}
+    if not interest.get("unknown"):
+        return None
+    return (
+        f"federator {page['id']}: {interest['unknown']} subscriptions at its broker are unknown. {interest['remedy']}"
+    )
+
+
 async def _table(federation: Federation, managed: LocalManager | None) -> Table:
     view = await _view(managed)
     table = Table(
@@ -188,6 +220,8 @@ async def _table(federation: Federation, managed: LocalManager | None) -> Table:
         except Unavailable:
             table.add_row(str(site.k), f":{site.broker_port}", *seen, "away", "", "", "", "", "")
             continue
+        if warning := _unknown(health):
+            table.caption = f"{table.caption}\n{warning}" if table.caption else warning
         counters = health["counters"]
         table.add_row(
             str(site.k),

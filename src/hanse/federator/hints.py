@@ -57,6 +57,8 @@ class Hints:
         self._source = source
         self._take = take
         self._is_failing = False
+        # Offered since something was unknown: what has ended since then is not offered again.
+        self._offered: set[tuple[str, str]] = set()
 
     def check(self) -> list[str]:
         """Return what the files are, in words; raise LocalError if one cannot be read."""
@@ -79,9 +81,11 @@ class Hints:
         next_s, again_s = 0.0, AGAIN_S
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
-            if not self._ledger.state.unknown:
+            unknown = self._ledger.state.unknown
+            if unknown == 0:
                 again_s = AGAIN_S
-            elif loop.time() >= next_s:
+                self._offered.clear()
+            elif unknown and loop.time() >= next_s:
                 await self._fill()
                 next_s, again_s = loop.time() + again_s, min(2 * again_s, AGAIN_S_MAX)
 
@@ -96,7 +100,8 @@ class Hints:
             self._is_failing = True
             return
         self._is_failing = False
-        reports = self._ledger.take_hints(held)
+        reports = self._ledger.take_hints([one for one in held if one[:2] not in self._offered])
+        self._offered.update(one[:2] for one in held)
         if reports:
             _log.info("the broker's files show %d subscriptions that were unknown", len(reports))
             self._take(self._source, reports)
