@@ -2,11 +2,11 @@
 
 Rules:
 
-- It stays connected. After the first connection it never gives up: it backs off, tries again, subscribes again, and
-  sends again what the broker has not acknowledged.
-- Everything waits in bounded queues. `publish` waits for the broker where a queue is full; received QoS 0 is dropped
-  and counted; received QoS 1 and 2 is not acknowledged before the application is done with it.
-- It goes where `route` says: to its own address, or to a server that a broker names and the application allows.
+- It stays connected. After the first connection it never gives up: it backs off, connects again, subscribes again, and
+  repeats publications that the broker has not acknowledged.
+- Everything waits in bounded queues. `publish` waits if a queue is full. Received QoS 0 is dropped and counted.
+  Received QoS 1 and 2 is acknowledged only after the application has handled it.
+- It connects where `route` says: to its own address, or to a server that a broker names and the application allows.
 - The session below is `hanse.mqtt.Client`, the same that federators use.
 """
 
@@ -43,20 +43,20 @@ log = logging.getLogger("hanse.client")
 # A fleet that lost its broker must not return in one second; a lone client should be back soon.
 BACKOFF: Final = BackoffSettings(first_s=0.1, max_s=30.0)
 
-# Messages of QoS 1 and 2 that the broker may send before the application has dealt with them.
+# QoS 1 and 2 messages that the broker may send before the application has handled them.
 RECEIVE_MAX: Final = 1_000
-# How many are taken from a broker that sends more. Mosquitto 2.0.11 keeps to Receive Maximum only until its queue is
-# longer: after one acknowledgement it sends the whole queue (19,447 of 20,000 were seen at once, for 1,000). To end the
-# connection would lose them; there are no more packet identifiers than this.
+# Messages accepted from a broker that sends more. Mosquitto 2.0.11 obeys Receive Maximum only until its queue is
+# longer: after one acknowledgement it sends the whole queue (19,447 of 20,000 were seen at once, for 1,000). Ending the
+# connection would lose them. There are no more packet identifiers than this.
 TOLERATED_MAX: Final = 65_535
-# Ends of a connection by which a broker may answer a SUBSCRIBE: malformed (Mosquitto, for more than 200 levels),
-# protocol error, filter not accepted or invalid, shared or wildcard subscriptions or identifiers not supported.
+# Reason codes with which a broker may end the connection after a SUBSCRIBE: malformed (Mosquitto, for more than 200
+# levels), protocol error, filter not accepted or invalid, shared or wildcard subscriptions or ids not supported.
 _SUBSCRIBE_ENDINGS: Final = frozenset({0x81, 0x82, 0x8F, 0x9E, 0xA1, 0xA2})
-# Messages of QoS 0 that one stream holds. Larger hides a slow reader longer.
+# QoS 0 messages that one stream holds. A larger value hides a slow reader longer.
 QUEUE_MAX: Final = 10_000
-# Publications of QoS 1 and 2 that wait for the broker before `publish` waits.
+# QoS 1 and 2 publications that wait for the broker before `publish` waits.
 UNACKNOWLEDGED_MAX: Final = 10_000
-# Of a subscription identifier (MQTT 5, 3.8.2.1.2).
+# Largest subscription identifier (MQTT 5, 3.8.2.1.2).
 IDENTIFIER_MAX: Final = 268_435_455
 
 
@@ -68,7 +68,7 @@ class Client:
             user name and password may stand in it.
         client_id: Name of the client at the broker, and of its session. By default a random one.
         username, password: The login, instead of one in the address.
-        tls: Certificates, where the system's authorities are not enough.
+        tls: Certificates, if the system's authorities are not enough.
         will: The message that the broker publishes if this client vanishes.
         session_expiry_s: Seconds for which the broker keeps the session, and queues messages, while the client is away.
         clean_start: Whether the first connection makes the broker forget an old session. By default it does so unless
@@ -83,10 +83,10 @@ class Client:
         unacknowledged_max: Publications that may wait for acknowledgement before `publish` waits.
         backoff: Delays between attempts.
         user_properties: Names and values for the CONNECT packet.
-        follow: The servers that a broker may send this client to by a Server Reference: host names, `*.` and a domain,
-            addresses, networks such as `10.0.0.0/8`, each with or without `:PORT`. They get the login, too. Without it
+        follow: Servers to which a broker may redirect this client by a Server Reference: host names, `*.` and a domain,
+            addresses, networks such as `10.0.0.0/8`, each with or without `:PORT`. They also get the login. Without it
             no reference is followed; with it the CONNECT packet says so (user property `server-reference`).
-        hops_max: References that are followed in a row.
+        hops_max: Number of references that are followed in a row.
         on_event: Called with `Connected`, `Disconnected` and `Redirected`. It must not block.
 
     Raises:
@@ -145,10 +145,10 @@ class Client:
             backoff=backoff,
             user_properties=said,
             version=version,
-            # An application asks for QoS 2 if it knows that its broker has it.
+            # An application requests QoS 2 if it knows that its broker supports it.
             assumed=Traits(version=4, has_no_local=False),
         )
-        # What passed and what was dropped, by reason.
+        # Counts of passed and dropped messages, by reason.
         self.counters = Counters()
         self._on_event = on_event
         # Streams and explicit subscriptions by filter, and the filter's subscription identifier.
@@ -206,7 +206,7 @@ class Client:
         for future in left:
             if not future.done():
                 future.set_exception(Unavailable("The client was closed before the broker answered."))
-                future.exception()  # whoever waited may have been cancelled
+                future.exception()  # the waiting task may have been cancelled
         self._outcomes.clear()
         self._answers.clear()
         self._has_credit.set()
@@ -224,7 +224,7 @@ class Client:
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a connection at this moment."""
+        """Return whether there is a connection now."""
         return self._session.is_connected
 
     @property
@@ -267,16 +267,16 @@ class Client:
             qos: 0, 1 or 2.
             retain: Whether the broker keeps the message for later subscribers.
             expiry_s: Seconds after which it is not delivered any more.
-            content_type: What the payload is.
-            response_topic: Where an answer is expected.
-            correlation_data: What an answer must repeat.
+            content_type: Type of the payload.
+            response_topic: Topic for an answer.
+            correlation_data: Data that an answer must repeat.
             payload_format_indicator: 1 for UTF-8, which is the default for text.
             user_properties: Names and values.
 
         Raises:
             LocalError: It cannot be a publication.
             PublishRefused: The broker refused it.
-            PublishInDoubt: QoS 2: whether it was delivered cannot be known.
+            PublishInDoubt: QoS 2: it is unknown whether it was delivered.
             Unavailable: The client was closed before the broker answered.
         """
         self._require_open()
@@ -336,14 +336,14 @@ class Client:
         It subscribes when `async with` or `async for` begins, and unsubscribes when it is closed, unless another
         stream, or `subscribe`, wants the same filter. Without filters it yields every message that the client receives.
 
-        A message is acknowledged when the next one is asked for: a program that dies while it handles a message gets it
+        A message is acknowledged when the next one is requested: a program that dies while it handles a message gets it
         again, if its session lasts.
 
         Args:
             filters: Topic filters; `$share/NAME/FILTER` for a shared subscription.
             qos: The highest QoS that the broker uses for them.
             no_local: Whether the broker leaves out what this client publishes itself.
-            retain_as_published: Whether `retain` of a message is what the publisher said.
+            retain_as_published: Whether `retain` of a message is that of the publisher.
             retain_handling: 0: the broker sends retained messages at every subscription; 1: at a new one; 2: never.
             manual_ack: Whether the application calls `ack` of the stream for each message. Several tasks may then read
                 one stream.
@@ -389,7 +389,7 @@ class Client:
     async def unsubscribe(self, *filters: str) -> None:
         """End what `subscribe` began. A stream with the same filter keeps it alive.
 
-        A filter of a session that an earlier process left at the broker can be given, too.
+        A filter of a session that an earlier process left at the broker can also be given.
         """
         self._require_open()
         for pattern in dict.fromkeys(filters):
@@ -400,10 +400,10 @@ class Client:
                 self._session.unsubscribe([pattern])
 
     async def _ask(self, wanted: Sequence[Subscription]) -> None:
-        """Subscribe to what the session does not hold in this form, and wait for the answers."""
+        """Subscribe to filters that the session does not hold in this form, and wait for the answers."""
         wanted = [replace(item, identifier=self._identifier(item.filter)) for item in wanted]
         known = self._session.wanted
-        # Said again for its retained messages, which a new stream has not had; older streams get them again.
+        # Requested again for its retained messages, which a new stream lacks; older streams get them again.
         new = [
             item
             for item in wanted
@@ -447,7 +447,7 @@ class Client:
 
     async def _open_stream(self, stream: Stream, wanted: Sequence[Subscription]) -> None:
         self._require_open()
-        # Before the broker is asked: retained messages come before its answer.
+        # Before the SUBSCRIBE, because retained messages arrive before its answer.
         self._inbox.open(stream)
         for item in wanted:
             self._uses[item.filter] = self._uses.get(item.filter, 0) + 1
@@ -469,7 +469,7 @@ class Client:
         if not self._is_open:
             raise Closed
 
-    # What the session tells.
+    # Callbacks of the session.
 
     def _tell(self, event: Event) -> None:
         log.debug("%s", event)
@@ -493,7 +493,7 @@ class Client:
         self._can_write.set()
         self._tell(Disconnected(self._session.where, error))
         if isinstance(error, SentAway) and not error.is_connack and error.reason_code in _SUBSCRIBE_ENDINGS:
-            # Repeated at the next connection, the SUBSCRIBE would end that one too.
+            # Repeated at the next connection, the SUBSCRIBE would end that one as well.
             self._answer([(item, error.reason_code) for item in self._session.withdraw_oldest()])
         self._find_way(error)
         is_first = self._first is not None and not self._first.done()
@@ -504,7 +504,7 @@ class Client:
             log.warning("%s", error)
 
     def _find_way(self, error: HanseError | None) -> None:
-        """Decide where the next attempt goes."""
+        """Choose the server of the next attempt."""
         now = asyncio.get_running_loop().time()
         held_s = 0.0 if self._connected_at is None else now - self._connected_at
         self._connected_at = None
@@ -619,14 +619,14 @@ class Messages:
 
     def ack(self, message: Message) -> None:
         """Acknowledge a message, with `manual_ack`; the broker then forgets it."""
-        self._client._inbox.release(message)  # noqa: SLF001 - two halves of one thing
+        self._client._inbox.release(message)  # noqa: SLF001 - the stream is a part of the client
 
     async def aclose(self) -> None:
         """Acknowledge the message at hand and unsubscribe."""
         self._finish(is_done=True)
 
     def __del__(self) -> None:
-        # `break` leaves an `async for` without a word to its iterator.
+        # `break` leaves an `async for` without a call to its iterator.
         if self._stream is not None and not self._is_closed:
             with contextlib.suppress(RuntimeError):  # no loop runs any more
                 asyncio.get_running_loop()
@@ -660,13 +660,13 @@ class Messages:
 
 
 class _Handler(ClientHandler):
-    """What the session tells, passed on."""
+    """Handler that passes the session's callbacks on."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
 
     def on_connected(self, session_present: bool) -> None:
-        self._client._connected(session_present)  # noqa: SLF001 - one thing in two parts
+        self._client._connected(session_present)  # noqa: SLF001 - the handler is a part of the client
 
     def on_disconnected(self, error: HanseError | None) -> None:
         self._client._disconnected(error)  # noqa: SLF001

@@ -1,4 +1,4 @@
-"""What a client tells about its connection, for logs and displays."""
+"""Events of a client's connection, for logs and displays."""
 
 from dataclasses import dataclass
 

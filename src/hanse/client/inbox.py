@@ -1,12 +1,12 @@
-"""Where received messages wait for the application.
+"""Streams in which received messages wait for the application.
 
 Rules:
 
-- A stream is what one `messages(...)` reads. A message goes to every stream with a filter that matches it.
-- Some brokers send a message once for each subscription that it matches. Each copy bears the identifier of its
+- A stream is the queue of one `messages(...)`. A message goes to every stream with a filter that matches it.
+- Some brokers send a message once for each subscription that it matches. Each of them carries the identifier of its
   subscription and goes to the streams of that filter alone, so that two streams with overlapping filters get it once.
 - QoS 0 is dropped and counted (`queue_full`) when a stream holds `queue_max` messages. QoS 1 and 2 are not dropped:
-  they stay unacknowledged until the application has dealt with them, so the broker stops at `receive_max`.
+  they stay unacknowledged until the application has handled them, so the broker stops at `receive_max`.
 - A message is acknowledged when every stream that got it has released it.
 - A message that no stream wants waits for one if it may belong to a session that the application has just resumed, or
   to a filter that it subscribed to without a stream. Otherwise it is acknowledged and counted (`unclaimed`).
@@ -37,7 +37,7 @@ class Stream:
         self.is_closed = False
 
     def wake(self) -> None:
-        """Let one reader look again."""
+        """Let one reader check again."""
         while self.waiters:
             waiter = self.waiters.popleft()
             if not waiter.done():
@@ -45,7 +45,7 @@ class Stream:
                 return
 
     def end(self, error: Exception | None = None) -> None:
-        """Let every reader finish what is queued, and then end, with the error if there is one."""
+        """Let every reader finish the queued messages, and then end, with the error if there is one."""
         self.error = self.error or error
         self.is_closed = True
         while self.waiters:
@@ -67,7 +67,7 @@ class Stream:
             try:
                 await waiter
             except BaseException:
-                # A message that came in the same turn is the next reader's.
+                # A message that arrived in the same turn is for the next reader.
                 if self.queue:
                     self.wake()
                 raise
@@ -94,10 +94,10 @@ class Inbox:
         self._queue_max = queue_max
         self._ack = ack
         self._keeps = keeps
-        # Filter of a subscription by its identifier, kept by the client for all that it wants.
+        # Filter of a subscription by its identifier, kept by the client for all wanted filters.
         self.filter_of_identifier: dict[int, str] = {}
         self._streams: dict[str, list[Stream]] = {}
-        # Filters by what is behind their share names, which is what matches topics.
+        # Filters by the part behind their share names, which matches topics.
         self._shared: dict[str, list[str]] = {}
         self._all: list[Stream] = []
         self._index = FilterIndex()
@@ -111,7 +111,7 @@ class Inbox:
         return [*found.values(), *self._all]
 
     def open(self, stream: Stream) -> None:
-        """Deliver to this stream from now on, beginning with what has waited for one like it."""
+        """Deliver to this stream from now on, starting with waiting messages that it matches."""
         for pattern in stream.filters:
             behind = split_share(pattern)[1]
             self._index.add(behind)
@@ -125,7 +125,7 @@ class Inbox:
             self._deliver(message)
 
     def close(self, stream: Stream, undone: Message | None = None) -> None:
-        """Take a stream out. What it had not handed out, and `undone`, waits for another stream, or is dropped."""
+        """Remove a stream. Its remaining messages, and `undone`, wait for another stream, or are dropped."""
         if stream in self._all:
             self._all.remove(stream)
         for pattern in stream.filters:
@@ -147,12 +147,12 @@ class Inbox:
                 self._leave_unclaimed(message)
 
     def deliver(self, publications: Iterable[Publication]) -> None:
-        """Hand on what one read brought."""
+        """Deliver the publications of one read."""
         for publication in publications:
             self._deliver(Message(publication))
 
     def release(self, message: Message) -> None:
-        """Tell that one stream is done with a message."""
+        """Note that one stream has finished a message."""
         message.holders -= 1
         if message.holders <= 0 and message.receipt:
             self._ack((message.receipt,))
@@ -160,7 +160,7 @@ class Inbox:
     def _streams_for(self, message: Message) -> list[Stream]:
         patterns = [full for behind in self._cache.match(message.topic) for full in self._shared[behind]]
         if message.subscription_ids:
-            # A resumed session may bear identifiers of an earlier process: those that do not fit say nothing.
+            # A resumed session may carry identifiers of an earlier process. Ignore those that do not fit.
             named = [self.filter_of_identifier.get(one) for one in message.subscription_ids]
             fitting = [one for one in named if one is not None and matches(one, message.topic)]
             if fitting:

@@ -1,4 +1,4 @@
-"""A message as an application sees it: topic and payload at once, properties when somebody asks for them."""
+"""A message as an application sees it: topic and payload at once, properties on demand."""
 
 from functools import cached_property
 
@@ -25,7 +25,7 @@ class Message:
         self.retain = publication.retain
         self.dup = publication.dup
         self.subscription_ids = publication.subscription_ids
-        # Streams that hold it; the broker gets its acknowledgement when the last of them has let it go.
+        # Streams that hold it; the broker gets its acknowledgement when the last of them has released it.
         self.holders = 0
 
     @property
@@ -35,7 +35,7 @@ class Message:
 
     @cached_property
     def payload(self) -> bytes:
-        """What the publisher sent."""
+        """Payload as the publisher sent it."""
         return self._publication.payload
 
     def text(self, encoding: str = "utf-8") -> str:
@@ -48,27 +48,27 @@ class Message:
 
     @property
     def expiry_s(self) -> int | None:
-        """Seconds that were left of its life when the broker sent it."""
+        """Seconds of its expiry that were left when the broker sent it."""
         return expiry_s(self._publication.packet)
 
     @property
     def content_type(self) -> str | None:
-        """What the payload is, as the publisher says."""
+        """Type of the payload, as the publisher declared it."""
         return self._decoded.content_type
 
     @property
     def response_topic(self) -> str | None:
-        """Where the publisher wants the answer."""
+        """Topic on which the publisher wants the answer."""
         return self._decoded.response_topic
 
     @property
     def correlation_data(self) -> bytes | None:
-        """What the answer must repeat."""
+        """Data that the answer must repeat."""
         return self._decoded.correlation_data
 
     @property
     def payload_format_indicator(self) -> int:
-        """1 if the publisher says that the payload is UTF-8."""
+        """1 if the publisher declared the payload as UTF-8."""
         return int(self._decoded.payload_format_indicator or 0)
 
     @property

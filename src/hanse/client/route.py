@@ -1,14 +1,14 @@
-"""Where a client connects next: its own address, or a server that a broker has named (MQTT 5, 4.11).
+"""Choice of the server to connect to: the client's own address, or one that a broker has named (MQTT 5, 4.11).
 
 Pure: no sockets, no clock. Rules:
 
 - A reference is followed only to hosts that the application has listed. It never changes the transport: a client that
   began with TLS stays with it, and the new server's certificate must hold the new server's name.
 - Several references in one packet are tried in their order.
-- 0x9C (use another server) holds for one connection: when that ends, for whatever reason, the client returns to its
-  own address and asks again. 0x9D (server moved) is remembered from the moment at which the new server has accepted
+- 0x9C (use another server) holds for one connection: when that ends, for any reason, the client returns to its
+  own address and asks again. 0x9D (server moved) is remembered from the time at which the new server has accepted
   the client, until that server has failed `MOVED_FAILURES_MAX` times in a row.
-- At most `hops_max` references are followed in a row. A connection that holds for `STEADY_S` begins a new row. After
+- At most `hops_max` references are followed in a row. A connection that lasts for `STEADY_S` begins a new row. After
   the last one the client waits, with its usual back-off, and begins at its own address.
 """
 
@@ -22,11 +22,11 @@ from hanse.errors import LocalError, RemoteError
 from hanse.mqtt.reference import SERVER_MOVED, USE_ANOTHER_SERVER, parse_references
 
 HOPS_MAX: Final = 3
-# A gateway that answers a client within this time of its last redirect should serve it or send it elsewhere; a
-# connection that held longer is a new story.
+# A gateway that answers a client within this time of its last redirect should serve it or redirect it. A connection
+# that lasted longer begins a new count.
 STEADY_S: Final = 5.0
 MOVED_FAILURES_MAX: Final = 3
-# Moves that are remembered, and brokers that have been visited: a client meets a handful.
+# Remembered moves, and visited brokers: a client meets a handful.
 REMEMBERED_MAX: Final = 64
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -43,7 +43,7 @@ class Server(NamedTuple):
 
 
 class AllowList:
-    """The servers that an application lets its client be sent to.
+    """Servers to which an application lets its client be redirected.
 
     Args:
         patterns: Each is a host name, `*.` and a domain (which stands for every name that ends in it), an IP address,
@@ -60,7 +60,7 @@ class AllowList:
         return bool(self._rules)
 
     def allows(self, server: Server) -> bool:
-        """Return whether one of the patterns fits."""
+        """Return whether one of the patterns matches."""
         address = _address(server.host)
         return any(
             (port is None or port == server.port)
@@ -76,7 +76,7 @@ class Move:
     Attributes:
         server: The server.
         at_once: Whether the client dials without a delay.
-        reason_code: 0x9C or 0x9D where a broker named the server; 0 where the client returns or tries again.
+        reason_code: 0x9C or 0x9D if a broker named the server; 0 if the client returns or tries again.
     """
 
     server: Server
@@ -90,8 +90,8 @@ class Route:
     Args:
         home: The server in the client's own address.
         default_port: Port of a reference without one.
-        allowed: The servers that it may be sent to.
-        hops_max: References that are followed in a row.
+        allowed: The servers to which it may be redirected.
+        hops_max: Number of references that are followed in a row.
     """
 
     def __init__(self, home: Server, default_port: int, allowed: AllowList, *, hops_max: int = HOPS_MAX) -> None:
@@ -102,12 +102,12 @@ class Route:
         self._allowed = allowed
         self._hops_max = hops_max
         self.current = self._own
-        # Why the last reference was not followed, as a sentence; empty if it was.
+        # Reason why the last reference was not followed, as a sentence; empty if it was.
         self.refusal = ""
         self._hops = 0
         self._candidates: deque[Server] = deque()
         self._moved: dict[Server, Server] = {}
-        # The server that has said 0x9D, until the one that it named accepts the client.
+        # The server that sent 0x9D, until the one that it named accepts the client.
         self._moving: Server | None = None
         self._failures = 0
         self._is_accepted = False
@@ -119,7 +119,7 @@ class Route:
 
     @property
     def is_away(self) -> bool:
-        """Whether the current server is another one than `home`."""
+        """Return whether the current server differs from `home`."""
         return self.current != self.home
 
     def on_accepted(self) -> None:
@@ -130,17 +130,17 @@ class Route:
         if self._moving is not None and self._moving != self.current:
             while len(self._moved) >= REMEMBERED_MAX:
                 del self._moved[next(iter(self._moved))]
-            self._moved.pop(self.current, None)  # it is at home there, whatever was said before
+            self._moved.pop(self.current, None)  # this server is its home now, independently of earlier redirects
             self._moved[self._moving] = self.current
         self._moving = None
 
     def on_ended(self, reason_code: int, references: str | None, held_s: float) -> Move | None:
-        """Return where to go after a connection, or an attempt, has ended; None is the same server again.
+        """Return the next server after the end of a connection or attempt; None for the same server again.
 
         Args:
-            reason_code: Of the CONNACK or DISCONNECT that ended it; 0 without one.
+            reason_code: Reason code of the CONNACK or DISCONNECT that ended it; 0 without one.
             references: Its Server Reference.
-            held_s: For how long there was a connection; 0 for an attempt.
+            held_s: Duration of the connection; 0 for an attempt.
         """
         was_accepted, self._is_accepted = self._is_accepted, False
         if held_s >= STEADY_S:
@@ -209,7 +209,7 @@ class Route:
 
 
 def normal(host: str, port: int) -> Server:
-    """Return the form in which servers are compared."""
+    """Return a server in the form in which servers are compared."""
     address = _address(host)
     return Server(str(address) if address is not None else host.lower().removesuffix("."), port)
 

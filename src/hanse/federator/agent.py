@@ -2,11 +2,11 @@
 
 Rules:
 
-- Everything runs on one event loop. `_step` is the only caller of the machine's control side; effects are carried out
+- Everything runs on one event loop. `_step` is the only caller of the machine's control side. Effects are carried out
   in order, and the timer follows the machine's deadline.
-- The data path is batch in, batch out: one read of the host or of a link becomes at most one frame a neighbour and one
-  write to the host. No task, future or log line per message.
-- What comes from outside and breaks a rule is counted and dropped here, at the edge, once.
+- The data path works in batches: one read of the host broker or of a link becomes at most one frame per neighbour and
+  one write to the host broker. There is no task, future or log line per message.
+- Input from outside that breaks a rule is counted and dropped here, at the edge, once.
 """
 
 import asyncio
@@ -79,7 +79,7 @@ from hanse.protocol.messages import HOST, Publication, Run
 _log = logging.getLogger(__name__)
 
 _RETAIN = itemgetter(3)
-# For this long after the start the host may hand in again what a former process has numbered.
+# Time after the start in which the host broker may hand in again publications that a former process has numbered.
 COME_AGAIN_S = 30.0
 
 
@@ -89,7 +89,7 @@ class Agent:
     def __init__(self, settings: FederatorSettings, state: StateDirectory, entrance: Entrance | None = None) -> None:
         identity = settings.id if entrance is None else entrance.entry.membership.word.id
         if identity is None:
-            raise LocalError("This federator has no id; give --id N, or --manager URL to be given one.")
+            raise LocalError("This federator has no id; give --id N, or --manager URL to get one.")
         self.settings = settings
         self.identity = identity
         self._state = state
@@ -118,7 +118,7 @@ class Agent:
             counters=self.counters,
             gaps=self._gaps,
         )
-        # While true the host may hand in again what a former process has numbered.
+        # While true, the host broker may hand in again publications that a former process has numbered.
         self._may_come_again = True
         self._armed_at = 0.0
         # Neighbours whose link was up before.
@@ -131,7 +131,7 @@ class Agent:
             state.path / "tick",
             gaps=self._gaps,
             counters=self.counters,
-            on_taken_over=lambda: self._renewal.taken_over(),  # noqa: PLW0108 - it is made after the session
+            on_taken_over=lambda: self._renewal.taken_over(),  # noqa: PLW0108 - it is created after the session
         )
         # Only Mosquitto's log tells of takeovers, and only Mosquitto publishes its uptime in this form.
         self._session_watch = (
@@ -144,13 +144,13 @@ class Agent:
             on_publications=self._on_host_publications,
             on_internal=self._on_internal,
             on_state=self._on_host_state,
-            on_credit=lambda: self.delivery.on_credit(),  # noqa: PLW0108 - it is made after the session
+            on_credit=lambda: self.delivery.on_credit(),  # noqa: PLW0108 - it is created after the session
             on_unmatched=lambda unmatched: self.unknown.unmatched(unmatched),  # noqa: PLW0108 - the same
             journal=self.custodian.journal,
             ring=self.custodian.ring,
             counters=self.counters,
-            on_forgotten=lambda: batches.forget(),  # noqa: PLW0108 - they are made after the session, too
-            # Under other names than its group's a publication may meet any subscription.
+            on_forgotten=lambda: batches.forget(),  # noqa: PLW0108 - they are also created after the session
+            # Under names other than its group's, a publication may match any subscription.
             lane=settings.lane() if self._crossing.is_trivial else None,
             lane_id=self.sessions.of("lane"),
             on_granted=lambda filter_: self.retained.granted(filter_),  # noqa: PLW0108 - the same
@@ -176,10 +176,10 @@ class Agent:
             counters=self.counters,
             clock=self._loop.time,
             on_taken=self._on_taken,
-            take_internal=lambda run: self.management.take(run),  # noqa: PLW0108 - it is made last of all
+            take_internal=lambda run: self.management.take(run),  # noqa: PLW0108 - it is created last of all
             retained=lambda: self.retained,
         )
-        # Collectors: not of the manager's overlay, which so neither names nor ends their links.
+        # Collectors, which are not part of the manager's overlay. It neither names nor ends their links.
         self._leaves = settings.leaves()
         self.links: Links = make_links(
             identity,
@@ -208,7 +208,7 @@ class Agent:
             is_known=self.machine.is_known,
             join=private.join,
             inject=self.delivery.inject,
-            release=lambda filter_: self.interest.release(filter_),  # noqa: PLW0108 - it is made later
+            release=lambda filter_: self.interest.release(filter_),  # noqa: PLW0108 - it is created later
             hold=self.host.hold,
             counters=self.counters,
         )
@@ -325,7 +325,7 @@ class Agent:
         )
         self._replay = Replay(self.gateways, self.machine, self._crossing, self.counters, self._loop.time)
         ShareGaps(self.gateways, self.counters)
-        # By these names the data path calls the rooms itself: not a call more a batch.
+        # Bound methods, cached to save an attribute lookup per batch.
         self._begin_batch, self._note_packets, self._former_id = batches.begin, batches.note, batches.former_id
         self._deliver, self._deliver_own = self.delivery.deliver, self.delivery.deliver_own
         self._carry_out = effects.carry_out
@@ -345,10 +345,10 @@ class Agent:
             measure=lambda taken: self.host.measure(self.identity, taken),
         )
 
-    # --- life -------------------------------------------------------------------------------------------------------
+    # --- start and end ------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Begin: epoch on disk, interest of before, host, links, the page for the operator."""
+        """Start: epoch on disk, stored interest, host broker, links, the page for the operator."""
         self._carry_out(self.machine.start(self._loop.time()))
         left = self.machine.restore(
             self._loop.time(),
@@ -357,9 +357,9 @@ class Agent:
             wanted=self.custodian.read_wanted(),
         )
         self._carry_out(left)
-        # Before the session begins, which may bring what waited at a broker that has restarted.
+        # Before the session begins, which may bring messages that waited at a restarted broker.
         await self.retained.start()
-        # Before the first link: the claims that neighbours hear first should be whole.
+        # Before the first link: the first claims that neighbours get should be complete.
         self.interest.restore()
         self.host.listen(self.interest.topics())
         if self.membership is not None:
@@ -384,7 +384,7 @@ class Agent:
         self._arm()
 
     async def stop(self) -> None:
-        """Leave the meshes, say so, and end."""
+        """Leave the meshes, tell the neighbours, and end."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -394,7 +394,7 @@ class Agent:
         self._step(events.Leave())
         if self.membership is not None:
             await self.membership.stop(is_leaving=not self.membership.must_restart.is_set())
-        await asyncio.sleep(0.05)  # the frames that say so leave with the loop's next turns
+        await asyncio.sleep(0.05)  # the leave messages go out with the loop's next turns
         if self._timer is not None:
             self._timer.cancel()
         self.interest.stop()
@@ -425,7 +425,7 @@ class Agent:
         self._accounting.note_interest(group, is_added=is_added)
 
     def _on_double(self, identity: int, detail: str) -> None:
-        """Two processes use a neighbour's id."""
+        """Note that two processes use a neighbour's id."""
         self.counters["identity_conflicts"] += 1
         self._tell(Emit("identity_conflict", neighbour=identity, detail=detail))
 
@@ -497,7 +497,7 @@ class Agent:
         self._hand_on(routed)
 
     def _take_again(self, now: float, publications: list[HostPublication]) -> list[HostPublication]:
-        """What a former process has numbered keeps its id, so that nobody takes it for another (R58)."""
+        """Keep the ids that a former process gave to publications, so that nobody takes them for others (R58)."""
         fresh = []
         for publication in publications:
             known = self._former_id(publication)
@@ -515,7 +515,7 @@ class Agent:
         return fresh
 
     def _publish_found(self, publication: Publication, stamp: int) -> None:
-        """Something retained that nobody heard."""
+        """Publish a retained message that no federator had heard."""
         self._hand_on(self.machine.publish(self._loop.time(), [publication], 0, None, stamp))
 
     def _publish_to(self, group: str, packets: list[bytes]) -> None:
@@ -525,7 +525,7 @@ class Agent:
             self._hand_on(self.machine.publish_to(self._loop.time(), group, qos, [packet]))
 
     def _publish_telemetry(self, topic: str, packet: bytes) -> None:
-        """To whoever collects it, here or elsewhere."""
+        """Publish a telemetry packet for any collector, here or elsewhere."""
         self._hand_on(self.machine.publish(self._loop.time(), [Publication(topic, 1, packet)]))
         if any(map(self.machine.is_local, self.machine.match(topic))):
             self._deliver_own(packet, 1)
@@ -542,7 +542,7 @@ class Agent:
             self._arm()
 
     def _on_taken(self, neighbour: int, tokens: Sequence[int]) -> None:
-        """A neighbour, or the host broker, has acknowledged what bears these tokens."""
+        """Note that a neighbour, or the host broker, has acknowledged everything with these tokens."""
         self._carry_out(self.machine.acknowledged(self._loop.time(), neighbour, tokens))
         if self.machine.deadline < self._armed_at:
             self._arm()
@@ -597,10 +597,11 @@ class Agent:
             turns.note_read(neighbour)
         self.metrics.hop.observe(time.perf_counter() - begun)
 
-    # --- what the host says to the agent itself -----------------------------------------------------------------------
+    # --- messages of the host broker for the agent
+    # ---------------------------------------------------------------------
 
     def _on_internal(self, publications: list[HostPublication]) -> None:
-        """Messages of the host for the agent: what clients subscribe to."""
+        """Handle messages of the host broker for the agent: subscriptions of its clients, probes and others."""
         for_interest = []
         for publication in publications:
             if self.membership is not None and self.membership.hear(
@@ -625,7 +626,7 @@ class Agent:
     async def _check_session_again(self) -> None:
         if self._session_watch is None:
             return
-        # The host session listens first, so that it hears of the subscriptions of the second one.
+        # The host session listens first, so that it learns of the subscriptions of the second one.
         await self.host.client.wait_connected(None)
         await self._session_watch.start()
         while True:
@@ -662,5 +663,5 @@ class Agent:
 
 
 def _distinct(routed: Routed) -> list[Run]:
-    """The runs of a batch of our own, each once, however many neighbours get it."""
+    """Return the runs of a batch of our own, each once, however many neighbours get it."""
     return list({run.first: run for runs in routed.frames.values() for run in runs}.values())

@@ -2,14 +2,15 @@
 
 Rules:
 
-- It subscribes to a group only while the protocol says that someone elsewhere wants it, and no wider one is wanted too
-  (`covering`); each with an identifier of its own, No Local, Retain As Published and Retain Handling 2: a covering
-  subscription never replays.
-- What came for identifier 1 is for the agent itself (interest, probes); the rest is for the federation.
-- The session outlives the process. QoS 2 is journaled: under which packet identifier a message went out, before it
-  does; that it is released, and delivered, before PUBREL. The process after this one sends only PUBREL for what was
-  released, and the same packet identifier for what was not and comes again (R58).
-- A host that speaks 3.1.1 has none of these. `older_host` stands between it and the agent, which sees no difference.
+- It subscribes to a group only while the protocol says that a federator elsewhere wants it, and no wider group is
+  wanted as well (`covering`). Each subscription has an identifier of its own, No Local, Retain As Published and Retain
+  Handling 2, because a covering subscription must never replay.
+- Publications for identifier 1 are for the agent itself (interest, probes); the others are for the federation.
+- The session outlives the process. QoS 2 is journaled: the packet identifier of a message before it goes out, and its
+  release and delivery before PUBREL. The next process sends only PUBREL for released messages, and uses the same packet
+  identifier for unreleased ones that are sent again (R58).
+- A host broker that speaks 3.1.1 has none of these. `older_host` stands between it and the agent, which sees no
+  difference.
 """
 
 import asyncio
@@ -36,7 +37,7 @@ from hanse.mqtt.websocket_publisher import connect_packet
 from hanse.protocol.messages import Run
 
 INTERNAL_IDENTIFIER = 1
-# Reads of the host session that wait while a look tells whether the broker has restarted.
+# Reads of the host session that wait while a look finds out whether the broker has restarted.
 HELD_MAX = 1_000
 # Below these the federator tries its own host; as all probes, they never cross.
 # Six lines of Mosquitto's log, of at most 999 bytes each; its output buffer has 4,096.
@@ -47,7 +48,7 @@ _SESSION_EXPIRY_S = 3600
 
 
 def client_settings(settings: FederatorSettings, sessions: Sessions) -> ClientSettings:
-    """Of the session: it outlives the process, for so long."""
+    """Return the settings of the session, which outlives the process for a time."""
     return ClientSettings(
         settings.broker,
         sessions.host_id,
@@ -64,7 +65,7 @@ def client_settings(settings: FederatorSettings, sessions: Sessions) -> ClientSe
 
 
 class HostSession(ClientHandler):
-    """What the agent needs of its host broker."""
+    """The agent's access to its host broker."""
 
     def __init__(
         self,
@@ -88,33 +89,33 @@ class HostSession(ClientHandler):
         self.client = Client(replace(settings, tells_packet_max=False), self)
         self._journal = journal
         self._ring = ring
-        # Number of a publication of QoS 2 that the host has not completed, to its id and packet identifier.
+        # Number of a QoS 2 publication that the host broker has not completed, to its id and packet identifier.
         self._exact: dict[int, tuple[MessageId, int]] = {}
         self._reserved: set[int] = set()
         self._resume()
         # While publications are held, they go to `_held`.
         self._take_publications = self._pass_on = on_publications
         self._held: list[list[Publication]] = []
-        # While the host says of deliveries that it does not take them.
+        # While the host broker refuses deliveries.
         self.is_refusing = False
-        # Called for subscriptions of the federation's that the host holds, and no longer holds.
+        # Called for the federation's subscriptions when the host broker grants and ends them.
         self._tell_granted = on_granted or (lambda _: None)
         self._tell_ended = on_ended or (lambda _: None)
         self._take_internal = on_internal
         self._tell_state = on_state
         self._tell_credit = on_credit
         self._tell_unmatched = on_unmatched
-        # Called where the host has lost the session: its packet identifiers begin anew.
+        # Called when the host broker has lost the session: its packet identifiers restart.
         self._tell_forgotten = on_forgotten or (lambda: None)
         self._covering = Covering()
-        # Of the subscriptions that it holds, or has asked for.
+        # Identifiers of the subscriptions that it holds, or has requested.
         self._identifiers: dict[str, int] = {}
         self._next_identifier = INTERNAL_IDENTIFIER + 1
-        # Whether copies can come. It outlives the overlap: the broker may have queued some that it has yet to send.
+        # Whether duplicates can arrive. It outlives the overlap, because the broker may have queued some.
         self.has_overlaps = False
         self._deliveries = DeliveryBook()
         self.refused_subscriptions = 0
-        # Whether the broker still had the session when it let us in last.
+        # Whether the broker still had the session when it last accepted the connection.
         self.session_present = False
         self._counters: Counter[str] = Counter() if counters is None else counters
         self._listened: list[str] = []
@@ -123,17 +124,17 @@ class HostSession(ClientHandler):
         self._lane_address = lane
         self._lane_id = lane_id
         self._lane: Lane | None = None
-        # Whether the session holds no subscription but those of this process.
+        # Whether the session holds only subscriptions of this process.
         self._knows_session = False
-        # What is to be said about subscriptions when the lane has been left.
+        # Subscription requests to send once the bulk connection is no longer used.
         self._unsaid: list[Change] = []
 
-    # --- out ------------------------------------------------------------------------------------------------------
+    # --- outgoing -----------------------------------------------------------------------------------------------------
 
     def listen(self, topics: Iterable[str]) -> None:
-        """Subscribe for the agent itself; at QoS 1, as a report that comes twice does no harm.
+        """Subscribe for the agent itself; at QoS 1, because a duplicate report does no harm.
 
-        The broker retains what it publishes of itself. Without Retain As Published, RETAIN tells a value from before
+        The broker retains its own publications. Without Retain As Published, RETAIN distinguishes a value from before
         the subscription from a new one.
         """
         topics = list(topics)
@@ -154,20 +155,20 @@ class HostSession(ClientHandler):
     def prompt_log(self) -> None:
         """Make the broker log more than a block of its output buffer.
 
-        Mosquitto logs each unsubscription, also that of a filter that nobody subscribed to.
+        Mosquitto logs each unsubscription, even for a filter without a subscription.
         """
         self.client.unsubscribe(_NEVER_SUBSCRIBED)
 
     def want(self, group: str) -> None:
-        """Someone elsewhere wants a group: it is subscribed to, unless a subscription that stands covers it."""
+        """Subscribe to a group that a federator elsewhere wants, unless an existing subscription covers it."""
         self._say(self._covering.want(group))
 
     def release(self, group: str) -> None:
-        """Nobody elsewhere wants the group any longer."""
+        """Unsubscribe from a group that no federator elsewhere wants any longer."""
         self._say(self._covering.release(group))
 
     def holds(self, filter_: str) -> bool:
-        """Return whether the host broker sends what matches a filter: it has granted it, or one that covers it."""
+        """Return whether the host broker has granted a filter, or one that covers it."""
         if not self.client.is_connected:
             return False
         return self.client.is_granted(filter_) or self._covering.is_covered(filter_)
@@ -202,16 +203,16 @@ class HostSession(ClientHandler):
 
     @property
     def tells_retain(self) -> bool:
-        """Whether the host says of each publication whether it is to be retained; 3.1.1 cannot."""
+        """Return whether the host broker marks publications to be retained, which a 3.1.1 broker cannot."""
         return self._older is None
 
     @property
     def newest_identifier(self) -> int:
-        """The identifier of the subscription that was asked for last."""
+        """Identifier of the last requested subscription."""
         return self._next_identifier - 1
 
     def deliver(self, body: bytes, qos: int, count: int, obligation: Obligation | None) -> None:
-        """Publish a run at the host; the obligation is settled when the host has taken it."""
+        """Publish a run at the host broker; its acknowledgement settles the obligation."""
         if self._older is not None:
             body, count = self._older.carried(body, count)
             if not count:
@@ -221,17 +222,17 @@ class HostSession(ClientHandler):
             self._deliveries.add(number, count, obligation)
 
     def deliver_loose(self, body: bytes, count: int, groups: list[Groups]) -> None:
-        """Publish publications of QoS 0 of the federation's, of these groups."""
+        """Publish the federation's QoS 0 publications of these groups."""
         if self._lane is None:
             self.deliver(body, 0, count, None)
         else:
             self._lane.deliver(body, count, groups)
 
     def deliver_run(self, run: Run, obligation: Obligation) -> None:
-        """Publish a run of QoS 1 or 2 of the federation's.
+        """Publish a QoS 1 or 2 run of the federation.
 
         Raises:
-            Unavailable: The host has no room for it now.
+            Unavailable: The host broker has no capacity for it now.
         """
         if run.qos == 1:
             self.deliver(run.body, 1, run.length, obligation)
@@ -252,15 +253,15 @@ class HostSession(ClientHandler):
         self._reserved.difference_update(former)
 
     def measure(self, identity: int, taken: Callable[[], None]) -> None:
-        """Publish a probe at QoS 1, and call `taken` when the host has acknowledged it."""
+        """Publish a probe at QoS 1, and call `taken` when the host broker has acknowledged it."""
         self._probe(str(identity), taken)
 
     def fence(self, name: str, passed: Callable[[], None]) -> None:
-        """Call `passed` when the host has read everything that was published until now."""
+        """Call `passed` when the host broker has read everything published until now."""
         self._probe(name, passed)
 
     def hold(self, is_held: bool) -> None:
-        """Let publications of the federation's wait, or hand on those that waited."""
+        """Let publications for the federation wait, or hand on those that waited."""
         if is_held:
             self._take_publications = self._keep
             return
@@ -281,15 +282,16 @@ class HostSession(ClientHandler):
         obligation.settle()
 
     def _former_id(self, message: MessageId) -> int:
-        """The packet identifier under which the host may know a message from a former process; 0 where it does not."""
+        """Return the packet identifier under which the host broker may know a former process's message, or 0."""
         packet_id = self._journal.packet_id_of(*message) or 0
         return packet_id if packet_id in self._reserved else 0
 
     def _resume(self) -> None:
-        """Take up what the process before this one left of QoS 2."""
+        """Resume the QoS 2 messages of the former process."""
         left = self._journal.open()
         released = [(packet_id, message) for packet_id, message, is_released in left if is_released]
-        # What the host holds for lost identifiers would fill its window for ever. Released, it may be delivered twice.
+        # Messages that the host broker holds for lost identifiers would fill its window for ever. A released one may be
+        # delivered twice.
         known = {packet_id for packet_id, _, _ in left}
         lost = [packet_id for packet_id in self._journal.lost if packet_id <= PUBLISH_ID_MAX and packet_id not in known]
         numbers = self.client.resume([(packet_id, None) for packet_id in [*[one for one, _ in released], *lost]])
@@ -300,7 +302,7 @@ class HostSession(ClientHandler):
         self.client.reserve(self._reserved)
 
     def on_assigned(self, first_number: int, first_packet_id: int, count: int) -> None:
-        """Publications of QoS 2 are about to be written."""
+        """Note packet identifiers of QoS 2 publications before they are written."""
         for offset in range(count):
             known = self._exact.get(first_number + offset)
             if known is not None:
@@ -309,12 +311,12 @@ class HostSession(ClientHandler):
                 self._journal.assign(first_packet_id + offset, *message)
 
     def on_received(self, pairs: list[tuple[int, int]]) -> None:
-        """The host has them, and PUBREL is about to be written: from here on they are delivered."""
+        """Note that the host broker has the messages, before PUBREL is written: from here on they are delivered."""
         for number, packet_id in pairs:
             known = self._exact.get(number)
             if known is not None:
-                # A kill between the two leaves it released, and `_resume` adds it. The other way round it would be
-                # taken for delivered, and PUBREL would never come.
+                # A kill between the two leaves it released, and `_resume` adds it. In the other order it would count as
+                # delivered, and PUBREL would never be sent.
                 self._journal.release(packet_id)
                 self._ring.add(*known[0], 1)
 
@@ -324,10 +326,10 @@ class HostSession(ClientHandler):
             if known is not None and known[1]:
                 self._journal.complete(known[1])
 
-    # --- what the client tells --------------------------------------------------------------------------------------
+    # --- callbacks of the client --------------------------------------------------------------------------------------
 
     def on_publications(self, publications: list[Publication]) -> None:
-        """One read: the agent's own messages apart from those of the federation."""
+        """Handle one read: separate the agent's own messages from those for the federation."""
         if self._older is not None:
             self._sift(self._older, publications)
             return
@@ -355,33 +357,33 @@ class HostSession(ClientHandler):
             self._take_publications(fresh)
 
     def on_written(self, written: list[Written]) -> None:
-        """What leaves for a 3.1.1 host, which may send it back."""
+        """Note publications that leave for a 3.1.1 broker, which may send them back."""
         if self._older is not None:
             self._older.written(asyncio.get_running_loop().time(), written)
 
     def on_acknowledged(self, numbers: list[int]) -> None:
-        """The host has taken publications over."""
+        """Note publications that the host broker has acknowledged."""
         if self._exact:
             self._complete(numbers)
         self._deliveries.settle(numbers)
 
     def on_unmatched(self, unmatched: list[tuple[int, str]]) -> None:
-        """Nobody at the host subscribes to the topics of these publications."""
+        """Note publications without a subscriber at the host broker."""
         self._tell_unmatched(unmatched)
 
     def on_refused(self, refused: list[tuple[int, int]]) -> None:
-        """The host will not take these, now or ever: nothing is owed for them any longer (the client counted them)."""
+        """Settle publications that the host broker refused for good; the client has counted them."""
         self._complete([number for number, _ in refused])
         self.is_refusing = True
         self._deliveries.settle([number for number, _ in refused])
         self.is_refusing = False
 
     def on_credit(self) -> None:
-        """There is room again."""
+        """Tell the delivery that there is capacity again."""
         self._tell_credit()
 
     def on_connected(self, session_present: bool) -> None:
-        """The host let us in; a new session has nothing of the old one's queue."""
+        """Handle an accepted connection. A new session has nothing of the old one's queue."""
         self.session_present = session_present
         self._know_host(session_present)
         if not session_present:
@@ -406,7 +408,7 @@ class HostSession(ClientHandler):
 
     @property
     def uses_lane(self) -> bool:
-        """Whether QoS 0 goes by the lane now."""
+        """Return whether QoS 0 uses the bulk connection now."""
         return self._lane is not None and self._lane.is_used
 
     def _know_host(self, session_present: bool) -> None:
@@ -422,7 +424,7 @@ class HostSession(ClientHandler):
         self._older.connected(traits, session_present=session_present, away_s=away_s)
 
     def on_disconnected(self, error: HanseError | None) -> None:
-        """The host is away."""
+        """Handle the loss of the connection."""
         if self._left_at is None:
             self._left_at = asyncio.get_running_loop().time()
         if self._lane is not None:
@@ -430,7 +432,7 @@ class HostSession(ClientHandler):
         self._tell_state(False, error)
 
     def on_subscribed(self, answers: list[tuple[Subscription, int]]) -> None:
-        """What is granted may cover others; what is not, by an ACL or a limit of the host's, is counted."""
+        """Handle granted filters, which may cover others, and count those refused by an ACL or a limit."""
         for subscription, code in answers:
             if code >= 0x80:
                 self.refused_subscriptions += 1
@@ -443,7 +445,7 @@ class HostSession(ClientHandler):
                 self._tell_granted(subscription.filter)
 
     def on_unsubscribed(self, answers: list[tuple[Subscription, int]]) -> None:
-        """What the host sends no more."""
+        """Note filters that the host broker has ended."""
         for subscription, _ in answers:
             if subscription.filter not in self._identifiers:
                 self._tell_ended(subscription.filter)

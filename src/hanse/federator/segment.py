@@ -410,7 +410,7 @@ class Segment:
 
     @property
     def is_dirty(self) -> bool:
-        """Whether the file lacks discarded records."""
+        """Return whether the file lacks discarded records."""
         return self._dirty_end > self._dirty_start
 
     def take_done(self) -> tuple[int, bytes, list[tuple[int, int]]]:

@@ -61,12 +61,12 @@ class Sessions:
 
     @property
     def must_move(self) -> bool:
-        """Whether the session still has an id of an older version, or of another pattern."""
+        """Return whether the session still has an id of an older version, or of another pattern."""
         return self.record.current != self._ids.of()
 
     @property
     def is_random(self) -> bool:
-        """Whether nobody can guess the client ids."""
+        """Return whether nobody can guess the client ids."""
         return RANDOM in self._pattern
 
     def of(self, role: str) -> str:

@@ -459,7 +459,7 @@ class Ledger:
 
     @property
     def is_uncertain(self) -> bool:
-        """Whether there are doubtful subscriptions, or clients that are uncertain."""
+        """Return whether there are doubtful subscriptions, or clients that are uncertain."""
         return bool(self._doubtful or self._undecided)
 
     def shared_filters(self) -> set[str]:

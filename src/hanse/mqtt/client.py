@@ -102,7 +102,7 @@ class SentAway(Unavailable):
 
     @property
     def is_taken_over(self) -> bool:
-        """Whether another client connected with the same client id. Mosquitto 2.0 only closes the socket then."""
+        """Return whether another client connected with the same client id. Mosquitto 2.0 only closes the socket."""
         return self.reason_code == SESSION_TAKEN_OVER and not self.is_connack
 
 
@@ -452,7 +452,7 @@ class Client:
 
     @property
     def is_subscribed(self) -> bool:
-        """Whether the broker has answered for every filter wanted."""
+        """Return whether the broker has answered for every filter wanted."""
         return self._subscriptions.is_settled
 
     def abort(self) -> None:

@@ -1,11 +1,11 @@
-"""The book of retained state on disk: one SQLite file, made when something retained is heard of for the first time.
+"""The book of retained state on disk: one SQLite file, created at the first retained message.
 
 Rules:
 
 1. A write returns when it would survive the end of this process. After a power cut the last moments may be missing,
-   which costs no more than another look at a few topics.
-2. A damaged file is put aside with a warning, and the book begins anew: looks and the other federators fill it.
-3. A disk that refuses is told once, counted, and tried again with the next write. Until then the book is in memory.
+   which costs only another look at a few topics.
+2. A damaged file is put aside with a warning, and the book starts empty: looks and the other federators fill it.
+3. A disk that refuses is logged once, counted, and tried again with the next write. Until then the book is in memory.
 """
 
 import contextlib
@@ -26,8 +26,8 @@ class BookFile:
     """The file `retained.db` of one federator.
 
     Args:
-        path: where it is.
-        counters: to count into: `retained_writes_failed`.
+        path: path of the file.
+        counters: counters of `retained_writes_failed`.
     """
 
     def __init__(self, path: Path, counters: Counter[str]) -> None:
@@ -64,7 +64,7 @@ class BookFile:
             self._counters["retained_writes_failed"] += 1
             if not self._unwritten:
                 _log.error(
-                    "the book of retained state %s cannot be written: %s; what changes is kept in memory meanwhile",
+                    "the book of retained state %s cannot be written: %s; changes are kept in memory meanwhile",
                     self._path,
                     error,
                 )
@@ -99,7 +99,7 @@ class BookFile:
         return self._connection
 
     def _discard(self, why: str) -> None:
-        """Rule 2."""
+        """Apply rule 2."""
         for suffix in ("-wal", "-shm"):
             with contextlib.suppress(OSError):
                 self._path.with_name(self._path.name + suffix).unlink()

@@ -4,13 +4,13 @@ Rules:
 
 1. The keeper knows topics by their federation names, the host broker by local ones (`crossing`). A value leaves this
    broker only under the name that its publication would have, and enters it only if its publication might.
-2. The book is on disk before anything that follows from it is done.
-3. One look at a time. When the broker comes back, nothing is looked at or taken from the session before a look has
-   told whether the broker has restarted: what waits in a restored session must not count as new.
+2. The book is on disk before any consequence of it takes place.
+3. There is one look at a time. When the broker comes back, the federator first looks whether it has restarted. Until
+   then it takes nothing from the session, because messages in a restored session must not count as new.
 4. A host broker that speaks 3.1.1 does not say which publications are retained. Each one marks its topic, and a look
    decides (R97).
-5. Messages of others are bytes from elsewhere. Those that are malformed, or that no broker should be given, are counted
-   and dropped.
+5. Messages of other federators come from outside. Malformed ones, and those that no broker should get, are counted and
+   dropped.
 """
 
 import asyncio
@@ -58,22 +58,22 @@ Hold = Callable[[bool], None]
 
 
 class RetainedState:
-    """The keeper's shell.
+    """Shell of the keeper.
 
     Args:
-        identity: of this federator.
-        settings: the keeper's.
-        look_settings: of the sessions that look at the host broker.
-        book: the file.
-        crossing, gate: what may leave and enter.
-        publish: publishes what was found at the host broker, with a stamp.
-        publish_to: sends packets to a group of federators.
-        is_known: whether a group is claimed by somebody.
-        join: takes part in this federator's private group, for good.
-        inject: publishes a packet at the host broker, and reports its number when the broker has acknowledged it.
-        release: ends interest in a filter.
-        hold: lets publications of the host session wait, or lets them go on.
-        counters: to count into.
+        identity: id of this federator.
+        settings: settings of the keeper.
+        look_settings: settings of the sessions that look at the host broker.
+        book: file of the book.
+        crossing, gate: rules for leaving and entering.
+        publish: function that publishes messages found at the host broker, with a stamp.
+        publish_to: function that sends packets to a group of federators.
+        is_known: function that returns whether a group is claimed.
+        join: function that joins this federator's private group for good.
+        inject: function that publishes a packet at the host broker, and reports its number at the acknowledgement.
+        release: function that ends interest in a filter.
+        hold: function that lets publications of the host session wait, or continue.
+        counters: counters to update.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class RetainedState:
         self._waiting: list[tuple[int, bytes]] = []
         self._is_stopped = False
 
-    # --- life ---------------------------------------------------------------------------------------------------------
+    # --- start and end ------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Read the book, and look whether the host broker has restarted meanwhile; before its session begins."""
@@ -138,7 +138,7 @@ class RetainedState:
                 self._note_uptime(seen.uptime_s, is_retained=True)
 
     async def stop(self) -> None:
-        """End what is under way."""
+        """End the tasks under way."""
         self._is_stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -158,10 +158,11 @@ class RetainedState:
         """Filters whose interest has ended and lingers."""
         return self._keeper.lingering
 
-    # --- what happens at the host broker ------------------------------------------------------------------------------
+    # --- events at the host broker
+    # -------------------------------------------------------------------------------------
 
     def host_up(self, *, session_present: bool) -> None:
-        """The host broker has let the session in."""
+        """Note that the host broker has accepted the session."""
         wall_ms = self._wall_ms()
         self._ticks.connected(wall_ms, session_present=session_present)
         if not session_present:
@@ -174,7 +175,7 @@ class RetainedState:
         self._start_task(self._look_after_return(session_present))
 
     async def _look_after_return(self, session_present: bool) -> None:
-        """Rule 3."""
+        """Apply rule 3."""
         seen = None
         try:
             async with asyncio.timeout(HOLD_S):
@@ -191,19 +192,19 @@ class RetainedState:
             self._step(events.HostUp())
 
     def host_down(self) -> None:
-        """The connection to the host broker has ended."""
+        """Note that the connection to the host broker has ended."""
         self._step(events.HostUp(is_up=False))
 
     def granted(self, filter_: str) -> None:
-        """The host broker holds a subscription of the federation's."""
+        """Note that the host broker holds a subscription of the federation."""
         self._step(events.Granted(self._crossing.outward(filter_)))
 
     def ended(self, filter_: str) -> None:
-        """The host broker has ended one."""
+        """Note that the host broker has ended a subscription."""
         self._step(events.Ended(self._crossing.outward(filter_)))
 
     def tick(self, uptime_s: int | None, *, is_retained: bool) -> None:
-        """The broker has told its uptime."""
+        """Note the broker's uptime."""
         self._note_uptime(uptime_s, is_retained=is_retained)
 
     def _note_uptime(self, uptime_s: int | None, *, is_retained: bool) -> None:
@@ -231,14 +232,14 @@ class RetainedState:
         return stamp
 
     def touched(self, outgoing: Sequence[tuple[str, int, bytes]]) -> None:
-        """Take publications of a host broker that does not say which are retained."""
+        """Take publications of a host broker that does not say which ones are retained."""
         self._step(events.Touched(tuple({topic for topic, _, _ in outgoing})))
 
     def arrive(self, publications: Sequence[tuple[str, Version, bytes]]) -> list[int | None]:
         """Take retained publications that are about to be delivered to the host broker.
 
         Returns:
-            For each the number of the injection if it is to be published with RETAIN, None if without, `DUPLICATE` if
+            For each the number of the injection if it should be published with RETAIN, None if without, `DUPLICATE` if
             not at all.
         """
         now, wall_ms = self._loop.time(), self._wall_ms()
@@ -247,37 +248,38 @@ class RetainedState:
         return numbers
 
     def found(self, topic: str, version: Version, packet: bytes) -> None:
-        """Take something that another federator's look found; what is newer is injected, and nothing else is done."""
+        """Take a message found by another federator's look; inject it if it is newer, and do nothing else."""
         value = packet if digest_of(packet) else b""
         self._step(events.Received(version.federator, Push((Change(topic, version, value),))))
 
     def injected(self, numbers: Iterable[int]) -> None:
-        """The host broker has acknowledged injections."""
+        """Note that the host broker has acknowledged injections."""
         self._step(events.Injected(tuple(numbers)))
 
     def refused(self, numbers: Iterable[int]) -> None:
-        """The host broker does not take injections."""
+        """Note that the host broker refuses injections."""
         self._step(events.Refused(tuple(numbers)))
 
     def uncertain(self, numbers: Iterable[int]) -> None:
-        """Injections may have been lost."""
+        """Note that injections may have been lost."""
         self._step(events.Uncertain(tuple(numbers)))
 
     # --- interest -----------------------------------------------------------------------------------------------------
 
     def want(self, filters: Sequence[str]) -> None:
-        """Clients of the host broker are interested in filters, by their federation names."""
+        """Add filters that clients of the host broker want, by their federation names."""
         if filters:
             self._step(events.Wanted(tuple(filters)))
 
     def unwant(self, filter_: str) -> None:
-        """No client is interested in a filter any more; `release` follows, perhaps later."""
+        """Note that no client wants a filter any more; `release` follows, perhaps later."""
         self._step(events.Unwanted(filter_))
 
-    # --- the others ---------------------------------------------------------------------------------------------------
+    # --- other federators
+    # ----------------------------------------------------------------------------------------------
 
     def link_restored(self, neighbour: int) -> None:
-        """The link to a neighbour is back after a loss."""
+        """Note that the link to a neighbour is back after a loss."""
         self._step(events.LinkRestored(neighbour))
 
     def hear(self, sender: int, packet: bytes) -> None:
@@ -292,14 +294,14 @@ class RetainedState:
         self._step(events.Received(sender, message))
 
     def _may_enter(self, change: Change) -> bool:
-        """Rules 1 and 5."""
+        """Apply rules 1 and 5."""
         if not may_cross(change.topic) or not self._crossing.imports(change.topic):
             self._counters["retained_not_imported"] += 1
             return False
         return not change.value or self._gate.admit(change.value, 1)[1] == 1
 
     def _may_leave(self, change: Change) -> bool:
-        """Rule 1."""
+        """Apply rule 1."""
         local = self._crossing.inward(change.topic)
         return local is not None and may_cross(change.topic) and self._crossing.leave(local) == change.topic
 
@@ -314,7 +316,7 @@ class RetainedState:
             self._carry_out()
 
     def _carry_out(self) -> None:
-        """Do what the keeper wants, in order; what it wants because of that comes after."""
+        """Carry out the keeper's effects, in order; those that result follow."""
         if self._is_carrying_out:
             return
         self._is_carrying_out = True
@@ -388,7 +390,7 @@ class RetainedState:
         try:
             return await look(self._look_settings, filters, self._qos_of)
         except (HanseError, TimeoutError) as error:
-            _log.warning("the host broker could not be asked what it retains: %s", error)
+            _log.warning("the host broker did not show its retained messages: %s", error)
             return None
 
     def _by_federation_name(self, seen: Seen) -> tuple[dict[str, bytes], frozenset[str]]:
@@ -401,7 +403,7 @@ class RetainedState:
             name = self._crossing.leave(topic)
             entry = book.get(topic)
             if topic != name and entry is not None and entry.host_digest and self._crossing.enter(topic) == topic:
-                # A copy of somebody else's topic. A client's own write there would have this name, too.
+                # A copy of somebody else's topic. A client's own write there would also have this name.
                 found[topic] = packet
                 if name is not None:
                     unclear.add(name)

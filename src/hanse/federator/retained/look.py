@@ -1,14 +1,14 @@
-"""Looks at the host broker: what it retains under some filters.
+"""Looks at the host broker: reads of its retained messages under some filters.
 
 Rules:
 
-1. A look is complete or it fails. A look that ended early would take everything that it missed for deleted.
+1. A look is complete or it fails. A look that ended early would treat everything that it missed as deleted.
 2. The first subscription has QoS 0. Mosquitto drops retained messages beyond `max_queued_messages` for a subscription
    of QoS 1 or 2, and at QoS 0 it sends all of them before the answer to the next request. That answer, UNSUBACK, ends
    the look. Other brokers may answer sooner, so `QUIET_S` must pass after the last message there.
-3. QoS 0 hides the QoS of the messages. A second subscription to the exact topics asks for it where it is not known,
-   for at most `EXACT_MAX` topics. Of the others it stays 0.
-4. The broker's uptime comes with each look. It tells whether the broker has restarted.
+3. QoS 0 hides the QoS of the messages. A second subscription to the exact topics finds the unknown ones, for at most
+   `EXACT_MAX` topics. For the others, the QoS stays 0.
+4. The broker's uptime arrives with each look, and shows whether the broker has restarted.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from hanse.mqtt.publication import Publication, payload_of
 from hanse.mqtt.subscriptions import Subscription
 from hanse.protocol.topics import covers
 
-# The whole of a look. 100,000 messages take some 2 s.
+# Time of a whole look. 100,000 messages take some 2 s.
 LOOK_S = 30.0
 QUIET_S = 0.1
 EXACT_MAX = 500
@@ -54,7 +54,7 @@ class _Handler(ClientHandler):
         for publication in publications:
             if publication.topic == UPTIME:
                 self.uptime_s = uptime_of(payload_of(publication.packet))
-            elif publication.retain:  # what clients publish meanwhile is no part of the look
+            elif publication.retain:  # publications of clients meanwhile are not part of the look
                 self.found[publication.topic] = publication.packet
                 self.last_s = asyncio.get_running_loop().time()
         self.changed.set()
@@ -84,12 +84,12 @@ async def look(
     """Return what a broker retains under some filters.
 
     Args:
-        settings: of a session of its own.
-        filters: as clients of the broker name them. None: only the uptime is asked for.
+        settings: settings of a separate session.
+        filters: as clients of the broker name them. None: only the uptime is read.
         qos_of: the QoS of a message by topic and packet, if it is known.
 
     Raises:
-        HanseError: The broker does not let us in.
+        HanseError: The broker does not accept the session.
         TimeoutError: It did not show everything within `LOOK_S`.
     """
     handler = _Handler()
@@ -125,7 +125,7 @@ async def _take(client: Client, handler: _Handler, filters: list[str], qos: int)
 async def _learn_qos(
     client: Client, handler: _Handler, found: dict[str, bytes], qos_of: Callable[[str, bytes], int | None]
 ) -> None:
-    """Rule 3."""
+    """Apply rule 3."""
     unknown = []
     for topic, packet in found.items():
         qos = qos_of(topic, packet)
@@ -172,7 +172,7 @@ def with_qos(packet: bytes, qos: int) -> bytes:
 
 
 def _widest(filters: Iterable[str]) -> list[str]:
-    """Return the filters without those that another one covers, so that each message comes once."""
+    """Return the filters without those that another one covers, so that each message arrives once."""
     distinct = sorted(set(filters))
     wild = [one for one in distinct if "+" in one or "#" in one]
     return [
