@@ -1,4 +1,4 @@
-"""What the tests of the client share: a story runs in an event loop, with deadlines for all that it waits for."""
+"""Stories for the tests of the client: each runs in an event loop, with a deadline for every wait."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine

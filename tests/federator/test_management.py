@@ -1,4 +1,4 @@
-"""What federators tell each other, and what one makes of others' words."""
+"""Messages between federators, and their effects."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What real federators replay to a gateway."""
+"""Replays of real federators to a gateway."""
 
 import os
 import signal

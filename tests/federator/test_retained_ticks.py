@@ -1,4 +1,4 @@
-"""What the uptime of the host broker tells: what waited, and restarts."""
+"""Conclusions from the uptime of the host broker: writes that waited, and restarts."""
 
 from hanse.federator.retained.ticks import BEHIND_MS_MAX, Ticks
 

@@ -159,7 +159,7 @@ async def until(condition: Callable[[], object], what: str, deadline_s: float = 
 
 
 class Outcome:
-    """What one drill has shown."""
+    """Result of one drill."""
 
     def __init__(self) -> None:
         self.lost = 0

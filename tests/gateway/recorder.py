@@ -14,7 +14,7 @@ NAMES = dict(enumerate(_NAMES.split(), start=1))
 
 
 class Recorder:
-    """What passed.
+    """Recorded packets.
 
     Attributes:
         port: where clients connect in place of the broker.

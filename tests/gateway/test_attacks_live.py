@@ -1,4 +1,4 @@
-"""What an attacker may send to a real gateway: that connection is refused or closed, nobody else notices, and memory
+"""Attacks on a real gateway: the attacker's connection is refused or closed, nobody else notices, and memory
 stays bounded."""
 
 import socket

@@ -1,4 +1,4 @@
-"""What discovery reads of a broker's bytes, and what it sends."""
+"""Bytes that discovery reads from a broker, and sends."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""What a scan may try."""
+"""Addresses that a scan may try."""
 
 import pytest
 

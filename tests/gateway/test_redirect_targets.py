@@ -1,4 +1,4 @@
-"""What a client is told for each broker, and 0x9D when that changes."""
+"""Address that a client gets for each broker, and 0x9D when it changes."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""What clients may read, from a Mosquitto's access list."""
+"""Topics that clients may read, from a Mosquitto's access list."""
 
 import tomllib
 from pathlib import Path

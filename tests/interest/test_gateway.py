@@ -1,4 +1,4 @@
-"""What gateways report, with time and connections as a test says."""
+"""Reports of gateways, with time and connections controlled by the test."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""What stands at the end of a log file."""
+"""Reading of the end of a log file."""
 
 from hanse.interest.log_replay import replay
 

@@ -1,4 +1,4 @@
-"""What the manager tells all gateways alike: states of brokers, versions, drains."""
+"""Facts that the manager sends to all gateways: states of brokers, versions, drains."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""What gateways report of their clients' subscriptions, and what they wait for before a client gets its SUBACK.
+"""Gateways' reports of their clients' subscriptions, and their wait before a client gets its SUBACK.
 
 Two requests of gateways (`hanse.federator.gateways`):
 

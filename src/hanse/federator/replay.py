@@ -1,4 +1,4 @@
-"""What this federator retains, for one gateway: a client of it has moved from a broker that was lost.
+"""Replay of publications that this federator retains, to a gateway whose client has moved from a lost broker.
 
 Request `replay` of gateways (`hanse.federator.gateways`):
 

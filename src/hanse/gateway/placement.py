@@ -115,7 +115,7 @@ class BrokerView:
 
 
 class Query:
-    """What is known of a client when it is placed.
+    """Known properties of a client at its placement.
 
     Attributes:
         key: the bytes that are hashed: the client id, or the user name with `placement_key = username`.

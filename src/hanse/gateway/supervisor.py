@@ -79,7 +79,7 @@ class WorkerHandle(Protocol):
 
 
 class Supervisor:
-    """What a gateway knows and decides.
+    """Knowledge and decisions of a gateway.
 
     Args:
         listeners: where it listens, with the ports that it got.

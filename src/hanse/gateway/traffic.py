@@ -1,4 +1,4 @@
-"""What one worker counts, beside what its sessions count."""
+"""Counters of one worker, in addition to those of its sessions."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What clients of a Mosquitto may read, from its `acl_file`: the topics that need to enter the broker.
+"""Topics that clients of a Mosquitto may read by its `acl_file`, and that therefore need to enter the broker.
 
 Mosquitto grants every SUBSCRIBE and compares messages with its access list only when it sends them. So a client without
 any rights that subscribes to `#` gets nothing, but becomes interest in everything. `import_allow` limits what enters

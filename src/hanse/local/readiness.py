@@ -1,4 +1,4 @@
-"""Whether a federation is ready: messages published at one of its brokers reach the others.
+"""Readiness of a federation: messages published at one of its brokers reach the others.
 
 Pure: health pages of federators and the manager's topology go in, and sentences about what is not ready come out.
 """

@@ -47,7 +47,7 @@ KeeperFactory = Callable[..., Keeper]
 
 @dataclass(frozen=True, slots=True)
 class RetainedProfile:
-    """What all worlds of a campaign have in common."""
+    """Settings that all worlds of a campaign have in common."""
 
     duration_s: float = 60.0
     writes_per_s: float = 1.2
@@ -77,7 +77,7 @@ class RetainedProfile:
 
 @dataclass(slots=True)
 class RetainedResult:
-    """What one world counted. `failure` is empty where every promise held."""
+    """Counts of one world. `failure` is empty if every promise held."""
 
     seed: int
     failure: str = ""

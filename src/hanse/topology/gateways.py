@@ -1,4 +1,4 @@
-"""What all gateways must know alike: which brokers there are, which are up, and which are drained.
+"""Facts that all gateways must share: the brokers, those that are up, and those that are drained.
 
 A gateway decides by itself, and at once, that a broker is down. That a broker is up again is decided here and numbered,
 because a client that two gateways place at different brokers is connected twice. Pure: time comes in as an argument.
@@ -43,7 +43,7 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class GatewayReport:
-    """What one gateway says.
+    """Report of one gateway.
 
     Attributes:
         known: the version that it applies.
@@ -71,7 +71,7 @@ class _Broker:
 
 
 class GatewayBook:
-    """What gateways reported, and the version that they are told."""
+    """Reports of gateways, and the version for all of them."""
 
     def __init__(self) -> None:
         self.version = 0

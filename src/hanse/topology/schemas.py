@@ -276,7 +276,7 @@ class GatewayBroker(BaseModel):
 
 
 class GatewayPlan(BaseModel):
-    """What all gateways must know alike, under a version."""
+    """Facts that all gateways must share, under a version."""
 
     version: Epoch
     brokers: list[GatewayBroker]

@@ -14,7 +14,7 @@ from hanse.gateway.share.tap import PUBACK, PUBREC, Asked, ShareTap, is_share
 
 
 class Brokers:
-    """What the serving brokers are asked, and told."""
+    """Requests and messages to the serving brokers."""
 
     def __init__(self) -> None:
         self.asked: list[Asked] = []

@@ -23,7 +23,7 @@ LOST: Final = "lost"
 
 
 class Directory:
-    """What one gateway knows.
+    """Knowledge of one gateway.
 
     Args:
         site: only brokers of this site are in the set; all if empty.

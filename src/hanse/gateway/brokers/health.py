@@ -26,7 +26,7 @@ _NEWEST: Final = 0.2
 
 
 class Health:
-    """What is known of one broker's health.
+    """Known health of one broker.
 
     Attributes:
         verdict: `up`, `refused` or `hung`.

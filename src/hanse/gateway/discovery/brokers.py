@@ -43,7 +43,7 @@ NOT_MQTT: Final = "not MQTT"
 
 
 class Finding(NamedTuple):
-    """What one address and port turned out to be.
+    """Result of a scan for one address and port.
 
     Attributes:
         what: `broker`, `no answer` (within the timeout), `refused` (nobody listens) or `not MQTT`.

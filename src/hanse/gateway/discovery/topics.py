@@ -31,7 +31,7 @@ _NEVER: Final = float("-inf")
 
 
 class Presence:
-    """What the topics that match a filter are to one broker.
+    """Relation of one broker to the topics that match a filter.
 
     Attributes:
         topics: how many of them it has.

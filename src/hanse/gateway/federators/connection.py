@@ -102,7 +102,7 @@ class FederatorConnection:
 
     @property
     def is_open(self) -> bool:
-        """Whether the federator can be asked."""
+        """Return whether the federator is reachable for requests."""
         return self._channel is not None and self._channel.is_open
 
     async def ask(

@@ -52,7 +52,7 @@ class _Batch:
 
 
 class Replay:
-    """What federators retain for some filters, oldest first."""
+    """Publications that federators retain for some filters, oldest first."""
 
     def __init__(self, filters: Iterable[str], items: Sequence[Replayed], *, is_complete: bool) -> None:
         self.is_complete = is_complete

@@ -1,4 +1,4 @@
-"""What one worker's clients hold at one broker, told to that broker's federator.
+"""Reports of the subscriptions of one worker's clients at one broker, to that broker's federator.
 
 Rules:
 

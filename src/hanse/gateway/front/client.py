@@ -27,7 +27,7 @@ _DROPPED_BYTES_MAX: Final = 1 << 20
 
 
 class Front(Protocol):
-    """What a client's connection needs of the worker that serves it."""
+    """A client connection's access to the worker that serves it."""
 
     buffer_bytes: int
     connect_bytes_max: int

@@ -32,7 +32,7 @@ BATTERY_LOW: Final = 0.2
 
 
 class Vitals(NamedTuple):
-    """What a broker reports of itself; None where it says nothing.
+    """A broker's report about itself; None if it says nothing.
 
     Attributes:
         load: 0 idle to 1 saturated.
@@ -87,7 +87,7 @@ class Place:
 
 
 class Wish(NamedTuple):
-    """What a client asks for.
+    """Request of a client.
 
     Attributes:
         key: the bytes that are hashed.

@@ -1,4 +1,4 @@
-"""Whether a broker has accepted a client's credentials: without that, no broker is named to the client.
+"""Check that a broker has accepted a client's credentials: without that, no broker is named to the client.
 
 Rules:
 

@@ -26,7 +26,7 @@ _LEVELS_MAX: Final = 32
 
 
 class Standing(NamedTuple):
-    """What a broker is to a group.
+    """Relation of a broker to a group.
 
     Attributes:
         group: the group that a filter belongs to.

@@ -1,4 +1,4 @@
-"""What a broker promises in CONNACK, and what the gateway may promise for a set of brokers.
+"""Promises of a broker in CONNACK, and those that the gateway may make for a set of brokers.
 
 A client that moves keeps the promises of its first CONNACK. So it is told the least that any broker of the set offers,
 and a broker that offers less than the client was told is no place to move to.

@@ -70,7 +70,7 @@ _SESSION_EXPIRY: Final = 0x11
 
 
 class Session:
-    """What both variants share; `hanse.gateway.session` describes every method for the driver."""
+    """Common part of both variants; `hanse.gateway.session` describes every method for the driver."""
 
     def __init__(self, settings: Settings, counters: Counters, now: float) -> None:
         self.settings = settings

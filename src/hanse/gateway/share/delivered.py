@@ -1,4 +1,4 @@
-"""What serving brokers delivered lately to this worker's members, so that a replay leaves it out.
+"""Recent deliveries of serving brokers to this worker's members, which a replay leaves out.
 
 Rules:
 

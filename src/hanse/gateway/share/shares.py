@@ -68,7 +68,7 @@ class ShareClient(Protocol):
 
     @property
     def is_full(self) -> bool:
-        """Whether the client takes no more bytes now."""
+        """Return whether the client accepts no more bytes now."""
 
     def flush_tap(self) -> None:
         """Write what the tap has for the client."""

@@ -1,4 +1,4 @@
-"""What shared subscriptions change on a client's own connection, between the client and its session. No IO.
+"""Changes by shared subscriptions on a client's own connection, between the client and its session. No IO.
 
 Rules:
 
@@ -62,7 +62,7 @@ class Delivery:
 
 
 class Owner(Protocol):
-    """Who carries requests to serving brokers."""
+    """Carrier of requests to serving brokers."""
 
     def share_requested(self, tap: "ShareTap", request: "Asked") -> None:
         """Subscribe or unsubscribe; answer with `tap.answered`."""
