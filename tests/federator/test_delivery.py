@@ -111,7 +111,7 @@ class Scene:
         self.effects += effects
 
     def hand_in(self, *publications: tuple[str, bytes, int]) -> None:
-        """Return publications of federator 0's clients in one read."""
+        """Publish for clients of federator 0 in one read, and deliver the result."""
         packets = [Publication(topic, qos, encode(topic, payload, qos=qos)) for topic, payload, qos in publications]
         runs = self.net.machines[0].publish(self.net.now, packets, 5).frames[1]
         routed = self.machine.forward(self.net.now, 0, runs, RECEIPT)

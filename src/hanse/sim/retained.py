@@ -1,18 +1,18 @@
-"""Hosts that retain: federators' keepers of retained state, their host brokers, and everything that can go wrong.
+"""Hosts that retain: federators' keepers of retained state, their host brokers, and all of their faults.
 
-A world has a few brokers, topics and filters, and draws all from its seed: clients write, delete and change their
-minds, links fail, federators crash or lose their disk, brokers come back with old files, publications of QoS 0 are
-lost, acknowledgements overtake deliveries, clocks differ. Then the faults end, everybody subscribes, and after a quiet
-time the checkers look:
+A world has a few brokers, topics and filters, and draws all from its seed. Clients write, delete and change their
+subscriptions. Links fail, federators crash or lose their disk, brokers come back with old files, publications of QoS 0
+are lost, acknowledgements overtake deliveries, clocks differ. Then the faults end, everybody subscribes, and after a
+quiet time the checkers look:
 
 - *converged*: all host brokers with interest in a topic retain the same value, or none does;
-- *heard last write wins*: a last write that its federator heard, a second after all others, is what they retain. A
+- *heard last write wins*: a last write that its federator heard, a second after all others, is the retained one. A
   deletion is judged only while its tombstone is remembered;
 - *at rest*: nothing is published at a host broker any more;
-- *copies removed*: where interest has ended for good, no copy is left.
+- *copies removed*: after interest has ended for good, no copy is left.
 
-The network is any to any: routes and meshes are not what is tested here. Publications of QoS 1 wait for whoever is
-away, in any order; those of QoS 0 and all messages about retained state are lost.
+The network is any to any, because routes and meshes are not tested here. Publications of QoS 1 wait for an absent
+federator, in any order; those of QoS 0 and all messages about retained state are lost.
 """
 
 import math
@@ -37,7 +37,7 @@ TOPICS = ("a/0", "a/1", "b")
 FILTERS = ("a/0", "a/+", "a/#", "b", "#")
 KINDS = ("interest", "partition", "crash", "lost disk", "restored", "restarted")
 WEIGHTS = (18, 8, 7, 2, 2, 1)
-# A last write is judged if all others were this much earlier: the clocks' differences, and what they wait.
+# A last write is judged if all others were this much earlier: the differences of the clocks, and the waiting times.
 APART_S = 1.5
 
 # A publication on its way: topic, version, packet, and whether a look found it.
@@ -61,7 +61,7 @@ class RetainedProfile:
     has_watch: bool = False
     skew_s: float = 0.05
     loss: float = 0.15
-    # The times that last minutes in the field, shortened to the length of a run.
+    # Times that last minutes in the field, shortened to the length of a run.
     settings: RetainedSettings = field(
         default_factory=lambda: RetainedSettings(
             fetch_interval_s=8.0,
@@ -100,16 +100,16 @@ class _Write:
 
 
 class _Host:
-    """One host broker: what it retains, and the session of its federator."""
+    """One host broker: its retained messages, and the session of its federator."""
 
     def __init__(self) -> None:
         self.store: dict[str, bytes] = {}
         self.backup: dict[str, bytes] = {}
         self.subscribed: set[str] = set()
         self.interest: set[str] = set()
-        # Raised by a restart: what was under way to and from the broker is lost.
+        # Raised by a restart: messages under way to and from the broker are lost.
         self.generation = 0
-        # Deliveries to a federator that is away.
+        # Deliveries to an absent federator.
         self.queue: list[tuple[str, bytes, _Write]] = []
         self.delivered_until = 0.0
         self.received_until = 0.0
@@ -126,18 +126,18 @@ class _Node:
         self.disk: dict[bytes, bytes] = {}
         self.keeper: Keeper | None = None
         self.boot = 0
-        # Interest of others, as far as this one knows: federator to filters.
+        # Interest of others, as far as this node knows: federator to filters.
         self.others: dict[int, set[str]] = {}
-        # Interest that this one has told others; it lingers.
+        # Interest that this node has told others; it lingers.
         self.claimed: set[str] = set()
         self.tick_at = math.inf
         self.subscribed: set[str] = set()
         self.lost_disk_s = -math.inf
-        # Start of the host broker that the federator knows of; on its disk.
+        # Start of the host broker that the federator knows of; it is on its disk.
         self.known_generation = 0
 
     def version_of(self, topic: str) -> Version | None:
-        """Return the version of the winner that is on disk."""
+        """Return the version of the winner on disk."""
         record = self.disk.get(b"t" + topic.encode())
         return decode_entry(record).version if record else None
 
@@ -151,7 +151,7 @@ class RetainedWorld:
         self.random = self.engine.random
         self.keeper_factory = keeper
         self.cut: Counter[tuple[int, int]] = Counter()
-        # What waits for whoever is away: (from, to) to publications.
+        # Publications for absent federators: (from, to) to publications.
         self.waiting: dict[tuple[int, int], list[_Passed]] = {}
         self.writes: dict[str, list[_Write]] = {topic: [] for topic in TOPICS}
         # When a broker lost the only copy of a topic with its files, or the last memory of its version was lost.
@@ -188,7 +188,7 @@ class RetainedWorld:
         for topic, packet, write in queue:
             self._hear(node, topic, packet, write, has_waited=True)
         self._step(node, events.HostUp())
-        # A former process may have told others of interest that is gone by now.
+        # A former process may have told others of interest that has ended by now.
         for filter_ in sorted(node.claimed - node.host.interest):
             self._claim(node, filter_, is_on=False)
         self._step(node, events.Wanted(tuple(sorted(node.host.interest))))
@@ -205,7 +205,7 @@ class RetainedWorld:
         self.engine.after(self.random.uniform(0.3, 3.0), self._boot, node)
 
     def _forget(self, node: _Node) -> None:
-        """The federator loses its disk. What it alone knew of a topic is excused."""
+        """Lose the disk of a federator. Topics that only it knew are excused."""
         for topic in TOPICS:
             known = {other.identity: other.version_of(topic) for other in self.nodes}
             mine = known.pop(node.identity)
@@ -257,7 +257,7 @@ class RetainedWorld:
     # --- the host broker ----------------------------------------------------------------------------------------------
 
     def _command(self, node: _Node, handler: Callable[..., None], *arguments: object, delay_s: float = 0.0) -> None:
-        """From the federator to its broker, in order; lost when either ends."""
+        """Send a command of the federator to its broker, in order. It is lost if either ends."""
         at_s = max(node.host.received_until + 1e-6, self.engine.now + self.random.uniform(0.001, 0.05) + delay_s)
         if not delay_s:
             node.host.received_until = at_s
@@ -307,7 +307,7 @@ class RetainedWorld:
             self._deliver(node, lambda: self._step(node, events.Ended(filter_)))
 
     def _deliver(self, node: _Node, act: Callable[[], None], *, is_slow: bool = False) -> None:
-        """From the broker to its federator, in order."""
+        """Send a message of the broker to its federator, in order."""
         host = node.host
         if is_slow and self.profile.has_overtaking and self.random.random() < 0.3:
             # The federator's receive window is full.
@@ -321,7 +321,7 @@ class RetainedWorld:
             act()
 
     def _write(self, node: _Node, topic: str, packet: bytes) -> None:
-        """A client writes or deletes at its broker."""
+        """Write or delete a topic as a client at its broker."""
         host = node.host
         digest = digest_of(packet)
         if digest:
@@ -358,7 +358,7 @@ class RetainedWorld:
         return self.cut[min(one, other), max(one, other)] > 0
 
     def _spread(self, node: _Node, topic: str, version: Version, packet: bytes, *, is_found: bool = False) -> None:
-        """A publication travels to everybody who wants it, as far as this one knows."""
+        """Send a publication to everybody who wants it, as far as this node knows."""
         for other in self.nodes:
             if other is node or not any(matches(filter_, topic) for filter_ in node.others.get(other.identity, ())):
                 continue
@@ -403,7 +403,7 @@ class RetainedWorld:
             self._step(node, events.Received(sender, codec.decode(body)))
 
     def _claim(self, node: _Node, filter_: str, *, is_on: bool) -> None:
-        """Interest becomes known to the others, later or sooner."""
+        """Announce interest to the others, sooner or later."""
         if is_on == (filter_ in node.claimed):
             return
         (node.claimed.add if is_on else node.claimed.discard)(filter_)
@@ -419,7 +419,7 @@ class RetainedWorld:
         self._follow_others(other)
 
     def _follow_others(self, node: _Node) -> None:
-        """Be subscribed at the host broker to what others want."""
+        """Subscribe at the host broker to the filters that others want."""
         if node.keeper is None:
             return
         wanted = {filter_ for filters in node.others.values() for filter_ in filters}
@@ -459,7 +459,7 @@ class RetainedWorld:
             self._step(self.nodes[one], events.LinkRestored(other))
 
     def _restart_host(self, node: _Node, *, is_restored: bool) -> None:
-        """The broker starts anew, perhaps with older files; it has no session any more."""
+        """Restart the broker, perhaps with older files, and without its sessions."""
         host = node.host
         if is_restored:
             for topic in TOPICS:
@@ -483,7 +483,7 @@ class RetainedWorld:
             return
         node.known_generation = generation
         self._step(node, events.HostUp(is_up=False))
-        # What was under way is lost with the session; the client hands it in again.
+        # Writes under way are lost with the session, and the client hands them in again.
         keeper = node.keeper
         self._step(node, events.SessionLost(self._wall_ms(node)))
         self._step(node, events.HostRestarted())
@@ -556,7 +556,7 @@ class RetainedWorld:
     # --- the checkers -------------------------------------------------------------------------------------------------
 
     def why_not(self) -> str:
-        """Return what promise was broken; empty if none."""
+        """Return the promise that was broken; empty if none."""
         for topic in TOPICS:
             wanting = [node for node in self.nodes if any(matches(filter_, topic) for filter_ in node.host.interest)]
             held = {node.identity: digest_of(node.host.store.get(topic, b"")) for node in wanting}
@@ -573,7 +573,7 @@ class RetainedWorld:
         return self._copy_left()
 
     def _judged(self, topic: str) -> _Write | None:
-        """The last write, if its federator heard it well apart from everything that could excuse its loss."""
+        """Return the last write if its federator heard it well apart from everything that could excuse its loss."""
         writes = self.writes[topic]
         if not writes or not writes[-1].is_heard:
             return None

@@ -1,11 +1,11 @@
-"""The book: what a federator knows of each retained topic, bounded, and ready to be written to disk.
+"""The book: a federator's knowledge of each retained topic, bounded, and ready to be written to disk.
 
 Rules:
 
-- Per topic: the winner (version and digest), what the host broker holds (version and digest), what it held before
+- Per topic: the winner (version and digest), the value at the host broker (version and digest), its values before
   injections that it has not acknowledged, and the injections of the last minute. Values are not in the book.
-- Each change of a topic gets the next number of the feed. Others ask for what has changed since a number.
-- A topic beyond `topics_max` is not taken, and counted.
+- Each change of a topic gets the next number of the feed. Others request the changes since a number.
+- A topic beyond `topics_max` is not added, but counted.
 """
 
 from collections import Counter
@@ -18,7 +18,7 @@ from hanse.protocol.trie import FilterIndex
 
 
 class Injection(NamedTuple):
-    """One value that we published at the host broker with RETAIN."""
+    """One value that this federator published at the host broker with RETAIN."""
 
     at_ms: int
     digest: int
@@ -29,13 +29,13 @@ class Entry:
     """One topic.
 
     Attributes:
-        version, digest: the winner; `ABSENT` is a deletion. No version: nothing is known.
-        host, host_digest: what the host broker holds, and its version where that is known.
+        version, digest: the winner; `ABSENT` is a deletion. No version means that nothing is known.
+        host, host_digest: version of the value at the host broker, if known, and its digest.
         qos: QoS of the winner. A look does not show it.
-        is_kept: whether a look has shown a value of ours at the host broker: it retains what we inject there.
+        is_kept: whether a look has shown a value of ours at the host broker, which thus retains our injections.
         sequence: number of the last change in the feed.
         changed_ms: wall time of the last change of the winner.
-        priors: what the host broker held before each injection that it has not acknowledged.
+        priors: values at the host broker before each injection that it has not acknowledged.
         recent: injections of the last minute, oldest first.
     """
 
@@ -78,12 +78,12 @@ class Entry:
 
     @property
     def is_tombstone(self) -> bool:
-        """Whether the winner is a deletion."""
+        """Return whether the winner is a deletion."""
         return self.version is not None and self.digest == ABSENT
 
     @property
     def is_settled(self) -> bool:
-        """Whether the host broker holds the winner."""
+        """Return whether the host broker holds the winner."""
         return self.version is not None and self.digest == self.host_digest
 
     def __repr__(self) -> str:
@@ -94,9 +94,9 @@ class Book:
     """All topics that this federator knows.
 
     Args:
-        epoch: begins a new feed; cursors of another epoch count for nothing.
-        topics_max: bound.
-        counters: to count into: `retained_book_full`.
+        epoch: epoch of a new feed; cursors of another epoch are ignored.
+        topics_max: limit of the topics.
+        counters: counters of `retained_book_full`.
     """
 
     def __init__(self, epoch: int, topics_max: int, counters: Counter[str]) -> None:
@@ -115,7 +115,7 @@ class Book:
         return self.entries.get(topic)
 
     def open(self, topic: str) -> Entry | None:
-        """Return a topic's entry, made if need be; None if the book is full."""
+        """Return a topic's entry, created if necessary; None if the book is full."""
         entry = self.entries.get(topic)
         if entry is None:
             if len(self.entries) >= self._topics_max:
@@ -125,7 +125,7 @@ class Book:
         return entry
 
     def note(self, topic: str, entry: Entry, wall_ms: int) -> None:
-        """Take note that an entry changed: it moves to the end of the feed, and must be written."""
+        """Note that an entry changed: it moves to the end of the feed, and must be written."""
         # Wall time keeps the numbers rising over a restart, even if the topic with the largest one was dropped.
         self.sequence = entry.sequence = max(self.sequence + 1, stamp_at(wall_ms))
         self.dirty.add(topic)
@@ -136,7 +136,7 @@ class Book:
             self.dirty.add(topic)
 
     def restore(self, topic: str, entry: Entry) -> None:
-        """Take an entry from disk."""
+        """Add an entry from disk."""
         if self.open(topic) is not None:
             self.entries[topic] = entry
             self.sequence = max(self.sequence, entry.sequence)
@@ -155,7 +155,7 @@ class Book:
         return found
 
     def changed_since(self, filters: Iterable[str], sequence: int) -> list[str]:
-        """Return the topics under the filters that changed after a number of the feed, in the order of the feed."""
+        """Return the topics under the filters that changed after a number of the feed, in the feed's order."""
         if sequence >= self.sequence:
             return []
         entries = self.entries

@@ -1,7 +1,7 @@
-"""The bytes of the messages, as docs/protocol.md lays them out, and of the book's records.
+"""Bytes of the messages, as docs/protocol.md defines them, and of the book's records.
 
-A decoder accepts exactly what an encoder makes. Nothing is allocated on a peer's word: a count is checked against the
-bytes that are left.
+A decoder accepts exactly the output of an encoder. Nothing is allocated because a peer claims a size: a count is
+checked against the remaining bytes.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from hanse.protocol.retained.versions import Version
 
 # Type byte of a message.
 FETCH, ANSWER, PUSH, REJOINED = range(16, 20)
-# Of one message; a change may be as large as a publication.
+# Changes in one message; a change may be as large as a publication.
 CHANGES_MAX = 1_000
 FILTERS_MAX = 64
 CURSORS_MAX = 1_000
@@ -58,13 +58,13 @@ def decode(data: bytes) -> Message:
     """Return the message that these bytes hold.
 
     Raises:
-        RemoteError: No encoder makes them.
+        RemoteError: No encoder makes these bytes.
     """
     reader = Reader(data)
     version, kind = reader.byte(), reader.byte()
     if version != VERSION or kind not in _READERS:
         raise RemoteError(
-            f"A message about retained state has version {version} and type {kind}; known are version {VERSION} and "
+            f"A message about retained state has version {version} and type {kind}; expected version {VERSION} and "
             f"types {FETCH} to {REJOINED}."
         )
     message = _READERS[kind](reader)
@@ -92,7 +92,7 @@ def _many(reader: Reader, largest: int, what: str, read: Callable[[Reader], _Ite
 def _flags(reader: Reader, known: int) -> int:
     flags = reader.byte()
     if flags > known:
-        raise RemoteError(f"A message about retained state has flags {flags:#x}; known is {known:#x}.")
+        raise RemoteError(f"A message about retained state has flags {flags:#x}; expected {known:#x}.")
     return flags
 
 
@@ -180,7 +180,7 @@ def decode_entry(data: bytes) -> Entry:
 
 
 def encode_numbers(*values: int) -> bytes:
-    """Return a record that holds numbers."""
+    """Return a record of numbers."""
     return b"".join(map(put_number, values))
 
 

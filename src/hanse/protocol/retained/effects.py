@@ -1,10 +1,10 @@
-"""What the keeper of retained state wants done, in order."""
+"""Effects of the keeper of retained state, in order."""
 
 from dataclasses import dataclass
 
 from hanse.protocol.retained.messages import Message
 
-# Receiver of a message that is for all federators.
+# Receiver of a message for all federators.
 EVERYBODY = -1
 
 
@@ -17,7 +17,7 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class Inject:
-    """Publish a packet at the host broker with RETAIN; say `Injected` with the number when it is acknowledged."""
+    """Publish a packet at the host broker with RETAIN; report `Injected` with the number when it is acknowledged."""
 
     number: int
     topic: str
@@ -26,7 +26,7 @@ class Inject:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Read what the host broker retains under some filters; say `Looked`, or `LookFailed`, with the number."""
+    """Read the retained messages of the host broker under some filters; report `Looked` or `LookFailed`."""
 
     number: int
     filters: tuple[str, ...]
@@ -34,7 +34,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Publish what was found at the host broker to the groups of its topic, with this stamp in the run header."""
+    """Publish a message found at the host broker to the groups of its topic, with this stamp in the run header."""
 
     topic: str
     packet: bytes

@@ -1,4 +1,4 @@
-"""What can happen to the keeper of retained state. `Keeper.step(now, wall_ms, event)` takes one of these."""
+"""Events for the keeper of retained state. `Keeper.step(now, wall_ms, event)` takes one of these."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,28 +22,28 @@ class Unwanted:
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """The host broker holds our subscription to a filter, without a gap since the last write that we did not hear."""
+    """The host broker holds our subscription to a filter, without a gap since the last unheard write."""
 
     filter: str
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """We are no longer subscribed to a filter at the host broker."""
+    """This federator is no longer subscribed to a filter at the host broker."""
 
     filter: str
 
 
 @dataclass(frozen=True, slots=True)
 class SessionLost:
-    """The host broker has lost our session; it held it until `at_ms` at least."""
+    """The host broker has lost the session; it held it until `at_ms` at least."""
 
     at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class HostRestarted:
-    """The host broker has started anew, perhaps with older files."""
+    """The host broker has restarted, perhaps with older files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,9 @@ class HostUp:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """A look is complete: what the host broker retains under its filters, as packets by topic.
+    """A look is complete: the retained messages of the host broker under its filters, as packets by topic.
 
-    `unclear`: topics of which it says nothing.
+    `unclear`: topics about which it says nothing.
     """
 
     number: int
@@ -88,14 +88,14 @@ class Uncertain:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The host broker does not take these injections."""
+    """The host broker refuses these injections."""
 
     numbers: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """Clients published on these topics at a host broker that does not say whether it retains the publications."""
+    """Clients published on these topics at a host broker that does not mark retained publications."""
 
     topics: tuple[str, ...]
 

@@ -1,4 +1,4 @@
-"""The asker's side of fetches: what was asked, who has answered, and how far each federator's feed has been applied."""
+"""Fetches, on the side that asks: requests, answers, and the applied part of each federator's feed."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -6,23 +6,23 @@ from dataclasses import dataclass, field
 from hanse.protocol.retained.codec import CURSORS_MAX, FILTERS_MAX
 from hanse.protocol.retained.messages import Change, Cursor, Fetch
 
-# Fetches that are open at once; older ones are closed early.
+# Simultaneous open fetches; older ones are closed early.
 OPEN_MAX = 256
 
 
 @dataclass(slots=True)
 class OpenFetch:
-    """One fetch whose answers are awaited."""
+    """Fetch that waits for answers."""
 
     filters: tuple[str, ...]
     until: float
     answered: set[int] = field(default_factory=set)
-    # Copies that wait for the answer of their origin: (answerer, change).
+    # Duplicates that wait for the answer of their origin: (answerer, change).
     held: list[tuple[int, Change]] = field(default_factory=list)
 
 
 class Fetches:
-    """Open fetches, filters that wait to be fetched, and cursors."""
+    """Open fetches, filters that wait for a fetch, and cursors."""
 
     def __init__(self) -> None:
         self.open: dict[int, OpenFetch] = {}
@@ -32,11 +32,11 @@ class Fetches:
 
     @property
     def is_due(self) -> bool:
-        """Whether filters wait to be fetched."""
+        """Return whether filters wait for a fetch."""
         return bool(self._due)
 
     def want(self, filters: Iterable[str], *, afresh: bool = False) -> None:
-        """Fetch filters soon. `afresh`: whatever the cursors say, because a value is needed again."""
+        """Fetch filters soon. With `afresh`, ignore the cursors, because a value is needed again."""
         for filter_ in filters:
             self._due[filter_] = afresh or self._due.get(filter_, False)
 
@@ -59,7 +59,7 @@ class Fetches:
         return made
 
     def _cursors_for(self, filters: tuple[str, ...]) -> tuple[Cursor, ...]:
-        """Return the cursors that hold for all of the filters: per federator the smallest."""
+        """Return the cursors that are valid for all of the filters: the smallest per federator."""
         known = [self.cursors.get(filter_, {}) for filter_ in filters]
         found = []
         for federator in sorted(known[0]):
@@ -69,12 +69,12 @@ class Fetches:
         return tuple(found[:CURSORS_MAX])
 
     def note(self, filters: Iterable[str], federator: int, epoch: int, sequence: int) -> None:
-        """R93: all of a federator's feed up to a number has been applied, for these filters."""
+        """Note that a federator's feed up to a number has been applied for these filters (R93)."""
         for filter_ in filters:
             self.cursors.setdefault(filter_, {})[federator] = (epoch, sequence)
 
     def forget(self, filter_: str) -> dict[int, tuple[int, int]]:
-        """A filter is given up; return its cursors."""
+        """Give up a filter; return its cursors."""
         self._due.pop(filter_, None)
         return self.cursors.pop(filter_, {})
 
@@ -86,5 +86,5 @@ class Fetches:
 
     @property
     def deadline(self) -> float:
-        """When the next open fetch closes."""
+        """Return the time at which the next open fetch closes."""
         return min((fetch.until for fetch in self.open.values()), default=float("inf"))

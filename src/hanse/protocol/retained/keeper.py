@@ -1,4 +1,4 @@
-"""The keeper of retained state: which value of each topic wins, what the host broker holds, and what follows from it.
+"""Keeper of retained state: it decides which value of each topic wins, and brings the host broker to it.
 
 docs/protocol.md, R79 to R98, is its specification. The keeper does no IO. Wall time (milliseconds) and a steady clock
 (seconds) come in with each event.
@@ -7,8 +7,8 @@ docs/protocol.md, R79 to R98, is its specification. The keeper does no IO. Wall 
 - `arrive` decides about a retained publication of somebody else: RETAIN 1 or RETAIN 0.
 - `step` takes all other events. Each of the three leaves its effects for `take_effects`.
 
-A look shows what the host broker holds. It counts for a topic only if nothing happened to the topic meanwhile; the
-comparison with the book then tells our own injections from the writes that nobody heard.
+A look shows the values at the host broker. It counts for a topic only if nothing happened to the topic meanwhile. The
+comparison with the book then distinguishes our own injections from writes that nobody heard.
 """
 
 import math
@@ -56,21 +56,22 @@ from hanse.protocol.retained.versions import HybridClock, Version, stamp_at
 from hanse.protocol.topics import covers
 from hanse.protocol.trie import FilterIndex
 
-# In the place of an injection's number: the host broker has had the publication from a fetch.
+# Takes the place of an injection's number if the host broker has the publication from a fetch.
 DUPLICATE = -1
-# So many topics must be gone at once to count as lost instead of deleted.
+# If so many topics are gone at once, they count as lost instead of deleted.
 LOST_MIN = 100
 # Topics of one look, and bytes of values in one answer or push.
 LOOK_FILTERS_MAX = 1_000
 ANSWER_BYTES_MAX = 256 * 1024
 # Requests that wait for a look; more are refused and counted.
 ASKS_MAX = 4_096
-# Federators whose answers are waited for when a copy of theirs comes first.
+# Federators whose answers are awaited when a duplicate of theirs arrives first.
 PEERS_MAX = 10_000
-# After a neighbour is back, what was under way arrives first. Many federators do not all ask at once.
+# After a neighbour is back, messages under way arrive first. This also spreads the fetches of many federators.
 REJOIN_S = 0.5
 REJOIN_S_PER_PEER = 0.05
-# Topics of a host broker that does not say what it retains, which wait for a look; more are not looked at, and counted.
+# Topics of a host broker that does not mark retained publications, which wait for a look. More are not looked at, and
+# counted.
 TOUCHED_MAX = 10_000
 
 # Keys of the book on disk: a letter, then the topic, the filter, or nothing.
@@ -79,7 +80,7 @@ TOPIC_KEY, END_KEY, STATE_KEY, SUSPECT_KEY = b"t", b"e", b"s", b"r"
 
 @dataclass(frozen=True, slots=True)
 class _Ask:
-    """Somebody waits for values: for an answer to a fetch, or for a push."""
+    """Request for values: for an answer to a fetch, or for a push."""
 
     receiver: int
     filters: tuple[str, ...]
@@ -90,13 +91,13 @@ class _Ask:
 
 @dataclass(slots=True)
 class _Look:
-    """The look that is under way."""
+    """Look that is under way."""
 
     number: int
     filters: tuple[str, ...]
-    # Subscriptions that stood when it began.
+    # Subscriptions that existed when it began.
     granted: frozenset[str]
-    # Topics of which it says nothing, because something happened to them meanwhile.
+    # Topics about which it says nothing, because something happened to them meanwhile.
     touched: set[str] = field(default_factory=set)
 
 
@@ -106,8 +107,8 @@ class Keeper:
     Args:
         identity: id of this federator.
         settings: bounds and times.
-        epoch: of the change feed, if there is no book on disk.
-        counters: to count into.
+        epoch: epoch of the change feed, if there is no book on disk.
+        counters: counters to update.
     """
 
     def __init__(
@@ -125,33 +126,33 @@ class Keeper:
         self.book = Book(epoch, self.settings.topics_max, self.counters)
         self.observation = Observation(self.settings.filters_max)
         self.fetches = Fetches()
-        # When `Tick` is due.
+        # Time at which `Tick` is due.
         self.deadline = math.inf
 
         self._now = self._started_at = -math.inf
         self._wall_ms = 0
         self._effects: list[Effect] = []
         self._records: dict[bytes, bytes] = {}
-        # What clients of the host broker want, and filters that only linger, to their end.
+        # Filters that clients of the host broker want, and filters that only linger, to their end.
         self._interest = FilterIndex()
         self._lingering: dict[str, float] = {}
-        # Copies to remove when the next look still shows them.
+        # Copies to remove if the next look still shows them.
         self._leftover: set[str] = set()
         # Injections under way: number to topic, topic to how many.
         self._under_way: dict[int, str] = {}
         self._pending: Counter[str] = Counter()
         self._next_number = 1
-        # Topics of injections under way of which one at least may never arrive.
+        # Topics with an injection under way that may never arrive.
         self._uncertain: set[str] = set()
         # Topics to look at again as soon as no injection is under way.
         self._recheck: set[str] = set()
-        # After a restart of the host broker: topics that no look has judged yet.
+        # After a restart of the host broker: topics that no look has checked yet.
         self._suspects: set[str] = set()
         # Whether the disk says that there are such topics.
         self._is_suspicion_saved = False
         # Topics whose injections the host broker does not keep; not injected again before the next version.
         self._unkept: set[str] = set()
-        # Topics that were published on at a host broker that does not say what it retains, and the stamp of that.
+        # Topics with publications at a host broker that does not mark retained ones, and the stamp of those.
         self._touched: dict[str, int] = {}
         self._touched_at = math.inf
         self._is_host_up = False
@@ -166,10 +167,10 @@ class Keeper:
         self._sweep_at = math.inf
         self._is_saved = False
 
-    # --- the ways in ------------------------------------------------------------------------------------------------
+    # --- entrances ---------------------------------------------------------------------------------------------------
 
     def restore(self, records: Iterable[tuple[bytes, bytes]]) -> None:
-        """Take the book of a former process from disk; before anything else. Damaged records are counted."""
+        """Load the book of a former process from disk, before anything else. Count damaged records."""
         for key, value in records:
             try:
                 name = key[1:].decode()
@@ -195,7 +196,7 @@ class Keeper:
                 self.counters["retained_records_refused"] += 1
 
     def start(self, now: float, wall_ms: int) -> None:
-        """Begin, after `restore`: injections that a former process left unacknowledged are checked by a look."""
+        """Start, after `restore`. A look checks injections that a former process left unacknowledged."""
         self._now, self._wall_ms = now, wall_ms
         for topic, entry in self.book.entries.items():
             if entry.priors:
@@ -206,7 +207,7 @@ class Keeper:
         self._sweep_at = now + self.settings.sweep_s
         self._started_at = now
         if self._is_suspicion_saved:
-            # A former process ended before its looks had judged everything after the host broker's restart.
+            # A former process ended before its looks had checked everything after the host broker's restart.
             self._on_restart()
         self._finish()
 
@@ -225,9 +226,9 @@ class Keeper:
         Args:
             now: steady clock.
             wall_ms: wall clock.
-            writes: place in the batch, topic and packet of each retained publication.
+            writes: position in the batch, topic and packet of each retained publication.
             count: publications in the batch.
-            waited_since_ms: the writes waited in the session, and came there at this time or a little later.
+            waited_since_ms: time after which the writes were made, if they waited in the session.
         """
         self._now, self._wall_ms = now, wall_ms
         first = self._stamp(writes, count, waited_since_ms)
@@ -249,7 +250,7 @@ class Keeper:
         return number
 
     def step(self, now: float, wall_ms: int, event: Event) -> None:  # noqa: C901 - one case per event
-        """Take one event."""
+        """Handle one event."""
         self._now, self._wall_ms = now, wall_ms
         match event:
             case Wanted(filters):
@@ -292,7 +293,7 @@ class Keeper:
             case Received(sender, message):
                 self._on_message(sender, message)
             case LinkRestored(neighbour):
-                # R98: those behind the link do not see that it is back.
+                # R98: federators behind the link do not see that it is back.
                 self._effects.append(Tell(EVERYBODY, Rejoined(neighbour)))
                 self._refetch()
             case Tick():
@@ -302,7 +303,7 @@ class Keeper:
         self._finish()
 
     def take_effects(self) -> list[Effect]:
-        """Return what is to be done since the last call, in order."""
+        """Return the effects since the last call, in order."""
         effects, self._effects = self._effects, []
         return effects
 
@@ -322,27 +323,28 @@ class Keeper:
 
     @property
     def lingering(self) -> int:
-        """How many filters' interest has ended and lingers."""
+        """Number of filters whose interest has ended and lingers."""
         return len(self._lingering)
 
     @property
     def is_suspicious(self) -> bool:
-        """Whether topics remain that were not looked at since the host broker's restart."""
+        """Return whether topics remain that no look has checked since the host broker's restart."""
         return bool(self._suspects)
 
     def _note(self, topic: str, entry: Entry) -> None:
         self.book.note(topic, entry, self._wall_ms)
 
-    # --- writes that are heard ----------------------------------------------------------------------------------------
+    # --- heard writes
+    # --------------------------------------------------------------------------------------------------
 
     def _stamp(self, writes: Sequence[tuple[int, str, bytes]], count: int, waited_since_ms: int | None) -> int:
-        """R79, R81: now, or when the writes came into the session; never below what the host broker held before."""
+        """Return the stamp (R79, R81): now, or the time at which the writes entered the session, above earlier ones."""
         if waited_since_ms is None:
             return self.clock.next(self._wall_ms, count)
         floor = 0
         for _, topic, _ in writes:
             entry = self.book.get(topic)
-            # Older files may hold an older queue too: what comes from it is no newer than what the book has.
+            # Older files may come with an older queue: its writes are no newer than the book.
             if entry is not None and entry.host is not None and topic not in self._suspects:
                 floor = max(floor, entry.host.stamp + 1)
         first = max(stamp_at(waited_since_ms), floor)
@@ -359,7 +361,7 @@ class Keeper:
         if self._was_injected(entry, self.settings.verify_s):
             self._recheck_soon(topic)  # R88
         if entry.version is not None and version < entry.version:
-            # It waited in the session, and something newer has come meanwhile.
+            # It waited in the session, and something newer has arrived meanwhile.
             if not self._pending[topic]:
                 entry.host, entry.host_digest = version, digest
                 self._note(topic, entry)
@@ -367,14 +369,14 @@ class Keeper:
             return
         self._win(topic, entry, version, digest, packet)
         if self._pending[topic]:
-            # The host broker may have taken our injection before this write or after it: only a look tells.
+            # The host broker may have got our injection before this write or after it: only a look tells.
             self._recheck.add(topic)
         else:
             entry.host, entry.host_digest = version, digest
         self._note(topic, entry)
 
     def _win(self, topic: str, entry: Entry, version: Version, digest: int, packet: bytes) -> None:
-        """A version is the newest of its topic."""
+        """Make a version the winner of its topic."""
         entry.version, entry.digest, entry.changed_ms = version, digest, self._wall_ms
         entry.qos = packet[0] >> 1 & 3 if packet else 0
         self._unkept.discard(topic)
@@ -383,10 +385,11 @@ class Keeper:
     def _was_injected(self, entry: Entry, within_s: float) -> bool:
         return bool(entry.recent) and entry.recent[-1].at_ms > self._wall_ms - within_s * 1000
 
-    # --- values of others ---------------------------------------------------------------------------------------------
+    # --- values of other federators
+    # -------------------------------------------------------------------------------------
 
     def _apply(self, topic: str, version: Version, packet: bytes, *, is_live: bool) -> int | None:
-        """R83: take a version of somebody else; the number of the injection that follows from a live one."""
+        """Apply another federator's version (R83); return the number of the injection that follows from a live one."""
         if self.clock.is_refused(self._wall_ms, version.stamp):  # R80
             self.counters["retained_clock_refused"] += 1
             return None
@@ -400,17 +403,17 @@ class Keeper:
             return None
         entry = entry or self.book.open(topic)
         if entry is None:
-            # The book is full: as it came, and without protection.
+            # The book is full: pass the value on unchanged and without protection.
             return self._number(topic) if is_live else None
         if entry.version is None or version > entry.version:
             self._win(topic, entry, version, digest, packet)
             self._note(topic, entry)
             if is_live:
                 return self._inject(topic, entry)
-            if entry.host_digest != digest:  # R84: else there is nothing to delete, or the value is there
+            if entry.host_digest != digest:  # R84: otherwise there is nothing to delete, or the value is there
                 self._effects_inject(topic, entry, packet)
             elif not self.observation.is_observed(topic):
-                # The book says that the host broker has it. A write that nobody heard may have replaced it.
+                # According to the book, the host broker has it. A write that nobody heard may have replaced it.
                 self._look_due[topic] = None
             else:
                 entry.host = version
@@ -436,7 +439,7 @@ class Keeper:
         return number
 
     def _inject(self, topic: str, entry: Entry) -> int:
-        """R82: the winner is about to be published at the host broker; the book says so first."""
+        """Note in the book, before publishing at the host broker, that the winner is injected (R82)."""
         entry.priors = (*entry.priors, entry.host_digest)[-self.settings.recent_max :]
         self._note_injection(entry, entry.digest, entry.version)
         entry.host, entry.host_digest = entry.version, entry.digest
@@ -455,7 +458,7 @@ class Keeper:
         self._effects.append(Inject(number, topic, with_retain(body, is_set=True)))
 
     def _repair(self, topic: str, entry: Entry) -> None:
-        """The host broker holds something else than the winner: inject it again, where it is wanted or a deletion."""
+        """Inject the winner again if it is wanted or a deletion, because the host broker holds something else."""
         if entry.version is None or entry.digest == entry.host_digest or self._pending[topic]:
             return
         if topic in self._unkept:
@@ -502,7 +505,7 @@ class Keeper:
             self._look_due[topic] = None
 
     def _on_refused(self, number: int) -> None:
-        """The host broker holds what it held before, and will not take the winner."""
+        """Note that the host broker keeps its old value and refuses the winner."""
         topic = self._under_way.get(number)
         entry = None if topic is None else self.book.get(topic)
         if topic is not None and entry is not None:
@@ -511,7 +514,7 @@ class Keeper:
         self._on_injected(number, is_certain=False)
 
     def _on_touched(self, topics: tuple[str, ...]) -> None:
-        """R97: a look decides whether what was published is retained now."""
+        """Let a look decide whether publications are retained now (R97)."""
         stamp = self.clock.next(self._wall_ms)
         for topic in topics:
             if topic not in self._touched and len(self._touched) >= TOUCHED_MAX:
@@ -561,7 +564,7 @@ class Keeper:
         self._suspect_a_loss(look, found, unclear)
         for topic in sorted((found.keys() | self.book.matching(look.filters)) - unclear):
             if topic in look.touched or self._pending[topic]:
-                # R85: it counts only if nothing happened meanwhile.
+                # R85: the look counts only if nothing happened meanwhile.
                 entry = self.book.get(topic)
                 if self._pending[topic] or (entry is not None and self._was_injected(entry, 1.0)):
                     self._recheck_soon(topic)
@@ -574,7 +577,7 @@ class Keeper:
         self._answer_asks(found)
 
     def _suspect_a_loss(self, look: _Look, found: Mapping[str, bytes], unclear: frozenset[str]) -> None:
-        """R89: if most of what should be there is gone at once, the host broker has lost it, or hides it."""
+        """Check whether most expected topics are gone at once (R89): the host broker has lost them, or hides them."""
         held = [topic for topic in self.book.matching(look.filters) - look.touched - unclear if self._is_held(topic)]
         gone = [topic for topic in held if topic not in found and topic not in self._suspects]
         if len(gone) >= LOST_MIN and 2 * len(gone) >= len(held):
@@ -582,7 +585,7 @@ class Keeper:
             self._suspects.update(gone)
 
     def _judge(self, topic: str, packet: bytes) -> None:
-        """R86, R87, R89: what the host broker holds, compared with the book."""
+        """Compare the value at the host broker with the book (R86, R87, R89)."""
         digest = digest_of(packet)
         touched = self._touched.pop(topic, 0)
         entry = self.book.get(topic)
@@ -609,7 +612,7 @@ class Keeper:
             entry.host, entry.host_digest, entry.priors = Version(0, self.identity), digest, ()
             self._note(topic, entry)
         elif digest == ABSENT and not entry.is_kept and self._is_copy(entry):
-            # The host broker acknowledged our injection and does not hold it: it retains nothing, or not for us.
+            # The host broker acknowledged our injection but does not hold it: it retains nothing, or not for us.
             self.counters["retained_not_kept"] += 1
             self._unkept.add(topic)
             entry.host, entry.host_digest, entry.priors = Version(0, self.identity), ABSENT, ()
@@ -624,11 +627,11 @@ class Keeper:
         self._repair(topic, entry)
 
     def _is_lost_injection(self, entry: Entry, digest: int) -> bool:
-        """An injection of ours, or of our former process, never arrived."""
+        """Return whether an injection of this federator, or of its former process, never arrived."""
         return digest in entry.priors
 
     def _own_injection(self, entry: Entry, digest: int) -> Injection | None:
-        """The host broker took a late injection of ours after a write that we took for newer."""
+        """Return our injection if the host broker got it late, after a write that this federator took for newer."""
         oldest_ms = self._wall_ms - self.settings.recent_s * 1000
         for one in reversed(entry.recent):
             if one.digest == digest and one.at_ms > oldest_ms:
@@ -636,11 +639,11 @@ class Keeper:
         return None
 
     def _distrust(self, topic: str, entry: Entry, digest: int) -> None:
-        """R89: the host broker has started with older files; the book wins."""
+        """Let the book win, because the host broker has started with older files (R89)."""
         self.counters["retained_distrusted"] += 1
         entry.host, entry.host_digest, entry.priors = Version(0, self.identity), digest, ()
         if entry.digest != ABSENT and not self.wants(topic):
-            # Nobody here needs the winner, and its value is not here any more: what is here has no time.
+            # Nobody here needs the winner, and its value is gone here. The present value has no time.
             if digest == ABSENT:
                 self.book.drop(topic)
                 return
@@ -648,7 +651,7 @@ class Keeper:
         self._note(topic, entry)
 
     def _discover(self, topic: str, entry: Entry, digest: int, packet: bytes, touched: int) -> None:
-        """R87: a write or deletion that nobody heard. It is newer than what the host broker held, and no more."""
+        """Give a version to a write or deletion that nobody heard (R87): just newer than the value before it."""
         known = max(entry.host.stamp if entry.host else -1, self.observation.ended_at(topic) or -1)
         version = Version(max(known + 1, touched, 1), self.identity)
         self.clock.see(version.stamp)
@@ -665,7 +668,7 @@ class Keeper:
     # --- interest and observation -------------------------------------------------------------------------------------
 
     def _want(self, filters: tuple[str, ...]) -> None:
-        """R90: interest begins: look here, and ask the others."""
+        """Begin interest: look here, and ask the others (R90)."""
         for filter_ in filters:
             if self._lingering.pop(filter_, None) is not None:
                 continue
@@ -680,9 +683,9 @@ class Keeper:
             self._announce_old(filter_)
 
     def _announce_old(self, filter_: str) -> None:
-        """R94: a value that nobody kept fresh here may be older than a deletion that all others have forgotten.
+        """Announce a value that nobody kept fresh here: it may be older than a deletion forgotten elsewhere (R94).
 
-        Their cursors are beyond it. At the end of the feed they get it again, and all hold the same.
+        The others' cursors are beyond it. At the end of the feed they get it again, and all hold the same.
         """
         old_ms = self._wall_ms - self.settings.tombstone_s * 1000
         for topic in sorted(self.book.matching([filter_])):
@@ -691,7 +694,7 @@ class Keeper:
                 self._note(topic, entry)
 
     def _unwant(self, filter_: str) -> None:
-        """R95: interest lingers while there is a copy that it keeps fresh."""
+        """End interest, but let it linger while there is a copy that it keeps fresh (R95)."""
         if filter_ not in self._interest:
             self._effects.append(Release(filter_))
         elif self.settings.linger_s > 0 and any(map(self._is_held, self.book.matching([filter_]))):
@@ -704,7 +707,7 @@ class Keeper:
         return entry is not None and entry.host_digest != ABSENT
 
     def _release(self, filter_: str) -> None:
-        """R95: interest ends for good; the sweep finds the copies that nothing else keeps."""
+        """End interest for good; the sweep finds the copies that nothing else keeps (R95)."""
         self._lingering.pop(filter_, None)
         self._interest.discard(filter_)
         self.fetches.forget(filter_)
@@ -712,14 +715,14 @@ class Keeper:
         self._sweep_at = self._now
 
     def _remove_copy(self, topic: str, entry: Entry, digest: int) -> bool:
-        """R95: a look shows what is at the host broker. Remove it only if it is still the copy, and still unwanted."""
+        """Remove a copy if a look shows that it is still there and still unwanted (R95)."""
         self._leftover.discard(topic)
         if digest != entry.host_digest or not self._is_leftover(topic, entry):
             return False
         self.counters["retained_copies_removed"] += 1
         self._note_injection(entry, ABSENT, None)
         entry.priors = (*entry.priors, digest)[-self.settings.recent_max :]
-        # Removing a copy is no deletion: nothing is known of the topic any more.
+        # Removing a copy is not a deletion: nothing is known of the topic any more.
         entry.version, entry.digest, entry.host, entry.host_digest = None, ABSENT, None, ABSENT
         self._note(topic, entry)
         self._effects.append(Inject(self._number(topic), topic, clearing(topic)))
@@ -731,7 +734,7 @@ class Keeper:
             self._records[END_KEY + changed.encode()] = b"" if end is None else encode_numbers(end)
 
     def _on_restart(self) -> None:
-        """R89: nothing that the host broker held is certain any more."""
+        """Treat everything that the host broker held as uncertain (R89)."""
         self.counters["retained_host_restarts"] += 1
         self._unkept.clear()
         self._suspects.update(self.book.entries)
@@ -743,10 +746,11 @@ class Keeper:
             self._look_due[filter_] = None
         self.fetches.want(self._interest)
 
-    # --- fetches: the asker -------------------------------------------------------------------------------------------
+    # --- fetches: the side that asks
+    # -----------------------------------------------------------------------------------
 
     def _refetch(self) -> None:
-        """Fetch everything again, soon: what has changed, as the cursors have it."""
+        """Fetch everything again soon, as far as it has changed since the cursors."""
         share = (self.identity * 2_654_435_761 & 0xFFFF) / 0x10000
         self._fetch_at = min(self._fetch_at, self._now + REJOIN_S + share * len(self._peers) * REJOIN_S_PER_PEER)
 
@@ -795,12 +799,13 @@ class Keeper:
         return entry is not None and entry.version is not None and entry.version > change.version
 
     def _push(self, receiver: int, topics: list[str]) -> None:
-        """R92: tell a federator what is newer here than what it answered; its interest decides whether it takes it."""
+        """Send a federator the values that are newer here than in its answer (R92); its interest decides about them."""
         for start in range(0, len(topics), FILTERS_MAX):
             part = tuple(topics[start : start + FILTERS_MAX])
             self._ask(_Ask(receiver, part), part)
 
-    # --- fetches: who answers -----------------------------------------------------------------------------------------
+    # --- fetches: the side that answers
+    # --------------------------------------------------------------------------------
 
     def _on_fetch(self, sender: int, fetch: Fetch) -> None:
         since = 0
@@ -820,7 +825,7 @@ class Keeper:
             self._ask(ask, held if len(held) <= FILTERS_MAX else fetch.filters)
 
     def _is_seen(self, filter_: str) -> bool:
-        """Whether everything under a filter is observed, so that the book has it."""
+        """Return whether everything under a filter is observed, so that the book has it."""
         if self.observation.is_complete(filter_):
             return True
         if not _is_wild(filter_):
@@ -836,7 +841,7 @@ class Keeper:
             self._look_due[filter_] = None
 
     def _answer_asks(self, found: Mapping[str, bytes]) -> None:
-        """Answer those whose filters have all been looked at by now."""
+        """Answer the requests whose filters have all been looked at by now."""
         asks, self._asks = self._asks, []
         for ask in asks:
             if any(filter_ in self._look_due for filter_ in ask.filters):
@@ -847,7 +852,7 @@ class Keeper:
                 self._send_push(ask, found)
 
     def _answer(self, ask: _Ask, found: Mapping[str, bytes]) -> None:
-        """R91: what the host broker holds with its version, and deletions, in the order of the feed."""
+        """Send the values of the host broker with their versions, and deletions, in the order of the feed (R91)."""
         changes: list[Change] = []
         size = 0
         through = max(self.book.sequence, ask.since)
@@ -860,7 +865,7 @@ class Keeper:
                 break
             change = self._change_of(topic, entry, found)
             if change is None and entry.host_digest != ABSENT:
-                # Its value was not to be had just now: the asker's cursor stays before it.
+                # Its value is not available now, so the asker's cursor stays before it.
                 through = entry.sequence - 1
                 break
             last = entry.sequence
@@ -942,7 +947,7 @@ class Keeper:
             self._sweep()
 
     def _sweep(self) -> None:
-        """R94, R95: forget old deletions and topics of which nothing is known; find copies that nobody wants."""
+        """Forget old deletions and unknown topics; find copies that nobody wants (R94, R95)."""
         forgotten_ms = self._wall_ms - self.settings.tombstone_s * 1000
         gone: list[str] = []
         tombstones: list[tuple[int, str]] = []
@@ -965,7 +970,7 @@ class Keeper:
         self._pending += Counter()  # without the zeros that looking left
 
     def _is_leftover(self, topic: str, entry: Entry) -> bool:
-        """A copy is left over if interest in it has ended for good, or had already when this process began."""
+        """Return whether interest in a copy has ended for good, or had already when this process began."""
         return (
             self._is_copy(entry)
             and entry.host_digest != ABSENT
@@ -974,11 +979,11 @@ class Keeper:
         )
 
     def _is_copy(self, entry: Entry) -> bool:
-        """Return whether what the host broker holds came from another federator."""
+        """Return whether the value at the host broker came from another federator."""
         return entry.host is not None and entry.host.federator != self.identity
 
     def _finish(self) -> None:
-        """What follows from any event: fetches, the next look, records, and the next deadline."""
+        """Do the work after any event: fetches, the next look, records, and the next deadline."""
         if self.fetches.is_due:
             for fetch in self.fetches.begin(self._now + self.settings.fetch_s):
                 self._effects.append(Tell(EVERYBODY, fetch))
@@ -989,7 +994,7 @@ class Keeper:
         self._set_deadline()
 
     def _keep(self) -> None:
-        """R82: what changed goes to disk before anything else is done."""
+        """Write changes to disk before any other effect (R82)."""
         records = self._records
         for topic in sorted(self.book.dirty):
             entry = self.book.get(topic)

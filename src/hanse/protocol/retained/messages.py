@@ -1,4 +1,4 @@
-"""What federators say to each other about retained state. `codec` gives each its bytes."""
+"""Messages between federators about retained state. `codec` gives each its bytes."""
 
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ class Change(NamedTuple):
 
 
 class Cursor(NamedTuple):
-    """How far the asker has applied one federator's change feed."""
+    """Position up to which the asker has applied one federator's change feed."""
 
     federator: int
     epoch: int
@@ -22,7 +22,7 @@ class Cursor(NamedTuple):
 
 
 class Fetch(NamedTuple):
-    """Asks for everything that is retained under some filters, and has changed since the cursors."""
+    """Request for everything that is retained under some filters, and has changed since the cursors."""
 
     number: int
     filters: tuple[str, ...]
@@ -40,13 +40,13 @@ class Answer(NamedTuple):
 
 
 class Push(NamedTuple):
-    """Values that are newer than those that the receiver answered with."""
+    """Values that are newer than those in the receiver's answer."""
 
     changes: tuple[Change, ...]
 
 
 class Rejoined(NamedTuple):
-    """A link of the sender is back: federators behind it may have missed something."""
+    """Note that a link of the sender is back: federators behind it may have missed something."""
 
     neighbour: int
 

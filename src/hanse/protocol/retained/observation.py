@@ -1,4 +1,4 @@
-"""Which filters of the host broker are observed, and until when others were."""
+"""Observed filters of the host broker, and the ends of former observations."""
 
 from hanse.protocol.trie import FilterIndex
 
@@ -18,27 +18,27 @@ class Observation:
         self._filters_max = filters_max
 
     def grant(self, filter_: str) -> None:
-        """The host broker holds the subscription."""
+        """Note that the host broker holds the subscription."""
         self.granted.add(filter_)
         self._complete.discard(filter_)
 
     def complete(self, filter_: str) -> None:
-        """A look at the filter is complete, and the subscription stood before it began."""
+        """Note that a look at the filter is complete, and that the subscription existed before it began."""
         if filter_ in self.granted:
             self._complete.add(filter_)
 
     def begin_anew(self) -> None:
-        """What was seen counts no longer: each filter needs another look."""
+        """Invalidate former looks: each filter needs another one."""
         for filter_ in list(self._complete):
             self._complete.discard(filter_)
 
     def end(self, filter_: str, stamp: int) -> list[str]:
-        """A subscription ended; return the filters whose ends changed, with the oldest dropped to stay in bounds."""
+        """Note the end of a subscription; return the filters whose ends changed, including dropped ones."""
         if filter_ not in self.granted:
             return []
         self.granted.discard(filter_)
         if not self._complete.discard(filter_):
-            return []  # no look has shown what the host broker held under it, so its end dates nothing
+            return []  # no look has shown what the host broker held under it, so its end gives no time
         changed = [filter_]
         self.ends[filter_] = max(stamp, self.ends.pop(filter_, 0))
         self._ended.add(filter_)
@@ -50,7 +50,7 @@ class Observation:
         return changed
 
     def restore(self, filter_: str, stamp: int) -> None:
-        """Take an end from disk."""
+        """Add an end from disk."""
         self.ends[filter_] = stamp
         self._ended.add(filter_)
 

@@ -1,4 +1,4 @@
-"""Parameters of retained state, each with its unit and what a larger or smaller value costs."""
+"""Parameters of retained state, each with its unit and the cost of larger and smaller values."""
 
 from dataclasses import dataclass
 
@@ -12,21 +12,21 @@ class RetainedSettings:
     Attributes:
         topics_max: topics in the book. Beyond it, retained messages travel without protection, and are counted.
         value_bytes_max: values kept in memory, so that a repair need not ask others for them.
-        clock_ahead_s_max: a version further ahead of our clock is refused.
-        recent_s: how long an injection is remembered, to recognise it at a look.
+        clock_ahead_s_max: largest lead of a version over our clock; one further ahead is refused.
+        recent_s: time for which an injection is remembered, to recognise it at a look.
         recent_max: injections remembered per topic.
         verify_s: a write heard this soon after an injection is verified by a look.
         look_gap_s: pause between two looks, so that a busy topic does not keep the broker busy.
         look_retry_s: pause after a look that failed.
-        fetch_interval_s: everything of interest is fetched again this often.
-        fetch_s: how long answers to one fetch are awaited; a copy waits this long for its origin's answer.
-        linger_s: how long interest outlives the last unsubscription, and copies outlive interest.
-        tombstone_s: a deletion is remembered this long. Who was away for longer may bring the value back.
+        fetch_interval_s: interval at which everything of interest is fetched again.
+        fetch_s: time for which answers to one fetch are awaited; a copy waits this long for its origin's answer.
+        linger_s: time by which interest outlives the last unsubscription, and copies outlive interest.
+        tombstone_s: time for which a deletion is remembered. A broker that was away longer may bring the value back.
         tombstones_max: deletions remembered; the oldest are forgotten first, and counted.
-        sweep_s: how often old deletions are forgotten, and copies that nobody wants are found.
+        sweep_s: interval at which old deletions are forgotten, and unwanted copies found.
         filters_max: filters of interest, and filters whose end of observation is remembered.
-        touch_s: pause between two looks at topics of a host broker that does not say what it retains.
-        is_exact: the host replays retained messages only for exact topics.
+        touch_s: pause between two looks at topics of a host broker that does not mark retained publications.
+        is_exact: whether the host broker replays retained messages only for exact topics.
     """
 
     topics_max: int = 1_000_000

@@ -1,4 +1,4 @@
-"""Retained values as PUBLISH packets: what a packet retains, and the packet with another RETAIN flag.
+"""Retained values as PUBLISH packets: their payload, and the packet with another RETAIN flag.
 
 Only the payload counts for equality. A broker changes the message expiry while it holds a message, and a 3.1.1 broker
 keeps no properties at all.
@@ -36,11 +36,11 @@ def payload_of(packet: bytes) -> bytes:
 
 
 def digest_of(packet: bytes) -> int:
-    """Return what stands for a value in the book; `ABSENT` for a deletion, also for empty bytes."""
+    """Return the digest of a value for the book; `ABSENT` for a deletion, also for empty bytes."""
     payload = payload_of(packet) if packet else b""
     if not payload:
         return ABSENT
-    # 63 bits, which is what nine bytes of a varint hold.
+    # 63 bits, the capacity of a varint of nine bytes.
     return int.from_bytes(blake2b(payload, digest_size=8).digest(), "big") >> 1 or 1
 
 

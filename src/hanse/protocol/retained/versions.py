@@ -7,7 +7,8 @@ A version is a stamp and the id of the federator that gave it. A stamp is a time
 from typing import NamedTuple
 
 COUNTER_BITS = 16
-# Stamps stay below 2**61. On the wire, where numbers are below 2**62, `FOUND` is added to stamps of what a look found.
+# Stamps stay below 2**61. On the wire, where numbers are below 2**62, `FOUND` is added to stamps of messages that a
+# look found.
 FOUND = 1 << 61
 TIME_MS_MAX = (1 << 61 - COUNTER_BITS) - 1
 
@@ -30,10 +31,10 @@ def stamp_at(time_ms: int) -> int:
 
 
 class HybridClock:
-    """Clock whose stamps follow wall time, never repeat, and exceed every stamp that it was shown.
+    """Clock whose stamps follow wall time, never repeat, and exceed every stamp that it has seen.
 
     Args:
-        ahead_ms_max: a stamp that is further ahead of our own wall clock is refused.
+        ahead_ms_max: largest lead of a stamp over our own wall clock; one further ahead is refused.
     """
 
     def __init__(self, ahead_ms_max: int) -> None:
@@ -47,7 +48,7 @@ class HybridClock:
         return first
 
     def see(self, stamp: int) -> None:
-        """Take note of a stamp: later ones exceed it."""
+        """Note a stamp: later ones exceed it."""
         self.last = max(self.last, stamp)
 
     def is_refused(self, wall_ms: int, stamp: int) -> bool:
