@@ -219,3 +219,27 @@ def test_a_client_beyond_its_rate_is_slowed_down_and_loses_nothing(tmp_path: Pat
         assert [reader.packet() for _ in sent] == sent
         # 400 kB at 100 kB/s, of which one second's worth and one read of 256 KiB may come at once.
         assert time.monotonic() - began > 0.9
+
+
+def test_policies_place_transient_clients_and_the_hash_all_others(
+    brokers: tuple[Mosquitto, Mosquitto], tmp_path: Path
+) -> None:
+    urls = [f"b{k}=mqtt://127.0.0.1:{one.port}" for k, one in enumerate(brokers)]
+    for policy in ("round-robin", "least-connections"):
+        with Gateway(tmp_path / policy, *urls, words=("--policy", policy)) as gateway:
+            clients = []
+            try:
+                for k in range(10):
+                    client = RawClient(gateway.port)
+                    clients.append(client)
+                    client.send(p.connect(5, f"t{k}".encode()).packet)
+                    assert client.packet()[3] == 0
+                wait_until(lambda gateway=gateway: gateway.health()["clients"] == 10, "10 clients")  # type: ignore[misc]
+                assert [one["clients"] for one in gateway.health()["brokers"]] == [5, 5], policy
+                shown = gateway.command("explain", "--client", "kept")
+                assert "keeps a session" in shown.stdout
+                assert f"goes to {broker_of_key('kept')};" in shown.stdout
+                assert "keeps a session" not in gateway.command("explain", "--client", "kept", "--clean").stdout
+            finally:
+                for client in clients:
+                    client.socket.close()

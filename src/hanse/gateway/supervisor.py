@@ -111,7 +111,9 @@ class Supervisor:
             self.knowledge = Knowledge(settings, self.directory, self._dialler)
         self._looks: set[asyncio.Task[None]] = set()
         self._is_started = False
+        # The set of brokers as it is on disk, and as it was there at the start.
         self._set: SetOnDisk | None = None
+        self._last_set: SetOnDisk | None = None
         self.planner = self._make_planner() if settings.manager else None
 
     def _make_planner(self) -> Planner:
@@ -133,7 +135,7 @@ class Supervisor:
         if not self._is_started:
             return
         write_drains(self.settings.state_dir, self._drains)
-        self._remember_set(self._set)
+        self._remember_set(self._set or self._last_set)
         self._watch()
         self._tell()
 
@@ -167,7 +169,8 @@ class Supervisor:
         else:
             brokers = await self._scan() if self.settings.scan else self.settings.brokers()
             self.directory.update(0, brokers, drained=self._drained())
-        self._remember_set(read_set(self.settings.state_dir))
+        self._last_set = read_set(self.settings.state_dir)
+        self._remember_set(self._last_set)
         for broker_id in self._drained():
             _log.warning("a broker is drained since before this start", extra={"broker": broker_id})
         self._watch()

@@ -143,7 +143,6 @@ class Worker:
         self._moving: dict[Client, None] = {}
         # Clients that have not sent their CONNECT, in the order of their deadlines.
         self._waiting: dict[Client, None] = {}
-        self._refusing = 0
         self._places: dict[str, Place] = {}
         self._incarnations: dict[str, int] = {}
         self._limits: dict[str, BrokerLimits] = {}
@@ -151,7 +150,6 @@ class Worker:
         self._contract = BrokerLimits()
         self._changed = asyncio.Event()
         self._is_empty = asyncio.Event()
-        # Connections that must have ended by a time, oldest first, by how long they were given.
         # Connections that are cut off at a time, by how long that is: in the order of their times.
         self._closing: dict[float, dict[Client | BrokerConnection, float]] = {}
         self._throttled: list[tuple[float, Client]] = []

@@ -13,7 +13,9 @@ Rules:
    over changes of the leader: they begin with the clock.
 4. A drain belongs to the gateways, which keep it on disk: for each broker the latest word of an operator counts. So a
    manager that lost its memory gets the drains back.
-5. A gateway that has not reported for `LEASE_S` is forgotten, and so is what it said of brokers.
+5. A gateway that says that more than half of all brokers are down is probably cut off itself. Its verdicts do not count
+   while another gateway says otherwise.
+6. A gateway that has not reported for `LEASE_S` is forgotten, and so is what it said of brokers.
 """
 
 from collections.abc import Collection, Mapping
@@ -115,15 +117,16 @@ class GatewayBook:
             # The first set is as good as any. A broker that joins later must be known to all gateways.
             self._brokers[broker] = _Broker(UP if is_first else RETURNING, self.version)
         reports = [one.report for one in self._gateways.values()]
+        # Rule 5.
+        trusted = [one for one in reports if 2 * len(one.down & self._brokers.keys()) <= len(self._brokers)] or reports
         for broker, known in sorted(self._brokers.items()):
-            state = self._state(broker, known, reports)
+            is_down = any(broker in one.down for one in trusted)
+            state = DOWN if is_down else self._state(broker, known, reports)
             if state != known.state:
                 self._change()
                 self._brokers[broker] = _Broker(state, self.version)
 
     def _state(self, broker: str, known: _Broker, reports: Collection[GatewayReport]) -> str:
-        if any(broker in one.down for one in reports):
-            return DOWN
         if known.state == UP:
             is_held = any(broker in one.held and one.known >= known.since for one in reports)
             return RETURNING if is_held else UP
