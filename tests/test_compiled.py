@@ -30,7 +30,7 @@ def package(tmp_path: Path) -> Path:
     """Copy sources for editing."""
     for source in compiled.modules(PACKAGE):
         place = tmp_path / source.relative_to(PACKAGE)
-        place.parent.mkdir(exist_ok=True)
+        place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(source, place)
     return tmp_path
 
@@ -98,3 +98,20 @@ def test_no_extension_is_found_if_the_sources_are_requested() -> None:
     found = compiled.modules(PACKAGE)
     directories = {path.parent for path in found}
     assert all(path.parent.parent in directories for path in found if path.stem == "__init__")
+
+
+@pytest.mark.processes
+def test_every_module_beside_the_extensions_can_be_imported() -> None:
+    """An interpreted class with a compiled base cannot even be defined; so a module with one is compiled, too."""
+    code = (
+        "import importlib, pkgutil\n"
+        "import hanse\n"
+        "for name in ('mqtt', 'federator', 'gateway', 'protocol', 'sim'):\n"
+        "    package = importlib.import_module(f'hanse.{name}')\n"
+        "    for found in pkgutil.walk_packages(package.__path__, f'{package.__name__}.'):\n"
+        "        if not found.name.endswith('__main__'):\n"
+        "            importlib.import_module(found.name)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

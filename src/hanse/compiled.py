@@ -55,7 +55,7 @@ _FEDERATOR = (
     "turns",
 )
 # Per read of a client or a broker: 16 us of processor time per message of 200 connections, 13 us with these compiled.
-_GATEWAY = ("brokers/connection", "front/client", "front/websocket")
+_GATEWAY = ("brokers/connection", "front/client", "front/websocket", "redirect/exchange")
 # Modules used in every step of a simulation: a seed takes 2.3 s of CPU time, or 3.4 s if only the protocol is compiled.
 _SIM = (
     "checkers",

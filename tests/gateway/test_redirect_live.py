@@ -181,6 +181,8 @@ def test_moved_topics_get_0x9d_and_filters_that_are_not_accepted_0x8f(
         wait_until(lambda: strict.metric("hanse_gateway_topics") >= 2, "the topics are known")
         assert redirected(strict.port, b"strict", b"plant/+")[0] == 0x9C
         assert redirected(strict.port, b"strict2", b"nowhere/t") == (0x8F, "")
+        named = ((b"server-reference-topic", b"nowhere/t"),)
+        assert redirected(strict.port, b"strict3", b"nowhere/t", say=named) == (0x8F, "")
 
 
 def test_who_cannot_or_does_not_follow_is_proxied(gateway: Gateway) -> None:

@@ -27,10 +27,11 @@ class EvilBroker:
     """A broker that answers health checks well, and sends everybody else to a server of its own.
 
     To discovery it shows topics without end, then says DISCONNECT 0x9C with its reference. Clients, and checks of
-    credentials, get CONNACK 0x9C with it.
+    credentials, get CONNACK 0x9C with it; or, if it is mute, nothing.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_mute: bool = False) -> None:
+        self._is_mute = is_mute
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self._open: list[socket.socket] = []
@@ -80,6 +81,8 @@ class EvilBroker:
                 client.sendall(p.packet(0xE0, b"\x9c" + varint(len(POISON)) + POISON))
             else:
                 self.seen.add("check" if b"hanse-check" in who else "client")
+                while self._is_mute and client.recv(65536):
+                    pass
                 client.sendall(p.connack(code=0x9C, properties=POISON))
             client.close()
         except OSError:
@@ -115,6 +118,18 @@ def test_a_reference_in_a_brokers_answer_never_reaches_a_client(tmp_path: Path) 
         assert evil.seen == {"check", "client"}
         assert gateway.metric('hanse_gateway_redirect_proxied_total{reason="credentials"}') == 5
         assert EVIL.decode() not in gateway.log
+
+
+def test_a_client_whose_check_takes_too_long_is_refused_once(tmp_path: Path) -> None:
+    """The refusal comes before the check has ended. Nothing is opened for the client after that."""
+    with EvilBroker(is_mute=True) as evil:
+        words = ("--mode", "redirect", "--connect-timeout", "300ms", "--dial-timeout", "900ms")
+        with Gateway(tmp_path, f"mqtt://127.0.0.1:{evil.port}", words=words) as gateway:
+            with RawClient(gateway.port) as client:
+                client.send(hello(b"waits"))
+                assert client.packet() == p.connack(code=0x89)
+                wait_until(lambda: gateway.metric("hanse_gateway_redirect_checks_total") == 1, "the check has ended")
+            assert evil.seen == {"check"}
 
 
 def test_topics_that_a_broker_invents_are_bounded_and_name_no_other_server(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ Rules:
 import asyncio
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
 from hanse.errors import HanseError
@@ -40,6 +40,8 @@ _log = logging.getLogger(__name__)
 
 STALE_S: Final = 60.0
 ASK_S: Final = 5.0
+# Federators or brokers that are asked at once.
+AT_ONCE: Final = 16
 VITALS_S: Final = 10.0
 VITALS_FOR_S: Final = 1.0
 HALF_S: Final = 60.0
@@ -99,6 +101,16 @@ class Knowledge:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.watch.stop()
 
+    async def _each(self, work: Sequence[Coroutine[Any, Any, None]]) -> None:
+        """Do all of it, a few at a time."""
+        places = asyncio.Semaphore(AT_ONCE)
+
+        async def one(part: Coroutine[Any, Any, None]) -> None:
+            async with places:
+                await part
+
+        await asyncio.gather(*map(one, work))
+
     def _listened(self) -> list[Broker]:
         if self._settings.manager:
             return []
@@ -113,7 +125,7 @@ class Knowledge:
     async def _ask_for_groups(self) -> None:
         clients = {one: ManagerClient([url], self._settings.manager_ca_file) for one, url in self._sources.items()}
         while True:
-            await asyncio.gather(*(self._ask_one(one, client) for one, client in clients.items()))
+            await self._each([self._ask_one(one, client) for one, client in clients.items()])
             await asyncio.sleep(self._settings.groups_interval_s)
 
     async def _ask_one(self, broker_id: str, client: ManagerClient) -> None:
@@ -164,7 +176,7 @@ class Knowledge:
     async def _read_vitals(self) -> None:
         while True:
             views = [view for view in self._directory.members if view.verdict == "up"]
-            await asyncio.gather(*(self._read_vitals_of(view.broker) for view in views))
+            await self._each([self._read_vitals_of(view.broker) for view in views])
             await asyncio.sleep(VITALS_S)
 
     async def _read_vitals_of(self, broker: Broker) -> None:

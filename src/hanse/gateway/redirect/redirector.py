@@ -234,10 +234,13 @@ class Redirector:
         if code in (USE_ANOTHER_SERVER, SERVER_MOVED) and view is not None:
             self._name(client, session, self.returns.key(session.connect, client.address), view.broker, code)
             return
-        if not session.is_accepted:
+        if not session.is_accepted and code == FILTER_NOT_ACCEPTED:
+            # CONNACK has no such code: the client is told when it subscribes.
+            session.accept(self._loop.time())
+        elif not session.is_accepted:
             self._give_up(client, session, "no_target")
             return
-        if code == FILTER_NOT_ACCEPTED:
+        elif code == FILTER_NOT_ACCEPTED:
             session.not_accepted()
         else:
             session.no_broker(self._loop.time())
