@@ -121,3 +121,26 @@ def test_subscriptions_from_before_are_read_from_the_brokers_files(tmp_path: Pat
             eventually(lambda: unknown(federators[1]) == 1, "one is unknown")
             publisher.publish("later/x", b"1")
             clean.expect(1)
+
+
+def test_unknown_interest_is_learned_from_the_brokers_answers(tmp_path: Path) -> None:
+    with (
+        Mosquitto(*TICKS) as one,
+        Mosquitto(*TICKS) as two,
+        Client(two.port, name="early bird") as early,
+        Client(one.port) as publisher,
+    ):
+        early.subscribe("early/#")
+        words = [[], ["--unknown-interest", "learn", "--learn-for", "30s"]]
+        with running(ring([one, two], tmp_path, words)) as federators:
+            eventually(lambda: federators[0].knows("#"), "everything is wanted for a while")
+            publisher.publish("early/x", b"1", 0)
+            publisher.publish("nobody/x", b"2", 1)
+            eventually(lambda: federators[0].knows("early/x"), "the topic is learned")
+            assert federators[1].page("/healthz")["interest"]["learned"] == 1
+            assert not federators[0].knows("nobody/x")
+            assert [message.payload for message in early.expect(1)] == [b"1"]
+            early.subscribe("early/#")
+            eventually(lambda: not federators[0].knows("#"), "everything is no longer wanted")
+            eventually(lambda: federators[0].knows("early/#"), "the filter is known")
+            eventually(lambda: federators[1].page("/healthz")["interest"]["learned"] == 0, "what was learned has ended")

@@ -36,6 +36,7 @@ from hanse.federator.gateways import Gateways
 from hanse.federator.gauges import gauges
 from hanse.federator.host import HostSession, client_settings
 from hanse.federator.http import HttpServer
+from hanse.federator.learning import Learning
 from hanse.federator.linking import Links, follow_manager, link_up, make_links
 from hanse.federator.links import CONTROL_TOPIC, PROBE_TOPIC
 from hanse.federator.links_by_broker import BrokerLinkBook
@@ -262,6 +263,17 @@ class Agent:
             take=self.interest.take,
             held=registry.held_of,
         )
+        if settings.unknown_interest == "learn":
+            self.unknown.learning = self.host.learner = Learning(
+                settings.learn_for_s,
+                unknown=self.unknown.unknown,
+                claim=self.interest.claim,
+                is_known=registry.matches,
+                is_own=self.host.subscribes_to,
+                take=self.interest.take,
+                held=registry.held_of,
+                counters=self.counters,
+            )
         self.metrics = AgentMetrics(
             protocol=self.machine.counters,
             agent=self.counters,

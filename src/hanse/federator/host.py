@@ -14,6 +14,7 @@ Rules:
 """
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -22,6 +23,7 @@ from hanse.errors import HanseError, Unavailable
 from hanse.federator.covering import Change, Covering
 from hanse.federator.journal import DeliveryJournal, MessageId
 from hanse.federator.lane import Groups, Lane
+from hanse.federator.learning import Learning
 from hanse.federator.obligations import DeliveryBook, Obligation
 from hanse.federator.older_host import OlderHost
 from hanse.federator.ring import DeliveredRing
@@ -35,6 +37,7 @@ from hanse.mqtt.urls import Address
 from hanse.mqtt.v311 import Written
 from hanse.mqtt.websocket_publisher import connect_packet
 from hanse.protocol.messages import Run
+from hanse.protocol.topics import matches
 
 INTERNAL_IDENTIFIER = 1
 # Reads of the host session that wait while a look finds out whether the broker has restarted.
@@ -105,6 +108,8 @@ class HostSession(ClientHandler):
         self._tell_state = on_state
         self._tell_credit = on_credit
         self._tell_unmatched = on_unmatched
+        # Told of deliveries of QoS 1 while it learns from their acknowledgements.
+        self.learner: Learning | None = None
         # Called when the host broker has lost the session: its packet identifiers restart.
         self._tell_forgotten = on_forgotten or (lambda: None)
         self._covering = Covering()
@@ -158,6 +163,10 @@ class HostSession(ClientHandler):
         Mosquitto logs each unsubscription, even for a filter without a subscription.
         """
         self.client.unsubscribe(_NEVER_SUBSCRIBED)
+
+    def subscribes_to(self, topic: str) -> bool:
+        """Return whether a subscription of the session for the federation matches a topic."""
+        return any(matches(filter_, topic) for filter_ in self._identifiers)
 
     def want(self, group: str) -> None:
         """Subscribe to a group that a federator elsewhere wants, unless an existing subscription covers it."""
@@ -220,9 +229,16 @@ class HostSession(ClientHandler):
         number = self.client.publish_run(body, qos=qos, count=count)
         if number and obligation is not None:
             self._deliveries.add(number, count, obligation)
+        if qos == 1 and self.learner is not None and self.learner.is_active:
+            self.learner.sent(number, body)
 
     def deliver_loose(self, body: bytes, count: int, groups: list[Groups]) -> None:
         """Publish the federation's QoS 0 publications of these groups."""
+        if self.learner is not None and self.learner.is_active and self._older is None:
+            # Without capacity for QoS 1 they are published as they are, and dropped if they must be.
+            with contextlib.suppress(Unavailable):
+                self.deliver(self.learner.raised(body), 1, count, None)
+                return
         if self._lane is None:
             self.deliver(body, 0, count, None)
         else:
@@ -365,6 +381,8 @@ class HostSession(ClientHandler):
         """Note publications that the host broker has acknowledged."""
         if self._exact:
             self._complete(numbers)
+        if self.learner is not None:
+            self.learner.acknowledged(numbers)
         self._deliveries.settle(numbers)
 
     def on_unmatched(self, unmatched: list[tuple[int, str]]) -> None:

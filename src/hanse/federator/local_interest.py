@@ -101,6 +101,9 @@ class LocalInterest:
         self._loop = asyncio.get_running_loop()
         # Filters in the names of the federation, as the protocol was told.
         self._known: set[str] = set()
+        # Filters that are wanted beside those of clients, and without their retained messages.
+        self._claimed: list[str] = []
+        self._claim_filters = crossing.outward_filter
         self._timer: asyncio.TimerHandle | None = None
         self._is_dirty = False
         # State at the last save.
@@ -301,7 +304,8 @@ class LocalInterest:
         added = [filter_ for filter_, _ in wanted if filter_ not in self._known]
         for filter_ in added:
             self._known.add(filter_)
-            self._tell(Subscribed(filter_))
+            if filter_ not in self._claimed:
+                self._tell(Subscribed(filter_))
         self._want_retained([filter_ for filter_, _ in wanted])
 
     def release(self, filter_: str) -> None:
@@ -309,6 +313,16 @@ class LocalInterest:
         if filter_ in self._lingering:
             self._lingering.discard(filter_)
             self._known.discard(filter_)
+            if filter_ not in self._claimed:
+                self._tell(Unsubscribed(filter_))
+
+    def claim(self, is_everything_wanted: bool) -> None:
+        """Want everything that may enter this broker, or no longer, independently of clients."""
+        claimed = self._claim_filters("#") if is_everything_wanted else []
+        before, self._claimed = self._claimed, claimed
+        for filter_ in sorted({*claimed} - {*before} - self._known):
+            self._tell(Subscribed(filter_))
+        for filter_ in sorted({*before} - {*claimed} - self._known):
             self._tell(Unsubscribed(filter_))
 
     def _tell(self, event: Subscribed | Unsubscribed) -> None:

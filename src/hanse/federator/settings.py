@@ -289,6 +289,15 @@ class FederatorSettings:
         "The host broker's mosquitto.db: from it the federator learns the subscriptions of persistent sessions, if it "
         "cannot read the subscription tree.",
     )
+    unknown_interest: str = setting(
+        "warn",
+        "What follows if the host broker counts subscriptions that are not known and cannot be looked up: a warning "
+        "only, or also to deliver everything there for a while and learn from the broker's answers what is wanted.",
+        choices=("warn", "learn"),
+    )
+    learn_for_s: float = duration(
+        600.0, "With `unknown_interest = learn`: for how long everything is delivered.", minimum_s=1, maximum_s=86_400
+    )
     broker_bridge_topics: int = setting(
         0,
         "Number of `topic` lines with `out` or `both` in the bridges of the host broker's configuration. Mosquitto "

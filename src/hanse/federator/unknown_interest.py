@@ -22,6 +22,7 @@ from typing import Any
 from hanse.errors import LocalError
 from hanse.federator.broker_output import BrokerOutput
 from hanse.federator.hints import Hints
+from hanse.federator.learning import Learning
 from hanse.federator.snapshots import SOURCE, Snapshots
 from hanse.interest import MosquittoLogAdapter, Report
 from hanse.interest.ledger import LedgerState, plain_filter
@@ -53,6 +54,9 @@ class UnknownInterest:
         take: called with a source and its reports.
         held: returns client, filter and QoS of what is held of a source.
     """
+
+    # Set where what is unknown may be learned.
+    learning: Learning | None = None
 
     def __init__(
         self,
@@ -100,6 +104,11 @@ class UnknownInterest:
             return state
         return replace(state, unknown=max(0, state.unknown - self._snapshots.shared_covered))
 
+    def unknown(self) -> int | None:
+        """Return how many subscriptions are unknown; None while that cannot be known."""
+        state = self.state()
+        return None if state is None else state.unknown
+
     def page(self) -> dict[str, object] | None:
         """Return the part of `/healthz`."""
         state = self.state()
@@ -111,6 +120,7 @@ class UnknownInterest:
             "ended_unseen": state.ended_unseen,
             "doubtful": state.doubtful,
             "ticks": 0 if self._adapter is None else self._adapter.ledger.ticks,
+            "learned": 0 if self.learning is None else self.learning.topics,
             "remedy": self._remedy() + "." if state.unknown else None,
         }
 
@@ -119,6 +129,8 @@ class UnknownInterest:
 
     def unmatched(self, unmatched: list[tuple[int, str]]) -> None:
         """Take numbers and topics of publications that nobody at the broker subscribes to."""
+        if self.learning is not None:
+            self.learning.unmatched(unmatched)
         if self._adapter is None or not self._adapter.ledger.is_uncertain:
             return
         for _, topic in unmatched:
@@ -132,8 +144,8 @@ class UnknownInterest:
             return []
         self._announce()
         # The tree shows everything, so the files are needed only where it cannot be read.
-        remedy = self._snapshots or self._hints
-        return [self._look_again(), *([] if remedy is None else [remedy.watch()])]
+        remedies = (self._snapshots or self._hints, self.learning)
+        return [self._look_again(), *(remedy.watch() for remedy in remedies if remedy is not None)]
 
     def _announce(self) -> None:
         """Log which remedies there are (rule 1)."""
@@ -155,6 +167,8 @@ class UnknownInterest:
                     "are in its own state: neither broker_output nor broker_log or broker_database is set; %s",
                     _SHOWN,
                 )
+            if self.learning is not None:
+                _log.info("what is still unknown is learned from the broker's acknowledgements (unknown_interest)")
         except LocalError as error:
             _log.warning("subscriptions that were made before now cannot be read from the broker yet: %s", error)
 

@@ -34,6 +34,7 @@ from hanse.interest.reports import (
     Subscribed,
     Unsubscribed,
 )
+from hanse.protocol.topics import matches
 
 _VERSION = 1
 # Causes of an expiry that a confirmation by the source cancels.
@@ -178,6 +179,10 @@ class InterestRegistry:
     def wanted(self) -> Iterable[str]:
         """Return a live view of the same filters, for immediate use."""
         return self._wanted.keys()
+
+    def matches(self, topic: str) -> bool:
+        """Return whether a wanted filter matches a topic; this compares all of them."""
+        return any(matches(wanted, topic) for wanted in self._wanted)
 
     def references(self, wanted: str) -> int:
         """Return how many subscriptions hold this filter."""
