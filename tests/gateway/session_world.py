@@ -149,6 +149,7 @@ class BrokerSession:
     filters: dict[bytes, tuple[int, int, int]] = field(default_factory=dict)
     queue: deque[tuple[bytes, bytes, int, bytes]] = field(default_factory=deque)
     inflight: dict[int, int] = field(default_factory=dict)
+    packets: dict[int, bytes] = field(default_factory=dict)
     incoming: dict[int, tuple[bytes, bytes, int]] = field(default_factory=dict)
     next_id: int = 0
 
@@ -308,6 +309,9 @@ class Broker:
         session.incoming.clear()
         connection.session = session
         connection.send(p.connack(connect.level, present=is_present))
+        for packet_id, state in session.inflight.items():
+            packet = session.packets[packet_id]
+            connection.send(p.ack(0x62, packet_id) if state == 3 else bytes((packet[0] | 8,)) + packet[1:])
         self._pump(session)
 
     def _request(self, connection: Connection, session: BrokerSession, packet: bytes) -> None:
@@ -366,7 +370,9 @@ class Broker:
                     session.next_id = session.next_id % 65_535 + 1
                 packet_id = session.next_id
                 session.inflight[packet_id] = qos
-            connection.send(p.publish(topic, payload, qos, packet_id, version=session.version, properties=properties))
+            packet = p.publish(topic, payload, qos, packet_id, version=session.version, properties=properties)
+            session.packets[packet_id] = packet
+            connection.send(packet)
 
     # --- its federator ------------------------------------------------------------------------------------------------
 
@@ -462,6 +468,8 @@ class Driver:
         self.session: Session = new_session(world.settings, world.counters, world.clock.now)
         self.connection: Connection | None = None
         self.broker: Broker | None = None
+        # Where the client's own session is.
+        self.home: Broker | None = None
         self.is_client_open = True
         self._is_settling = False
         self._is_placing = False
@@ -506,7 +514,9 @@ class Driver:
             made.to_broker.is_blocked = made.to_gateway.is_blocked = True
         self.connection = made
         self.broker = broker
-        self.session.attach(self.world.clock.now)
+        returns = self.session.is_accepted and broker is self.home and self.session.session_expiry_s > 0
+        self.home = self.home or broker
+        self.session.attach(self.world.clock.now, clean=False if returns else None)
         self.settle()
 
     def _client_read(self, data: bytes) -> None:
@@ -618,6 +628,8 @@ class Driver:
             case e.BrokerWanted():
                 self.place()
             case e.MoveAsked() | e.ReadyToMove():
+                if self.broker is self.home:
+                    self.home = None
                 self._leave(session.detach(now))
                 self.place()
             case e.Close(_, reason):
@@ -917,6 +929,9 @@ class World:
         broker.kill()
         self.clock.at(0.1 * self.clock.random.random(), lambda: self.judge(broker, is_up=False))
 
+    def restart(self, broker: Broker) -> None:
+        broker.restart()
+
     def hang(self, broker: Broker, for_s: float) -> None:
         broker.hang()
         self.clock.at(1.0 + 0.5 * self.clock.random.random(), lambda: self.judge(broker, is_up=False))
@@ -928,6 +943,24 @@ class World:
         for connection in broker.connections:
             connection.to_broker.is_blocked = connection.to_gateway.is_blocked = True
         self.clock.at(1.0 + 0.5 * self.clock.random.random(), lambda: self.judge(broker, is_up=False))
+
+    def heal(self, broker: Broker) -> None:
+        """End a partition: the broker notices that its connections have ended."""
+        self.cut_off.discard(broker)
+        for connection in list(broker.connections):
+            connection.to_gateway.vanish()
+            broker.closed(connection, goodbye=False)
+
+    def bring_back(self, broker: Broker, every_s: float) -> None:
+        """Let the clients that belong to a returned broker go back, one by one."""
+        self._judged[broker] = True
+        for k, one in enumerate(one for one in self.clients if self.preferred(one)[0] is broker):
+
+            def do(one: Client = one) -> None:
+                one.driver.session.begin_move(self.clock.now)
+                one.driver.settle()
+
+            self.clock.at(k * every_s, do)
 
     def drain(self, broker: Broker, every_s: float) -> None:
         """Move the clients away one by one."""

@@ -28,13 +28,15 @@ class Scene:
         self.brokers = {name: stack.enter_context(Mosquitto()) for name in BROKERS}
         urls = [f"{name}=mqtt://127.0.0.1:{one.port}" for name, one in self.brokers.items()]
         # A returned broker gets its clients back slowly enough for the test to end first.
-        more = ("--drain-rate", "0.1", "--health-timeout", "500ms", *words)
+        more = ("--health-timeout", "500ms", *(words or ("--drain-rate", "0.1")))
         self.gateway = stack.enter_context(Gateway(directory, *urls, words=more))
         self._count = 0
+        # The id of the last client.
+        self.name = ""
 
     def client(self, version: int = 5, **more: object) -> RawClient:
         self._count += 1
-        name = name_at("a", BROKERS, f"c{self._count}x")
+        name = self.name = name_at("a", BROKERS, f"c{self._count}x")
         made = self.stack.enter_context(RawClient(self.gateway.port))
         made.send(p.connect(version, name.encode(), **more).packet)  # type: ignore[arg-type]
         accepted = made.packet()
@@ -179,3 +181,41 @@ def test_a_publication_that_offends_a_broker_ends_its_client_alone(stack: ExitSt
     good.send(b"\xc0\x00")
     assert good.packet() == b"\xd0\x00"
     assert scene.moved() == 0
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_lasting_session_is_taken_up_when_its_broker_returns(stack: ExitStack, tmp_path: Path, version: int) -> None:
+    # A client goes back two seconds after its broker.
+    scene = Scene(stack, tmp_path, "--drain-rate", "0.5")
+    expiry = {"properties": b"\x11\0\0\x0e\x10"} if version == 5 else {}
+    reader = scene.client(version, clean=False, **expiry)
+    subscribe(reader, version, (b"t", 2))
+    broker = scene.brokers["a"]
+    direct = scene.direct("a")
+    direct.send(p.publish(b"t", b"0", 1, 1, version=4))
+    assert read_until(reader, b"0", version) == [b"0"]
+    assert direct.packet() == p.ack(0x40, 1)
+    os.kill(broker.pid, signal.SIGSTOP)
+    wait_until(lambda: scene.moved() == 1, "the client has moved")
+    wait_until(lambda: scene.gateway.metric('hanse_gateway_move_total{what="settled"}') == 1, "it is there")
+    other = scene.direct("b")
+    other.send(p.publish(b"t", b"1", 1, 1, version=4))
+    assert read_until(reader, b"1", version) == [b"1"]
+    os.kill(broker.pid, signal.SIGCONT)
+    # What the session has queued: one that the client got elsewhere, as a federator would deliver it, and new ones.
+    for k in range(1, 6):
+        direct.send(p.publish(b"t", b"%d" % k, 1 + k % 2, 1 + k, version=4))
+        assert direct.packet() == p.ack(0x40 if k % 2 == 0 else 0x50, 1 + k)
+        if k % 2:
+            direct.send(p.ack(0x62, 1 + k))
+            assert direct.packet() == p.ack(0x70, 1 + k)
+    assert read_until(reader, b"5", version) == [b"2", b"3", b"4", b"5"]
+    wait_until(lambda: scene.gateway.metric('hanse_gateway_broker_clients{broker="a"}') == 1, "the client is back")
+    # No session stays behind at the other broker. Before MQTT 5 a second connection ends it.
+    connections = 2 if version == 4 else 1
+    wait_until(lambda: scene.brokers["b"].log.count(f" as {scene.name} ") == connections, "the session has been ended")
+    left = stack.enter_context(RawClient(scene.brokers["b"].port))
+    left.send(p.connect(version, scene.name.encode(), clean=False).packet)
+    assert left.packet()[2] == 0
+    reader.send(b"\xc0\x00")
+    assert reader.packet() == b"\xd0\x00"

@@ -124,3 +124,37 @@ def test_random_faults(part: int) -> None:
             world.check(excluded=excluded)
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
+
+
+def returning_run(seed: int, fault: str) -> World:
+    """Let the broker of a lasting session fail and return, and its clients go back."""
+    world = World(seed)
+    rnd = world.clock.random
+    away, home = world.brokers[1], world.brokers[0]
+    version = rnd.choice((4, 5))
+    subscriber = world.client(b"s", version, filters=((b"a/#", 2),), clean=False, expiry_s=3_600, will=(b"w", b"s", 1))
+    publisher = world.client(b"p", 5, first=1)
+    world.clock.run(1.0)
+    for k in range(60):
+        # From before the fault to behind the return.
+        world.clock.at(rnd.random() * 12, partial(publisher.publish, b"a/b", b"m%d" % k, rnd.choice((1, 2, 2))))
+    world.clock.at(1.0 + rnd.random(), partial(FAULTS[fault], world, home))
+    world.clock.at(6.0, partial(world.restart if fault == "kill" else world.heal, home))
+    world.clock.at(6.5 + rnd.random(), partial(world.bring_back, home, 0.01))
+    world.clock.run(25.0)
+    assert subscriber.driver.broker is home
+    assert len(subscriber.driver.settled) == 2
+    assert not home.sessions[b"s"].queue
+    assert away.sessions.keys() <= {b"p", b"s"}
+    return world
+
+
+@pytest.mark.parametrize("fault", ["cut", "hang", "kill"])
+def test_a_lasting_session_is_emptied_when_its_broker_returns(fault: str) -> None:
+    for seed in range(max(30, 400 * SHARE // 100)):
+        try:
+            world = returning_run(seed, fault)
+            seen = {payload for broker in world.brokers for _, _, payload, _ in broker.seen}
+            world.check(excluded={one.payload for client in world.clients for one in client.all_sent} - seen)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error

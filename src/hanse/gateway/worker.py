@@ -32,6 +32,7 @@ from hanse.gateway.addresses import ListenAddress
 from hanse.gateway.brokers.connection import BrokerConnection, Place
 from hanse.gateway.brokers.dialling import Dialler
 from hanse.gateway.brokers.directory import UP, Directory
+from hanse.gateway.brokers.ending import end_session
 from hanse.gateway.brokers.lookup import has_session
 from hanse.gateway.control import Message
 from hanse.gateway.federators import FederatorLogin, Federators, Replays
@@ -39,6 +40,7 @@ from hanse.gateway.front.accepting import Acceptor
 from hanse.gateway.front.client import Client
 from hanse.gateway.front.connect import (
     CONNECTION_RATE_EXCEEDED,
+    MQTT_5,
     NEVER,
     QUOTA_EXCEEDED,
     SERVER_BUSY,
@@ -403,6 +405,7 @@ class Worker:
             case Accepted(session_present):
                 self._waiting.pop(client, None)
                 self.traffic.accepted += 1
+                client.home = self._at(client)
                 self.federators.accepted(
                     client,
                     self._at(client),
@@ -425,7 +428,7 @@ class Worker:
                     client.avoids.add(client.place.broker_id)
                 self.fail_over(client, "broker_asked")
             case ReadyToMove():
-                self._detach(client)
+                self._leave_orderly(client)
             case Redial():
                 self._redial(client)
             case BrokerWanted():
@@ -575,6 +578,31 @@ class Worker:
             self._moving[client] = None
             self._place(client)
 
+    def _leave_orderly(self, client: Client) -> None:
+        """Move a client of which nothing is outstanding. Its session at this broker ends."""
+        session, place = client.session, client.place
+        assert session is not None
+        self._detach(client)
+        if place is None:
+            return
+        if client.home == place.broker_id:
+            client.home = ""
+        view = self.directory.view(place.broker_id)
+        if view is not None and session.session_expiry_s and session.connect.level < MQTT_5:
+            self._run(self._end_session(client, view.broker))
+
+    async def _end_session(self, client: Client, broker: Broker) -> None:
+        session = client.session
+        assert session is not None
+        try:
+            await end_session(self._dialler, broker, session.connect, session.client_id)
+        except Unavailable as error:
+            self.traffic.move("session_left_behind")
+            _log.warning(
+                "the session of a client that has moved stays at a broker",
+                extra={"client": session.client_id, "broker": broker.id, "reason": str(error)},
+            )
+
     def _redial(self, client: Client) -> None:
         """Connect to the same broker again."""
         session, place = client.session, client.place
@@ -681,9 +709,14 @@ class Worker:
             connection.abort()
             return
         client.attach(connection)
+        clean = None
         if session.is_accepted:
-            self.federators.arrived(client, connection.place.broker_id)
-        session.attach(self._loop.time(), self._contract)
+            broker_id = connection.place.broker_id
+            self.federators.arrived(client, broker_id)
+            if client.home == broker_id and session.session_expiry_s and self.settings.drain_old == "missing":
+                clean = False
+            client.home = client.home or broker_id
+        session.attach(self._loop.time(), self._contract, clean=clean)
         client.settle()
 
     def _give_up(self, client: Client, code: int) -> None:

@@ -80,6 +80,7 @@ class Client:
         broker: the connection that the session uses now.
         place: the broker of that connection.
         former: the id of the broker that it had before.
+        home: the id of the broker where its own session is.
         holds_client, holds_broker: what the session wished when this was last looked at.
         is_lingering: the end has been written; what the client still sends is read and dropped.
         is_held: nothing is read, because it is not known yet what became of the broker.
@@ -107,6 +108,7 @@ class Client:
         "front",
         "holds_broker",
         "holds_client",
+        "home",
         "is_held",
         "is_lingering",
         "is_open",
@@ -125,6 +127,7 @@ class Client:
         self.broker: BrokerConnection | None = None
         self.place: Place | None = None
         self.former = ""
+        self.home = ""
         self.tap: ShareTap | None = None
         self.deadline = 0.0
         # Brokers that have sent this client away, and when its failovers began.

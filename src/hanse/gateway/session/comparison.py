@@ -24,6 +24,7 @@ Rules:
 
 from bisect import bisect_left
 from collections import deque
+from math import inf
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
@@ -49,15 +50,17 @@ class Comparison(Generic[Item, LiveItem]):
 
     Args:
         had: times of what the client has, by content, oldest first. It is used up.
+        is_draining: what comes live may have been queued for any time.
 
     Attributes:
         removed: publications that the client has and does not get again.
     """
 
-    def __init__(self, had: dict[int, list[float]], near_s: float, lag_s: float) -> None:
+    def __init__(self, had: dict[int, list[float]], near_s: float, lag_s: float, *, is_draining: bool = False) -> None:
         self._had = had
         self._near_s = near_s
         self._lag_s = lag_s
+        self._is_draining = is_draining
         self._replayed: list[Entry[Item, LiveItem]] = []
         self._live: list[Entry[Item, LiveItem]] = []
         self.removed = 0
@@ -110,7 +113,7 @@ class Comparison(Generic[Item, LiveItem]):
             if not candidates:
                 continue
             is_wide = one.is_once and len(candidates) == often[one.content] == 1
-            within_s = self._near_s if is_wide else self._near_s / 10
+            within_s = inf if self._is_draining else self._near_s if is_wide else self._near_s / 10
             while candidates and candidates[0].time < one.time - within_s:
                 candidates.popleft()
             if candidates and candidates[0].time <= one.time + within_s:

@@ -496,7 +496,7 @@ class Keeping(Moving):
         """Take PUBREL."""
         into = self._in
         client_id = into.to_client.get(broker_id, broker_id)
-        if broker_id in into.swallowed or (client_id in into.own and client_id not in into.live):
+        if broker_id in into.swallowed or (client_id not in into.live and (self._was_moved or client_id in into.own)):
             # The client has never seen it, or is done with it.
             into.swallowed.discard(broker_id)
             self.to_broker.append(b"\x70\x02" + broker_id.to_bytes(2, "big"))

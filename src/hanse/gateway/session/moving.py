@@ -10,7 +10,9 @@ Rules:
 4. No broker gets the will. The gateway publishes it through the client's session when the client is gone without
    DISCONNECT.
 5. A publication that was outstanding while two brokers died goes to no third one: it may be what kills them.
-6. A client that cannot be kept whole is closed, so that it notices: in the middle of a large packet, with a large
+6. A session that lasts, and was left behind at a broker that was lost, is taken up again when the client returns there
+   (`attach` with `clean=False`). What it had queued is delivered if the client lacks it: per content the larger count.
+7. A client that cannot be kept whole is closed, so that it notices: in the middle of a large packet, with a large
    publication that was not kept, with an Authentication Method, and where another broker refuses it.
 """
 
@@ -68,6 +70,7 @@ from hanse.gateway.session.session import (
     Session,
 )
 from hanse.gateway.session.settings import (
+    DRAIN_S,
     REPLAY_BYTES_MAX,
     RESTORE_TIMEOUT_S,
     WILL_TIMEOUT_S,
@@ -137,6 +140,10 @@ class Moving(Session):
         self._to_broker_at = now
         # For each PINGREQ that the broker has not answered: whether it is the client's.
         self._pings: deque[bool] = deque()
+        # Since when a session that lasts has been left behind at a lost broker, and whether it is being emptied.
+        self._away_since: float | None = None
+        self._was_moved = False
+        self._is_draining = False
         # The move: since when, what is on its way.
         self._moved_at: float | None = None
         self._is_cleansing = False
@@ -214,6 +221,7 @@ class Moving(Session):
         self._from_broker.clear()
         self._pings.clear()
         self._is_home = clean is False
+        self._is_draining = False
         is_parting = self._phase == PARTING
         if not is_parting:
             self._phase = RECONNECTING
@@ -257,7 +265,19 @@ class Moving(Session):
             self.events.append(Redial())
             return
         self._begin(connack)
+        if self._is_home:
+            self._take_up(connack, now)
         self._restore(connack, now)
+
+    def _take_up(self, connack: Connack, now: float) -> None:
+        """Prepare to remove from the queue of a former session what the client has received since."""
+        since, self._away_since = self._away_since, None
+        if connack.session_present and since is not None:
+            self._is_draining = True
+            since -= self.settings.retention_s
+            for content, times in self._received.by_content().items():
+                self._expected[content] = sum(1 for time in times if time >= since)
+            self._watch_until = now + self.settings.replay_timeout_s + DRAIN_S
 
     def _refused(self, code: int, text: str) -> None:
         self._is_connected = False
@@ -291,6 +311,7 @@ class Moving(Session):
     def _restore(self, connack: Connack, now: float) -> None:
         """Bring a new broker to where the lost one was."""
         self._phase = RESTORING
+        self._was_moved = True
         self._restore_until = now + RESTORE_TIMEOUT_S
         self._is_replay_due = True
         for identifier, filters in self._table.to_repeat(self._version):
@@ -385,7 +406,9 @@ class Moving(Session):
             filters = self._table.replayable()
             if filters:
                 settings = self.settings
-                self._replay = Comparison(self._received.by_content(), settings.overlap_s, settings.lag_s)
+                self._replay = Comparison(
+                    self._received.by_content(), settings.overlap_s, settings.lag_s, is_draining=self._is_draining
+                )
                 for late in self._late_live:
                     if late.qos:
                         self._replay.came_live(self._digest_of(late.packet), now, late)
@@ -505,7 +528,9 @@ class Moving(Session):
         self._late_live = []
         self._received.add(digests, now)
         self._removed += replay.removed
-        if complete:
+        if self._is_draining:
+            self._watch_until = now + DRAIN_S
+        elif complete:
             self._expected = replay.expected(now - self.settings.lag_s)
             for entry in replay.may_come(self._subscribed_at - self.settings.overlap_s):
                 self._expected[entry.content] = self._expected.get(entry.content, 0) + 1
@@ -620,6 +645,8 @@ class Moving(Session):
             self._out.forget_recent()
         else:
             self._out.forget_before(self._broker_at - self.settings.replay_window_s)
+            if self._away_since is None and self.session_expiry_s and self.settings.drain_old == "missing":
+                self._away_since = now
         self._is_settling = self._is_orderly = False
         self._drop_half_sent()
         self._phase = DETACHED
@@ -776,7 +803,8 @@ class Moving(Session):
         phase = self._phase
         if phase == LIVE:
             self._out.forget_before(self._broker_at - self.settings.replay_window_s)
-            self._received.forget_before(now - self.settings.retention_s)
+            away = now if self._away_since is None else self._away_since
+            self._received.forget_before(away - self.settings.retention_s)
             if self._table.has_no_local:
                 self._published.forget_before(now - self.settings.retention_s)
             if self._watch_until is not None and now > self._watch_until:

@@ -29,6 +29,9 @@ LATE_BYTES_MAX: Final = 1 << 20
 # retains 64 MiB for all its neighbours together.
 REPLAY_BYTES_MAX: Final = 8 << 20
 
+# How long after a return the messages that the former session had queued are compared with what the client has.
+DRAIN_S: Final = 10.0
+
 # For CONNACK and the SUBACKs of a broker that a client moves to. Then another broker is tried.
 RESTORE_TIMEOUT_S: Final = 5.0
 
