@@ -85,3 +85,17 @@ def test_a_worker_restores_what_the_supervisor_knows() -> None:
     assert worker.snapshot() == directory.snapshot()
     assert worker.view("a") is view
     assert view.connections == 7
+
+
+def test_new_address_of_a_federator_changes_nothing_that_was_measured() -> None:
+    directory = Directory(is_sole=False)
+    directory.update(1, [Broker("a", "mqtt://h:1")], up=["a"])
+    directory.judge("a", REFUSED)
+    directory.update(2, [Broker("a", "mqtt://h:1", federator="tls://h:7")], up=["a"])
+    view = directory.view("a")
+    assert view is not None
+    assert (view.verdict, view.broker.federator) == (REFUSED, "tls://h:7")
+    directory.update(3, [Broker("a", "mqtt://h:2", federator="tls://h:7")], up=["a"])
+    view = directory.view("a")
+    assert view is not None
+    assert view.verdict == UP

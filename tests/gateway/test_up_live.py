@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from tests.federation import Client, RunningFederation, eventually
 from tests.gateway.placing import name_at
+from tests.gateways import Gateway, wait_until
 
 pytestmark = pytest.mark.processes
 
@@ -18,3 +19,10 @@ def test_clients_of_the_gateway_meet_over_the_federation(tmp_path: Path) -> None
             eventually(lambda: federation.knows("up/#"), "both federators know the group")
             writer.publish("up/there", b"hi")
             assert [message.payload for message in reader.expect(1)] == [b"hi"]
+        for k in range(2):
+            log = (tmp_path / "run" / f"site-{k}" / "federator" / "output.log").read_text()
+            assert "connected from" in log, "the gateway has not connected to the federator"
+        # A gateway that knows nothing but the manager learns where federators listen.
+        words = ("--manager", federation.state["manager"], "--manager-interval", "200ms")
+        with Gateway(tmp_path / "second", words=words) as second:
+            wait_until(lambda: second.log.count("connected to federator") == 2, "connections to both federators")

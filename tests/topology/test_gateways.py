@@ -54,6 +54,22 @@ def test_the_first_brokers_are_up_and_versions_begin_with_the_clock() -> None:
     assert book.version > version, "also within the same second"
 
 
+def test_listeners_of_federators_are_told_under_a_new_version_until_the_broker_is_gone() -> None:
+    book = begun()
+    say(book, "a")
+    before = book.version
+    book.note_listener("1", "tls://h:1")
+    assert book.version > before
+    version = book.version
+    book.note_listener("1", "tls://h:1")
+    assert (book.listener("1"), book.listener("0"), book.version) == ("tls://h:1", None, version)
+    book.note_listener("1", None)
+    assert (book.listener("1"), book.version) == (None, version + 1)
+    book.note_listener("2", "tls://h:2")
+    say(book, "a", brokers=("0", "1"))
+    assert book.listener("2") is None
+
+
 def test_a_broker_is_down_as_soon_as_one_gateway_says_so() -> None:
     book = begun()
     say(book, "a")

@@ -156,7 +156,10 @@ def _federation(
     async def is_ready(sites: Sequence[Site]) -> bool:
         return (front is None or front.is_ready()) and await converged(sites)
 
-    federation = Federation(settings, lambda site: agent_command(site, link, url), is_ready, services, prepare)
+    def command(site: Site) -> list[str]:
+        return agent_command(site, link, url, None if front is None else front.listeners[site.k])
+
+    federation = Federation(settings, command, is_ready, services, prepare)
     if managed is not None:
         managed.clear(federation.sites)
     return federation

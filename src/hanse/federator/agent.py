@@ -325,6 +325,8 @@ class Agent:
             links=self.metrics.links,
         )
         self.membership = None if entrance is None else self._make_membership(entrance)
+        # Where gateways reach this federator, once it listens.
+        self._gateway_address: str | None = None
         self.gateways = Gateways(identity, tls=settings.gateway_tls(), token=settings.gateway_token)
         self._gateway_interest = GatewayInterest(
             sources.gateway,
@@ -355,6 +357,7 @@ class Agent:
             is_host_up=lambda: self.host.client.is_connected,
             publish=self.host.client.publish,
             measure=lambda taken: self.host.measure(self.identity, taken),
+            gateway_listener=lambda: self._gateway_address,
         )
 
     # --- start and end ------------------------------------------------------------------------------------------------
@@ -380,14 +383,16 @@ class Agent:
         self.interest.start()
         await self.host.client.start()
         await link_up(self.links, self.settings, self.host.listen)
+        endpoint = self.settings.gateway_endpoint()
+        if endpoint is not None:
+            listening = str(await self.gateways.listen(endpoint))
+            self._gateway_address = self.settings.gateway_advertised or listening
+            _log.info("listening for gateways on %s", listening)
         if self.membership is not None:
             follow_manager(self.membership, self.identity, self.links, self.settings, self._forget)
         address = self.settings.metrics_address()
         if address is not None:
             _log.info("metrics on %s", await self.http.start(*address))
-        endpoint = self.settings.gateway_endpoint()
-        if endpoint is not None:
-            _log.info("listening for gateways on %s", await self.gateways.listen(endpoint))
         saving = save_again(self.interest.save_if_changed, self._wanted.save_if_changed)
         work = [saving, self.reporter.report_again(), self.management.tell_again(), self._end_coming_again()]
         work += [self._gateway_interest.watch(), self._check_session_again(), self._renewal.end_former_sessions()]

@@ -164,6 +164,7 @@ class MembershipShell:
         groups: function that returns the first rows of the agent's page of groups.
         publish: function that publishes at the host broker, at QoS 0.
         measure: function that publishes at the host broker, and calls back at the acknowledgement.
+        gateway_listener: function that returns where gateways reach this federator; None for nowhere.
     """
 
     def __init__(
@@ -179,6 +180,7 @@ class MembershipShell:
         is_host_up: Callable[[], bool],
         publish: Callable[[str, bytes], int],
         measure: Callable[[Callable[[], None]], None],
+        gateway_listener: Callable[[], str | None] = lambda: None,
     ) -> None:
         word = entry.membership.word
         self.identity = word.id
@@ -196,6 +198,7 @@ class MembershipShell:
         self._is_host_up = is_host_up
         self._publish = publish
         self._measure = measure
+        self._gateway_listener = gateway_listener
         self._latency_ms: float | None = None
         self._unanswered_s: float | None = None  # begin of a measurement that waits for the broker
         self._credential = word.credential
@@ -431,6 +434,9 @@ class MembershipShell:
                 "neighbors": [peer.document() for peer in linked],
                 "lost": self.roster.lost(self._now()),
             }
+            listener = self._gateway_listener()
+            if listener is not None:
+                body["gateway"] = listener
             if self._door.identity.probe == "self":
                 body["broker"] = {"ok": self._is_host_well(), "latency": self._latency_ms}
             if groups != self._told_groups or not self._is_in_contact:

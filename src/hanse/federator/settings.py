@@ -381,6 +381,9 @@ class FederatorSettings:
         "Address of the listener for gateways, tls://HOST:PORT, or tcp://HOST:PORT on one machine.",
         check=_by(parse_endpoint),
     )
+    gateway_advertised: str | None = setting(
+        None, "That listener's address for other machines, which the manager tells gateways.", check=_by(parse_endpoint)
+    )
     gateway_token: str | None = setting(
         None,
         "Token that a gateway must show; better given by the variable. Without it, a certificate is enough.",
@@ -757,6 +760,11 @@ class FederatorSettings:
         listen = self.gateway_endpoint()
         if listen is None:
             return
+        if self.manager and self.gateway_advertised is None and listen.host in _EVERY_INTERFACE:
+            raise LocalError(
+                f"gateway_listen is {listen}, which nobody can dial; give gateway_advertised, the address that gateways"
+                " reach."
+            )
         if listen.is_tls and self.gateway_cert_file is None:
             raise LocalError(
                 f"gateway_listen is {listen} and has no certificate; give gateway_cert_file and gateway_key_file."

@@ -12,7 +12,9 @@ from hanse.local.supervise import Site
 LINKS = ("direct", "broker")
 
 
-def agent_command(site: Site, link: str = "direct", manager: str | None = None) -> list[str]:
+def agent_command(
+    site: Site, link: str = "direct", manager: str | None = None, gateway_listen: str | None = None
+) -> list[str]:
     """Return the command line of a site's federator; with a manager, it names no neighbours."""
     words = [sys.executable, "-m", "hanse.federator", "--id", str(site.k)]
     if not site.has_login:  # otherwise the environment holds the URL
@@ -24,6 +26,8 @@ def agent_command(site: Site, link: str = "direct", manager: str | None = None) 
     if site.lane_port is not None:
         words += ["--broker-lane", f"ws://127.0.0.1:{site.lane_port}"]
     words += ["--state-dir", str(site.directory / "federator"), "--metrics", f"127.0.0.1:{site.metrics_port}"]
+    if gateway_listen is not None:
+        words += ["--gateway-listen", gateway_listen]
     if link == "direct":
         words += ["--link-listen", site.link_url]
         neighbours = list(site.neighbours)

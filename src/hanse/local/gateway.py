@@ -24,7 +24,13 @@ class LocalGateway:
         started = [f"mqtt://{LOOPBACK}:{(settings.base_port or 0) + k}" for k in range(settings.brokers)]
         # Without the logins: clients bring their own.
         given = [str(urls.parse(url)) for url in settings.broker_urls]
-        self._brokers = [f"{k}={url}" for k, url in enumerate([*started, *given])]
+        urls_of = [*started, *given]
+        # Where each federator listens for the gateway, by its number.
+        self.listeners = [f"tcp://{LOOPBACK}:{one}" for one in ports.free(len(urls_of))]
+        self._brokers = [
+            f"{k}={url}?federator={listener}"
+            for k, (url, listener) in enumerate(zip(urls_of, self.listeners, strict=True))
+        ]
         self.url = f"mqtt://{LOOPBACK}:{self._port}"
 
     def service(self) -> Service:

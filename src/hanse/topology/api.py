@@ -131,6 +131,7 @@ async def report(node: Node, body: ReportRequest, manager: TheManager, shown: Sh
         groups,
         body.broker.ok if body.broker else None,
         body.broker.latency if body.broker else None,
+        body.gateway,
     )
     await manager.report(told, shown, source)
     return Word.model_validate(manager.word(node))

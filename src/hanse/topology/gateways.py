@@ -80,6 +80,8 @@ class GatewayBook:
         self._gateways: dict[str, _Gateway] = {}
         self._brokers: dict[str, _Broker] = {}
         self._drains: dict[str, Drain] = {}
+        # Where the federator of a broker listens for gateways.
+        self._listeners: dict[str, str] = {}
 
     def begin(self, now_s: float) -> None:
         """Start to lead: what this manager knew before may be old."""
@@ -111,6 +113,7 @@ class GatewayBook:
         for gone in sorted(set(self._brokers) - set(brokers)):
             del self._brokers[gone]
             self._drains.pop(gone, None)
+            self._listeners.pop(gone, None)
             self._change()
         for broker in sorted(set(brokers) - set(self._brokers)):
             self._change()
@@ -136,6 +139,20 @@ class GatewayBook:
 
     def _change(self) -> None:
         self.version += 1
+
+    def note_listener(self, broker: str, address: str | None) -> None:
+        """Take note of where a broker's federator listens for gateways; None for nowhere."""
+        if self._listeners.get(broker) == address:
+            return
+        if address is None:
+            del self._listeners[broker]
+        else:
+            self._listeners[broker] = address
+        self._change()
+
+    def listener(self, broker: str) -> str | None:
+        """Return where a broker's federator listens for gateways."""
+        return self._listeners.get(broker)
 
     @property
     def gateways(self) -> list[tuple[str, int]]:

@@ -59,6 +59,7 @@ class Report:
     groups: tuple[GroupReport, ...] | None = None
     broker_is_well: bool | None = None
     latency_ms: float | None = None
+    gateway: str | None = None
 
 
 class Manager:
@@ -210,6 +211,7 @@ class Manager:
             self.tell("conflict", {"id": node, "ip": report.peer.ip, "detail": str(error)})
             raise
         self.counters.reports += 1
+        self.gateways.note_listener(str(node), report.gateway)
         self.rounds.hear(node, is_well=report.broker_is_well, latency_ms=report.latency_ms)
         if report.groups is not None:
             self.groups.note(node, report.groups)
@@ -285,7 +287,15 @@ class Manager:
         for broker, url in self._broker_urls().items():
             drain = book.drain(broker)
             word = None if drain is None else {"drained": drain.is_drained, "rate": drain.rate, "at": drain.at_s}
-            entries.append({"id": broker, "url": url, "state": book.state(broker), "drain": word})
+            entries.append(
+                {
+                    "id": broker,
+                    "url": url,
+                    "state": book.state(broker),
+                    "drain": word,
+                    "federator": book.listener(broker),
+                }
+            )
         return {"version": book.version, "brokers": entries}
 
     def _broker_urls(self) -> dict[str, str]:

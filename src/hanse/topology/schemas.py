@@ -107,6 +107,7 @@ class ReportRequest(Given):
     lost: Ids = []
     broker: BrokerHealth | None = None
     groups: Annotated[list[Group], Field(max_length=GROUPS_A_REPORT_MAX)] | None = None
+    gateway: Annotated[str, Field(max_length=300, pattern=r"^(tcp|tls)://[!-~]+$")] | None = None
 
 
 class Word(BaseModel):
@@ -273,6 +274,8 @@ class GatewayBroker(BaseModel):
     url: str
     state: str
     drain: DrainWord | None
+    # Where the broker's federator listens for gateways, if it does.
+    federator: str | None = None
 
 
 class GatewayPlan(BaseModel):

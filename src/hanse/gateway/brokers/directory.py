@@ -79,7 +79,9 @@ class Directory:
             view = self._views.get(broker_id)
             if view is None:
                 view = BrokerView(broker)
-            elif view.broker != broker:
+            elif view.broker.url == broker.url:
+                view.broker = broker
+            else:
                 # Another address under the same id: nothing that was measured holds for it.
                 view = BrokerView(broker, connections=view.connections)
             view.is_drained = broker_id in out

@@ -60,7 +60,9 @@ def read_plan(document: Mapping[str, Any]) -> tuple[Plan, list[str]]:
         for entry in document["brokers"]:
             broker_id, url = str(entry["id"]), str(entry["url"])
             try:
-                brokers.append(parse_broker(f"{broker_id}={url if '://' in url else f'mqtt://{url}'}"))
+                federator = entry.get("federator")
+                option = f"?federator={federator}" if federator else ""
+                brokers.append(parse_broker(f"{broker_id}={url if '://' in url else f'mqtt://{url}'}{option}"))
             except HanseError as error:
                 problems.append(f"broker {broker_id!r}: {error}")
                 continue
