@@ -116,6 +116,32 @@ class LineLimit:
         return {"lines_left_out": left_out} if left_out else {}
 
 
+class RepeatLimit:
+    """Limit on a line about a state that lasts: one when its reason changes, then one per `repeat_s`."""
+
+    __slots__ = ("_left_out", "_logged_s", "_reason", "_repeat_s")
+
+    def __init__(self, repeat_s: float = 300.0) -> None:
+        self._repeat_s = repeat_s
+        self._reason: str | None = None
+        self._logged_s = 0.0
+        self._left_out = 0
+
+    def take(self, reason: str, now_s: float) -> str | None:
+        """Return None if a line must be left out now, else what it says at its end about those that were."""
+        if reason == self._reason and now_s - self._logged_s < self._repeat_s:
+            self._left_out += 1
+            return None
+        self._reason, self._logged_s = reason, now_s
+        left_out, self._left_out = self._left_out, 0
+        return f" (and {left_out} times more since the last line)" if left_out else ""
+
+    def end(self) -> bool:
+        """Note that the state has ended, and return whether it lasted until now."""
+        lasted, self._reason, self._left_out = self._reason is not None, None, 0
+        return lasted
+
+
 class PlainFormatter(logging.Formatter):
     """Writes time, level, module, event, and the fields as `name=value`."""
 

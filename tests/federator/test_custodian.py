@@ -387,7 +387,7 @@ def test_drop_newest_counts_a_drop_once_for_any_number_of_attempts(tmp_path: Pat
 
 
 def test_a_refusing_disk_is_retried_and_nothing_is_acknowledged_until_it_works(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     commit = Outbox.commit
 
@@ -407,6 +407,12 @@ def test_a_refusing_disk_is_retried_and_nothing_is_acknowledged_until_it_works(
         assert sorted(map(str, events)) == sorted(map(str, [Stored(NEIGHBOUR, 2), Stored(HOST, 1)]))
 
     on_disk(tmp_path, steps)
+    # It is told once, not with each attempt, and then that it is over.
+    told = [record.getMessage() for record in caplog.records if "written" in record.getMessage()]
+    assert [line.split(",")[0].split(":")[0] for line in told] == [
+        "the outbox could not be written",
+        "the outbox is written again",
+    ]
     on_disk(tmp_path, _finds_two)
 
 

@@ -3,8 +3,11 @@
 import asyncio
 from collections.abc import Callable, Mapping
 
+import pytest
+
 from hanse.federator.doubles import PROCESS, REPLACED_MAX, Doubles
 from hanse.federator.links import CONTROL_TOPIC, DATA_TOPIC, LinkBook
+from hanse.mqtt.endpoints import LinkDialler
 from hanse.mqtt.limits import LINK_CONTROL_BYTES_MAX
 from hanse.mqtt.link import Frame, Link
 from hanse.mqtt.urls import Address
@@ -132,6 +135,7 @@ def test_one_of_two_processes_with_one_id_is_refused_with_an_alarm() -> None:
             # The first is alive and dials again. From now on it is refused, however often it tries.
             await eventually(lambda: len(one.doubles) >= 2)
             assert set(one.doubles) == {2}
+            assert one.book.events.counts["link_id_in_use"] >= 2
             assert second.has_link(1)
             assert one.link(2).peer[PROCESS] == "b"
             assert not first.has_link(1)
@@ -431,3 +435,21 @@ def test_a_closed_link_is_dialled_again_until_it_is_given_up() -> None:
             await two.book.hang_up(one.url)
 
     asyncio.run(steps())
+
+
+def test_refused_and_claimed_ids_are_security_events(caplog: pytest.LogCaptureFixture) -> None:
+    async def steps() -> None:
+        async with Pair(1, 2, 3) as (one, two, three):
+            one.refusal = "the manager does not know federator 2"
+            two.book.dial(one.url)
+            await eventually(lambda: one.book.events.counts["link_refused"] > 0)
+            claimant = LinkDialler(three.url, "3", three.book, properties=lambda: {"protocol": "1"})
+            claimant.start()
+            await eventually(lambda: three.book.events.counts["link_id_invalid"] > 0)
+            await claimant.stop()
+
+    asyncio.run(steps())
+    told = {(vars(one)["security"], vars(one)["claimed_id"]) for one in caplog.records if "security" in vars(one)}
+    assert told == {("link_refused", "2"), ("link_id_invalid", "3")}
+    warnings = [one.getMessage() for one in caplog.records if one.name == "hanse.federator.link_events"]
+    assert any("the manager does not know federator 2" in one for one in warnings)

@@ -284,6 +284,7 @@ class Agent:
                 sessions=(self.links.drops, self.host.client.counters.drops),
             ),
             properties_lost=lambda: self.host.client.counters.properties_lost,
+            security=self.links.events.counts,
             gauges=gauges(
                 self.machine,
                 self.host,

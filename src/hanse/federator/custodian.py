@@ -37,6 +37,7 @@ from hanse.federator.outbox import Outbox
 from hanse.federator.ring import DeliveredRing
 from hanse.federator.segment import Payload
 from hanse.federator.slots import PacketSlots
+from hanse.logs import RepeatLimit
 from hanse.protocol.effects import Discard, Fetch, Store
 from hanse.protocol.events import Event, Fetched, Stored
 from hanse.protocol.messages import BLOCKED, Run
@@ -105,6 +106,9 @@ class Custodian:
         self._ends: dict[int, int] = {}
         self._is_committing = False
         self._is_dirty = False
+        # A full disk fails ten times per second.
+        self._not_written = RepeatLimit()
+        self._not_read = RepeatLimit()
         self._timer: asyncio.TimerHandle | None = None
         self._is_stopped = False
 
@@ -195,9 +199,12 @@ class Custodian:
             found = self.outbox.read(way, start, FETCH_RECORDS, FETCH_BYTES)
         except LocalError as error:
             self._counters["outbox_not_read"] += 1
-            _log.error("the outbox could not be read, its messages wait: %s", error)
+            more = self._not_read.take(str(error), self._loop.time())
+            if more is not None:
+                _log.error("the outbox could not be read, its messages wait: %s%s", error, more)
             self._loop.call_later(RETRY_S, self._read)
             return
+        self._not_read.end()
         if self.outbox.damages:
             self._losses.report()
         wanted = [record for record in found if record[0] < stop]
@@ -267,10 +274,18 @@ class Custodian:
         error = done.exception()
         if error is not None:
             self._counters["outbox_not_written"] += 1
-            _log.error("the outbox could not be written, waiting messages are not acknowledged: %s", error)
+            more = self._not_written.take(str(error), self._loop.time())
+            if more is not None:
+                _log.error(
+                    "the outbox could not be written, new messages are not acknowledged: %s%s",
+                    error,
+                    more,
+                )
             self._ends = {**ends, **self._ends}
             self._retry_later()
             return
+        if self._not_written.end():
+            _log.warning("the outbox is written again")
         for way, end in ends.items():
             self._step(Stored(way, end))
         if self._ends:

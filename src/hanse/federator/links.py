@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 
 from hanse.errors import HanseError, LocalError, Unavailable
 from hanse.federator.doubles import Doubles
+from hanse.federator.link_events import LinkEvents
 from hanse.mqtt.endpoints import LinkDialler, LinkGreeting, LinkListener, LinkListenerHandler
 from hanse.mqtt.link import Frame, Link
 from hanse.mqtt.tls import TlsSettings
@@ -29,6 +30,8 @@ CONTROL_TOPIC = "c"
 DATA_TOPIC = "d"
 PROBE_TOPIC = "p"
 _NOT_VALID, _NOT_AUTHORISED = 0x85, 0x87
+# Hosts of neighbours that are remembered, the newest.
+_HOSTS_MAX = 1_024
 _log = logging.getLogger(__name__)
 
 
@@ -86,12 +89,17 @@ class LinkBook(LinkListenerHandler):
         self._listener: LinkListener | None = None
         # Drops by reason, shown by the agent.
         self.drops: dict[str, int] = {}
+        self.events = LinkEvents()
+        # Hosts that had a link or are dialled: strangers do not take their places at the listener.
+        self._hosts: dict[str, None] = {}
 
     # --- start and end ------------------------------------------------------------------------------------------------
 
     async def listen(self, address: Address) -> str:
         """Listen for neighbours, and return the URL with the chosen port."""
         self._listener = LinkListener(str(self._identity), self)
+        self._listener.listener.is_known_host = lambda host: host in self._hosts
+        self._listener.listener.on_refused_tls = lambda peer, event, reason: self.events.refused(event, peer, reason)
         await self._listener.start(address.host, address.port, self._tls if address.is_tls else None)
         return f"{'mqtts' if address.is_tls else 'mqtt'}://{address.host}:{self._listener.port}"
 
@@ -104,17 +112,25 @@ class LinkBook(LinkListenerHandler):
             str(self._identity),
             self,
             properties=self._properties,
-            on_failed=lambda error: _log.info("link to %s failed: %s", url, error),
+            on_failed=lambda error: self.events.failed(url, error),
             tls=self._tls if parse(url).is_tls else None,
         )
         self._diallers[url] = dialler
+        self._note_host(parse(url).host)
         dialler.start()
 
     async def hang_up(self, url: str) -> None:
         """Stop dialling a neighbour, and end the link that resulted."""
         dialler = self._diallers.pop(url, None)
+        self.events.succeeded(url)
         if dialler is not None:
             await dialler.stop()
+
+    def _note_host(self, host: str) -> None:
+        self._hosts.pop(host, None)
+        self._hosts[host] = None
+        if len(self._hosts) > _HOSTS_MAX:
+            del self._hosts[next(iter(self._hosts))]
 
     async def stop(self) -> None:
         """End all links."""
@@ -220,13 +236,13 @@ class LinkBook(LinkListenerHandler):
         """Answer a federator's request for a link."""
         identity = _identity_of(greeting.peer_id)
         if identity is None or identity == self._identity:
-            greeting.refuse(
-                _NOT_VALID, f"{greeting.peer_id[:20]!r} cannot be a neighbour of federator {self._identity}"
-            )
+            reason = f"{greeting.peer_id[:20]!r} cannot be a neighbour of federator {self._identity}"
+            self._refuse(greeting, _NOT_VALID, "link_id_invalid", reason)
             return
-        refusal = self._refusal(identity, greeting.peer)
+        double = self._double(identity, greeting.peer)
+        refusal = double or self._admit(identity, greeting.peer)
         if refusal is not None:
-            greeting.refuse(_NOT_AUTHORISED, refusal)
+            self._refuse(greeting, _NOT_AUTHORISED, "link_refused" if double is None else "link_id_in_use", refusal)
             return
         peer = self._peers.get(identity)
         if peer is not None and peer.link.is_dialled and self._identity < identity:
@@ -234,11 +250,15 @@ class LinkBook(LinkListenerHandler):
             return
         greeting.accept(self._properties())
 
-    def _refusal(self, identity: int, peer: Mapping[str, str]) -> str | None:
+    def _refuse(self, greeting: LinkGreeting, code: int, event: str, reason: str) -> None:
+        self.events.refused(event, greeting.peer_address, reason, claimed_id=greeting.peer_id)
+        greeting.refuse(code, reason)
+
+    def _double(self, identity: int, peer: Mapping[str, str]) -> str | None:
         double = self._doubles.refusal(identity, peer)
         if double is not None:
             self._tell_double(identity, double)
-        return double or self._admit(identity, peer)
+        return double
 
     def on_link(self, link: Link) -> None:
         """Handle a new link."""
@@ -246,12 +266,12 @@ class LinkBook(LinkListenerHandler):
         if identity is None or identity == self._identity:
             link.close(reason=f"{link.peer_id[:20]!r} cannot be a neighbour of federator {self._identity}")
             return
-        refusal = self._refusal(identity, link.peer) if link.is_dialled else None
+        refusal = (self._double(identity, link.peer) or self._admit(identity, link.peer)) if link.is_dialled else None
         former = self._peers.get(identity)
         if refusal is None and former is not None and link.is_dialled and self._identity > identity:
             refusal = "the neighbour has dialled this link already"
         if refusal is not None:
-            _log.info("link to federator %d not kept: %s", identity, refusal)
+            _log.warning("link to federator %d not kept: %s", identity, refusal)
             link.close(reason=refusal)
             return
         if former is not None:
@@ -259,6 +279,7 @@ class LinkBook(LinkListenerHandler):
             self._remove(former)
             former.link.close(reason="replaced by a newer link")
         peer = self._peers[identity] = self._by_link[link] = _Peer(identity, link)
+        self._note_host(link.peer_address.rpartition(":")[0])
         _log.info("link to federator %d up (%s)", identity, link.peer_address)
         self._tell_up(peer.identity)
 
@@ -297,7 +318,8 @@ class LinkBook(LinkListenerHandler):
         """Note that a link ended, and forget its unacknowledged frames."""
         peer = self._by_link.get(link)
         if peer is not None:
-            _log.info("link to federator %d down: %s", peer.identity, error or "closed")
+            level = logging.INFO if error is None else logging.WARNING
+            _log.log(level, "link to federator %d down: %s", peer.identity, error or "closed")
             self._remove(peer)
 
     def _remove(self, peer: _Peer) -> None:

@@ -21,6 +21,7 @@ from dataclasses import replace
 from hanse.errors import HanseError, RemoteError, Unavailable
 from hanse.federator import broker_link
 from hanse.federator.broker_link import CONTROL_KINDS, Kind
+from hanse.federator.link_events import LinkEvents
 from hanse.federator.links import CONTROL_TOPIC, DATA_TOPIC, PROBE_TOPIC
 from hanse.mqtt.client import Client, ClientHandler, ClientSettings
 from hanse.mqtt.link import Frame
@@ -88,6 +89,7 @@ class BrokerLinkBook:
         # Called with a sender that is not a neighbour.
         self.on_stranger: Callable[[int], None] | None = None
         self.drops: dict[str, int] = {}
+        self.events = LinkEvents()
 
     def filters(self) -> list[str]:
         """Return the filters that the session at the own host broker needs."""
@@ -228,6 +230,8 @@ class BrokerLinkBook:
         neighbour = self._neighbours.get(sender)
         if neighbour is None and self.on_stranger is not None:
             self.on_stranger(sender)
+        if neighbour is None:
+            self.events.counts["link_refused"] += 1
         if neighbour is None or sender not in self._up:
             raise RemoteError(f"A frame came from federator {sender}, which is not a connected neighbour.")
         payload = payload_of(publication.packet)
@@ -296,6 +300,7 @@ class BrokerLinkBook:
         if neighbour.identity not in self._up:
             return
         self._up.discard(neighbour.identity)
-        _log.info("link to federator %d down: %s", neighbour.identity, error or "closed")
+        level = logging.INFO if error is None else logging.WARNING
+        _log.log(level, "link to federator %d down: %s", neighbour.identity, error or "closed")
         self._tell_down(neighbour.identity)
         neighbour.owed.clear()

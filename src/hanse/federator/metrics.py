@@ -34,6 +34,7 @@ class AgentMetrics:
         agent: counters of the agent.
         drops: function that returns drops by reason, called at the scrape.
         properties_lost: function that returns the publications without their properties, called at the scrape.
+        security: counts of security events, by name.
         gauges: functions that return the values, by name.
         certificates: PEM file of this federator's certificate, by its use.
     """
@@ -46,12 +47,14 @@ class AgentMetrics:
         emitted: Mapping[str, int],
         drops: Callable[[], Mapping[str, int]],
         properties_lost: Callable[[], int] = int,
+        security: Mapping[str, int] = MappingProxyType({}),
         gauges: Mapping[str, tuple[str, Callable[[], float]]],
         certificates: Mapping[str, Path] = MappingProxyType({}),
     ) -> None:
         self._protocol = protocol
         self._agent = agent
         self._emitted = emitted
+        self._security = security
         self._drops = drops
         self._properties_lost = properties_lost
         # Counts by neighbour.
@@ -66,6 +69,9 @@ class AgentMetrics:
         self._counted = registry.counters("protocol_total", "Counters of the protocol.", labels=("what",))
         self._own = registry.counters("agent_total", "Counters of the agent.", labels=("what",))
         self._events = registry.counters("events_total", "Events of the protocol.", labels=("event",))
+        self._refused = registry.counters(
+            "security_events_total", "Peers that got no link, by the event that the log names.", labels=("event",)
+        )
         self._dropped = registry.counters("dropped_total", "Dropped publications.", labels=("reason",))
         self._lost = registry.counters(
             "host_properties_lost_total",
@@ -100,6 +106,7 @@ class AgentMetrics:
             (self._counted, self._protocol),
             (self._own, self._agent),
             (self._events, self._emitted),
+            (self._refused, self._security),
         ):
             for name, count in counts.items():
                 family.labels(name).set(count)

@@ -1,8 +1,14 @@
 """The server side up to CONNACK: accept, read CONNECT within a deadline, wait for a decision, hand over.
 
-Rules: at most `connections_max` connections at once. The first packet must be a CONNECT of bounded size, in time.
-Otherwise the connection ends silently (MQTT 5, 4.13.1 allows it, and a stranger learns nothing). Bytes behind the
-CONNECT wait, bounded, for the decision. A refused CONNECT gets a CONNACK with its reason code.
+Rules:
+
+1. The first packet must be a CONNECT of bounded size, in time. Otherwise the connection ends silently (MQTT 5, 4.13.1
+   allows it, and a stranger learns nothing). Bytes behind the CONNECT wait, bounded, for the decision. A refused
+   CONNECT gets a CONNACK with its reason code.
+2. At most `connections_max` connections are open at once. One more takes the place of the oldest that was not accepted
+   yet, so that a crowd of silent connections does not keep others out. Those of known hosts lose their place last, and
+   never to a stranger. Without any such place the new connection ends.
+3. TLS handshakes under way have places of their own, as many, with the same rule (`tls_accepting`).
 """
 
 import asyncio
@@ -25,6 +31,7 @@ from hanse.mqtt.refusal import (
     Refusal,
 )
 from hanse.mqtt.tls import TlsSettings, server_context
+from hanse.mqtt.tls_accepting import BACKLOG, TlsAcceptor
 
 
 class Greeting:
@@ -57,6 +64,7 @@ class Greeting:
         if not connection.is_open:
             return
         connection.write(connack.write())
+        self._listener.accepted(connection)
         connection.says_disconnect = True
         connection.owner = _Counted(owner, self._listener, connection)
         owner.on_open(connection)
@@ -178,13 +186,24 @@ class Listener:
         self._packet_bytes_max = packet_bytes_max
         self._transport_bytes = transport_bytes
         self._connections: set[Connection] = set()
-        self._server: asyncio.Server | None = None
+        # Those that were not accepted yet, the oldest first, and their hosts.
+        self._waiting: dict[Connection, str] = {}
+        # Rule 2: whether a host has a place before others. Set it before `start`.
+        self.is_known_host: Callable[[str], bool] = _is_nobody_known
+        # Called with address, event and reason of each failed TLS handshake. Set it before `start`.
+        self.on_refused_tls: Callable[[str, str, str], None] = _tell_nobody
+        self._server: asyncio.Server | TlsAcceptor | None = None
         self._is_empty = asyncio.Event()
 
     @property
     def connections(self) -> int:
         """Number of connections, greeted or not."""
         return len(self._connections)
+
+    @property
+    def waiting(self) -> int:
+        """Number of connections that were not accepted yet, handshakes included."""
+        return len(self._waiting) + (self._server.handshakes if isinstance(self._server, TlsAcceptor) else 0)
 
     @property
     def port(self) -> int:
@@ -206,20 +225,30 @@ class Listener:
         Raises:
             LocalError: the address is not available, or the TLS files are not usable.
         """
-        context = server_context(tls) if tls is not None else None
         try:
-            self._server = await asyncio.get_running_loop().create_server(
-                self.make,
-                host,
-                port,
-                ssl=context,
-                # A TLS handshake comes before the deadline of CONNECT starts, so it has its own.
-                ssl_handshake_timeout=self.connect_deadline_s if context is not None else None,
-            )
+            if tls is not None:
+                acceptor = self._acceptor(tls)
+                await acceptor.start(host, port)
+                self._server = acceptor
+            else:
+                loop = asyncio.get_running_loop()
+                self._server = await loop.create_server(self.make, host, port, backlog=BACKLOG)
         except OSError as error:
             raise LocalError(
                 f"cannot listen on {host}:{port}: {error.strerror or error}; choose another address."
             ) from error
+
+    def _acceptor(self, tls: TlsSettings) -> TlsAcceptor:
+        return TlsAcceptor(
+            self.make,
+            server_context(tls),
+            handshakes_max=self._connections_max,
+            # A TLS handshake comes before the deadline of CONNECT starts, so it has its own.
+            deadline_s=self.connect_deadline_s,
+            is_known=lambda host: self.is_known_host(host),  # noqa: PLW0108 - it may be set later
+            on_full=lambda: self.counters.refuse("connections"),
+            on_refused=lambda address, event, reason: self.on_refused_tls(address, event, reason),  # noqa: PLW0108
+        )
 
     async def stop(self) -> None:
         """Stop listening, and send every peer a DISCONNECT."""
@@ -235,17 +264,36 @@ class Listener:
             self._server = None
 
     def admit(self, connection: Connection) -> bool:
-        """Return whether there is capacity for one more connection. If not, cut it at once."""
-        self._connections.add(connection)
-        if len(self._connections) > self._connections_max:
+        """Return whether there is a place for one more connection (rule 2). If not, cut it at once."""
+        host = connection.peer_address.rpartition(":")[0]
+        if len(self._connections) >= self._connections_max:
             self.counters.refuse("connections")
-            connection.abort()
-            return False
+            former = self._oldest_waiting(is_known=self.is_known_host(host))
+            if former is None:
+                self._connections.add(connection)
+                connection.abort()
+                return False
+            self.forget(former)
+            former.abort()
+        self._connections.add(connection)
+        self._waiting[connection] = host
         self.counters.connects += 1
         return True
 
+    def _oldest_waiting(self, *, is_known: bool) -> Connection | None:
+        """Return the connection that loses its place: the oldest of a stranger, or of anyone for a known host."""
+        for connection, host in self._waiting.items():
+            if not self.is_known_host(host):
+                return connection
+        return next(iter(self._waiting), None) if is_known else None
+
+    def accepted(self, connection: Connection) -> None:
+        """Note that a connection was accepted, and keeps its place."""
+        self._waiting.pop(connection, None)
+
     def forget(self, connection: Connection) -> None:
         """Remove a closed connection."""
+        self._waiting.pop(connection, None)
         if connection in self._connections:
             self._connections.remove(connection)
             self.counters.disconnects += 1
@@ -254,3 +302,11 @@ class Listener:
 
     def on_turned_away(self, greeting: Greeting, error: HanseError | None) -> None:
         """Note a peer that left or was refused before it was accepted. Override to observe."""
+
+
+def _is_nobody_known(_host: str) -> bool:
+    return False
+
+
+def _tell_nobody(_address: str, _event: str, _reason: str) -> None:
+    """Report nothing."""
