@@ -20,8 +20,8 @@ def test_clients_of_the_gateway_meet_over_the_federation(tmp_path: Path) -> None
             writer.publish("up/there", b"hi")
             assert [message.payload for message in reader.expect(1)] == [b"hi"]
         for k in range(2):
-            log = (tmp_path / "run" / f"site-{k}" / "federator" / "output.log").read_text()
-            assert "connected from" in log, "the gateway has not connected to the federator"
+            log = tmp_path / "run" / f"site-{k}" / "federator" / "output.log"
+            wait_until(lambda log=log: "connected from" in log.read_text(), "the gateway at the federator")  # type: ignore[misc]
         # A gateway that knows nothing but the manager learns where federators listen.
         words = ("--manager", federation.state["manager"], "--manager-interval", "200ms")
         with Gateway(tmp_path / "second", words=words) as second:

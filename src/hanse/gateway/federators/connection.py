@@ -30,7 +30,7 @@ from hanse.request_channel import Answer, Endpoint, RequestChannel
 VERSION: Final = 1
 DIAL_S: Final = 5.0
 # The first pause is short: a federator restarts within a second, and clients wait for its barrier and its replay.
-BACKOFF: Final = BackoffSettings(first_s=0.1, max_s=5.0)
+BACKOFF: Final = BackoffSettings(first_s=0.1, max_s=2.0)
 REFUSED_PAUSE_S: Final = 5.0
 
 _log = logging.getLogger(__name__)
