@@ -4,7 +4,7 @@ import socket
 import ssl
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -234,3 +234,29 @@ def test_headers_count_from_listed_addresses_only(broker: Mosquitto, certificate
         assert gateway.metric(refused % "proxy_header") == 1
         assert gateway.metric(refused % "connect_timeout") >= 1
         assert gateway.metric(refused % "connections_per_address") == 1
+
+
+def test_a_listener_may_want_certificates_and_listen_by_ipv6(
+    broker: Mosquitto, certificates: Path, tmp_path: Path
+) -> None:
+    words = ("--cert-file", str(certificates / "server.crt"), "--key-file", str(certificates / "server.key"),
+             "--ca-file", str(certificates / "ours.crt"))  # fmt: skip
+    listen = ("mqtts://127.0.0.1:0", "mqtt://[::1]:0")
+    with Gateway(tmp_path, f"b=mqtt://127.0.0.1:{broker.port}", words=words, listen=listen) as gateway:
+        for name, is_admitted in (("broker", True), ("stranger", False), (None, False)):
+            context = trusting(certificates)
+            if name is not None:
+                context.load_cert_chain(certificates / f"{name}.crt", certificates / f"{name}.key")
+            got = b""
+            # In TLS 1.3 a client learns of the refusal with its first read.
+            with (
+                suppress(ssl.SSLError, ConnectionResetError),
+                socket.create_connection(("127.0.0.1", gateway.port_of(0)), 10) as bare,
+                context.wrap_socket(bare, server_hostname="127.0.0.1") as secure,
+            ):
+                secure.sendall(p.connect(5, b"certified").packet)
+                got = secure.recv(1)
+            assert got == (b"\x20" if is_admitted else b""), name
+        with socket.create_connection(("::1", gateway.port_of(1)), 10) as plain:
+            plain.sendall(p.connect(5, b"six").packet)
+            assert plain.recv(1) == b"\x20"
