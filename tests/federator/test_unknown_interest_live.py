@@ -47,6 +47,7 @@ def test_an_earlier_subscription_causes_a_warning_until_it_is_made_again(tmp_pat
             assert [message.payload for message in early.expect(1)] == [b"1"]
 
 
+@pytest.mark.slow
 def test_filter_too_long_for_the_log_is_counted_as_unknown(tmp_path: Path) -> None:
     with Mosquitto(*TICKS) as one, Client(one.port) as client, running(ring([one], tmp_path)) as federators:
         client.subscribe("x" * 1_200)
@@ -91,6 +92,7 @@ def test_an_earlier_subscription_is_read_from_the_brokers_tree(tmp_path: Path) -
                 eventually(lambda: not federators[0].knows(ended), f"{ended} has ended")  # noqa: B023
 
 
+@pytest.mark.slow
 def test_subscriptions_from_before_are_read_from_the_brokers_files(tmp_path: Path) -> None:
     log = tmp_path / "mosquitto.log"
     lines = (*TICKS, f"log_dest file {log}", "persistence true", "autosave_on_changes true", "autosave_interval 1")
@@ -123,6 +125,7 @@ def test_subscriptions_from_before_are_read_from_the_brokers_files(tmp_path: Pat
             clean.expect(1)
 
 
+@pytest.mark.slow
 def test_unknown_interest_is_learned_from_the_brokers_answers(tmp_path: Path) -> None:
     with (
         Mosquitto(*TICKS) as one,

@@ -223,6 +223,7 @@ class LocalInterest:
     def _report(self, source: str, reports: list[Report]) -> None:
         if reports:
             self._change(self._registry.apply(self._loop.time(), source, reports))
+            self._count()
             self._on_bridges(reports)
 
     async def _follow(self, adapter: MosquittoFileAdapter, path: Path) -> None:
@@ -308,6 +309,15 @@ class LocalInterest:
                 self._tell(Subscribed(filter_))
         self._want_retained([filter_ for filter_, _ in wanted])
 
+    def _count(self) -> None:
+        """Show what the registry dropped and let expire, and what adapters refused."""
+        for reason, count in self._registry.drops.items():
+            self._counters[f"interest_dropped_{reason}"] = count
+        for cause, count in self._registry.expired.items():
+            self._counters[f"interest_expired_{cause}"] = count
+        for what, count in self._sources.counters().items():
+            self._counters[f"interest_{what}"] = count
+
     def release(self, filter_: str) -> None:
         """End the interest in a filter for good."""
         if filter_ in self._lingering:
@@ -343,4 +353,5 @@ class LocalInterest:
 
     def _expire(self) -> None:
         self._change(self._registry.expire(self._loop.time()))
+        self._count()
         self._arm_expiry()

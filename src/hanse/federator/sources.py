@@ -1,5 +1,6 @@
 """Interest adapters of one federator behind one interface: their topics and their reports."""
 
+from collections import Counter
 from pathlib import Path
 
 from hanse.federator.settings import FederatorSettings
@@ -77,6 +78,13 @@ class InterestSources:
             else:
                 heard.append((adapter.source, adapter.message(topic, payload)))
         return heard
+
+    def counters(self) -> Counter[str]:
+        """Return what the adapters refused or ignored, by reason."""
+        found: Counter[str] = Counter()
+        for adapter in (*self._host, *self._static, *(one for one, _ in self.files), *(one for one, _ in self.polls)):
+            found.update(adapter.counters)
+        return found
 
     def _adapters_of(self, topic: str) -> list[HostAdapter]:
         return [adapter for adapter in self._host if any(matches(wanted, topic) for wanted in adapter.topics())]

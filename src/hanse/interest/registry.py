@@ -218,7 +218,8 @@ class InterestRegistry:
             for (source, client), texts in sorted(self._held.items())
             for text, held in sorted(texts.items())
         ]
-        return {"version": _VERSION, "saved_at_s": wall_s, "subscriptions": subscriptions}
+        absent = [list(owner) for owner in self._absent]
+        return {"version": _VERSION, "saved_at_s": wall_s, "subscriptions": subscriptions, "absent": absent}
 
     def load(self, now_s: float, wall_s: float, document: Mapping[str, Any]) -> Change:
         """Load the result of `dump` from before a restart, unconfirmed, without subscriptions that expired meanwhile.
@@ -256,7 +257,17 @@ class InterestRegistry:
             self._subscribe(now_s, (source, client), text, qos, ttl_s if left_s is None else min(ttl_s, left_s))
             if (held := self._held.get((source, client), {}).get(text)) is not None:
                 held.cause = "unconfirmed"
+        self._load_absent(document.get("absent"))
         return self._change()
+
+    def _load_absent(self, rows: object) -> None:
+        """Take up which clients were away, in the order in which they left; ignore rows that are not ours."""
+        for row in rows if isinstance(rows, list) else ():
+            match row:
+                case [str(source), str(client)]:
+                    self._keep((source, client))
+                case _:
+                    continue
 
     def _subscribe(self, now_s: float, owner: _Owner, text: str, qos: int, ttl_s: float | None) -> None:
         if type(qos) is not int or not 0 <= qos <= 2:

@@ -39,6 +39,8 @@ log_dest stderr
 # Connects and disconnects show when a subscription ends with its session.
 connection_messages true
 {reader}
+# If the federator runs on this machine under the broker's user, add `log_dest stdout` and give it the broker's output
+# as `broker_output`. It then finds subscriptions from before its start, too; see docs/operating.md.
 """
 
 
