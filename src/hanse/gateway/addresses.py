@@ -1,4 +1,4 @@
-"""Listeners and brokers as an operator writes them.
+"""Addresses of listeners and brokers, in the form that an operator writes.
 
     mqtt://127.0.0.1:1883        mqtts://0.0.0.0:8883?mode=auto        ws://[::1]:8083/mqtt        wss://0.0.0.0:8084
     a=mqtt://10.0.0.1:1883       b=mqtts://broker-b.example:8883?reference=b.example.org:8883        c=unix:/run/c.sock
@@ -24,7 +24,7 @@ _BROKER_PORTS: Final = {"mqtt": 1883, "tcp": 1883, "mqtts": 8883, "ssl": 8883}
 _ID_CHARACTERS_MAX: Final = 200
 # `federator` is where the broker's federator listens for gateways (its gateway_listen).
 _BROKER_OPTIONS: Final = frozenset({"site", "reference", "federator"})
-# What the kernel's address of a Unix socket has room for, without its last zero (unix(7)).
+# Longest path in the kernel's address of a Unix socket, without the final zero (unix(7)).
 _SOCKET_PATH_BYTES_MAX: Final = 107
 
 
@@ -50,7 +50,7 @@ class ListenAddress:
         return next(name for name, kind in _LISTENERS.items() if kind == (self.is_tls, self.is_websocket))
 
     def url(self, port: int | None = None) -> str:
-        """Return its URL, with the port that it really got."""
+        """Return its URL, with the actual port."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.scheme}://{host}:{port or self.port}{self.path if self.is_websocket else ''}"
 
@@ -83,7 +83,7 @@ def parse_listen(text: str) -> ListenAddress:
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     mode = options.pop("mode", "")
     if options or (mode and mode not in MODES):
-        raise LocalError(f"The listener {text!r} has an option that is not known; {expected}.")
+        raise LocalError(f"The listener {text!r} has an unknown option; {expected}.")
     path = parts.path if is_websocket and parts.path not in ("", "/") else "/mqtt"
     found = port if port is not None else _LISTENER_PORTS[parts.scheme]
     return ListenAddress(parts.hostname, found, is_tls, is_websocket, mode, path)
@@ -91,7 +91,7 @@ def parse_listen(text: str) -> ListenAddress:
 
 @dataclass(frozen=True, slots=True)
 class DialAddress:
-    """Where a broker is reached: host and port, perhaps with TLS, or the path of a Unix socket."""
+    """Address of a broker: host and port, perhaps with TLS, or the path of a Unix socket."""
 
     host: str
     port: int
@@ -106,7 +106,7 @@ class DialAddress:
 
 
 def parse_dial(url: str) -> DialAddress:
-    """Read where a broker is reached.
+    """Return the address of a broker.
 
     Raises:
         LocalError: says what was expected.
@@ -134,7 +134,7 @@ def parse_dial(url: str) -> DialAddress:
     if parts.scheme not in _BROKER_PORTS or not parts.hostname or parts.path not in ("", "/") or parts.query:
         raise LocalError(f"The broker's address {shown!r} is not an address; {expected}.")
     if port == 0:
-        raise LocalError(f"The broker's address {shown!r} has port 0; a port is 1 to 65535.")
+        raise LocalError(f"The broker's address {shown!r} has port 0; expected 1 to 65535.")
     return DialAddress(parts.hostname, port or _BROKER_PORTS[parts.scheme], parts.scheme in ("mqtts", "ssl"))
 
 

@@ -1,4 +1,4 @@
-"""How Python's garbage collector runs in the gateway's processes.
+"""Settings of Python's garbage collector in the gateway's processes.
 
 A full collection traces every object: about 25 per client, 0.4 us each on the project's machine, during which nobody is
 served. At 1,000 redirects per second the default thresholds gave full collections of 20 to 80 ms every second, which
@@ -14,7 +14,7 @@ _FULL_EVERY: Final = 1_000
 
 
 def tune() -> None:
-    """Leave out what exists now, and collect the oldest generation rarely."""
+    """Exclude the objects that exist now, and collect the oldest generation rarely."""
     gc.collect()
     gc.freeze()
     young, middle, _ = gc.get_threshold()

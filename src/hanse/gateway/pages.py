@@ -1,4 +1,4 @@
-"""The pages of a gateway: `/metrics`, `/healthz`, and what its own machine may ask of it."""
+"""The pages of a gateway: `/metrics`, `/healthz`, and requests from its own machine."""
 
 import json
 from typing import Any
@@ -13,7 +13,7 @@ _ID_CHARACTERS_MAX = 65_535
 
 
 class Metrics:
-    """The registry of a gateway, filled when somebody scrapes."""
+    """The registry of a gateway, filled at each scrape."""
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
@@ -26,32 +26,32 @@ class Metrics:
         self._closes = registry.counters("closes_total", "Clients that the gateway closed.", ("reason",))
         self._moved = registry.counters("moved_total", "Clients that were attached to another broker.", ("reason",))
         self._federators = registry.counters(
-            "federator_total", "Interest told to federators, and barriers of SUBACKs.", ("what",)
+            "federator_total", "Reports of interest to federators, and barriers of SUBACKs.", ("what",)
         )
         self._shares = registry.counters(
-            "share_total", "Members of share groups across brokers, and what became of their messages.", ("what",)
+            "share_total", "Members of share groups across brokers, and outcomes of their messages.", ("what",)
         )
-        self._moves = registry.counters("move_total", "What moves did.", ("what",))
+        self._moves = registry.counters("move_total", "Steps of moves.", ("what",))
         self._messages = registry.counters("messages_total", "Publications of clients and to clients.", ("direction",))
-        self._dropped = registry.counters("dropped_total", "Publications that were not passed on.", ("reason",))
-        self._wills = registry.counters("wills_total", "What became of the wills of clients that left.", ("what",))
-        self._failures = registry.counter("broker_failures_total", "Connections to brokers that were not made.")
-        self._late = registry.counter("late_total", "Connections cut off because they took nothing any more.")
+        self._dropped = registry.counters("dropped_total", "Dropped publications.", ("reason",))
+        self._wills = registry.counters("wills_total", "Outcomes of the wills of clients that left.", ("what",))
+        self._failures = registry.counter("broker_failures_total", "Failed connections to brokers.")
+        self._late = registry.counter("late_total", "Connections cut off because they accepted nothing any more.")
         self._workers = registry.gauge("workers", "Workers that serve clients.")
         self._restarts = registry.counter("worker_restarts_total", "Workers that ended and were replaced.")
         self._asked = registry.gauge("manager_reached", "1 if a manager answered the last question; 1 without one.")
         self._not_asked = registry.counter("manager_failures_total", "Questions that no manager answered.")
         self._doubts = registry.counter("doubts_total", "Times when most brokers were silent and nobody was moved.")
-        self._redirects = registry.counters("redirects_total", "Clients that were told another server.", ("how",))
+        self._redirects = registry.counters("redirects_total", "Clients that were redirected.", ("how",))
         self._proxied = registry.counters(
             "redirect_proxied_total", "Clients of redirecting listeners that were proxied instead.", ("reason",)
         )
         self._checks = registry.counter("redirect_checks_total", "Credentials that were checked at a broker.")
         self._topics = registry.gauge("topics", "Topics of brokers that discovery knows.")
-        self._topics_dropped = registry.counter("topics_dropped_total", "Sights of topics that had no place.")
+        self._topics_dropped = registry.counter("topics_dropped_total", "Topics dropped because the limit was reached.")
         self._looks_refused = registry.counter("looks_refused_total", "Looks for topics that were not begun.")
         self._groups = registry.gauge("groups", "Groups that federators have shown, once per broker.")
-        self._up = registry.gauges("broker_up", "1 if the broker takes clients.", ("broker",))
+        self._up = registry.gauges("broker_up", "1 if the broker accepts clients.", ("broker",))
         self._at = registry.gauges("broker_clients", "Clients that are attached to the broker.", ("broker",))
         self._rtt = registry.gauges("broker_rtt_seconds", "Round trip of the health session.", ("broker",))
         self._verdicts = registry.counters("verdicts_total", "Changed verdicts on brokers.", ("verdict",))

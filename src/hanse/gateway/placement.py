@@ -1,4 +1,4 @@
-"""The broker for a client, as a pure function of the client and of what is known about the brokers.
+"""The broker for a client, as a pure function of the client and the known state of the brokers.
 
 Rules:
 
@@ -33,13 +33,13 @@ _SCORES: Final = 1 << 64
 
 
 class Broker:
-    """A broker as it is configured.
+    """Configured broker.
 
     Attributes:
-        id: what the hash is keyed with; the same at all gateways.
-        url: where the gateway reaches it.
-        site: which set it belongs to.
-        reference: the address that redirected clients are told, if it is not `url`.
+        id: key of the hash; the same at all gateways.
+        url: its address for the gateway.
+        site: the set that it belongs to.
+        reference: its address for redirected clients, if it is not `url`.
         federator: the address of its federator for gateways, if it has one.
     """
 
@@ -68,13 +68,13 @@ class Broker:
 
 
 class BrokerView:
-    """A broker and what is known of it now.
+    """A broker and its known state.
 
     Attributes:
         verdict: `up`, or why it takes no clients now, such as `refused` or `hung`.
         is_agreed: every gateway knows that it is up. A broker that returned takes clients only then.
         is_drained: an operator moves its clients away.
-        offers_less: what it lacks of the contract of this set of brokers; empty if nothing.
+        offers_less: parts of the contract of this set of brokers that it lacks; empty if none.
         rtt_ms: its measured round trip; None if it was not measured.
         connections: clients that this gateway has there.
     """
@@ -102,7 +102,7 @@ class BrokerView:
 
     @property
     def obstacle(self) -> str:
-        """Return why it takes no clients; empty if it takes them."""
+        """Return why it accepts no clients; empty if it does."""
         if self.verdict != "up":
             return f"it is {self.verdict}"
         if not self.is_agreed:

@@ -1,4 +1,4 @@
-"""Worker processes: how the supervisor starts one, and what runs in it.
+"""Worker processes: their start by the supervisor, and their main function.
 
 Rules:
 
@@ -92,7 +92,7 @@ class OtherProcess:
             raise LocalError(f"Worker {self.index} did not start; its messages above say why.")
 
     def send(self, kind: str, **fields: Any) -> None:  # noqa: ANN401 - whatever JSON can carry
-        """Send it a message."""
+        """Send a message to the worker."""
         if self._channel is not None:
             self._channel.send(kind, **fields)
 

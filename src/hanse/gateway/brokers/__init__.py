@@ -1,1 +1,1 @@
-"""The brokers as the gateway knows them: which there are, which are up, and how they are reached."""
+"""The brokers of a gateway: their set, their health, and connections to them."""

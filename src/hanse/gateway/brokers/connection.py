@@ -2,8 +2,8 @@
 
 Rules:
 
-1. What a former connection still says is thrown away.
-2. An end is orderly: what is to be written goes first. A broker that does not take it is cut off by `Closing`.
+1. Later data of a former connection is dropped.
+2. An end is orderly: pending data is written first. `Closing` cuts off a broker that does not accept it.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ class Owner(Protocol):
         """Write to the client, and clear the list."""
 
     def settle(self) -> None:
-        """Do what the session asks for."""
+        """Carry out the session's requests."""
 
     def broker_made(self, connection: "BrokerConnection") -> None:
         """Take note that the connection is open."""
@@ -49,7 +49,7 @@ class Owner(Protocol):
         """Take note that the connection is closed."""
 
     def broker_full(self, *, is_full: bool) -> None:
-        """Take note that the broker does not, or does again, take what is written."""
+        """Note that the broker stops accepting data, or accepts it again."""
 
 
 class BrokerConnection:
@@ -73,14 +73,14 @@ class BrokerConnection:
         self._loop = asyncio.get_running_loop()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Bound what waits for the broker."""
+        """Bound the bytes that wait for the broker."""
         self.transport = cast("asyncio.Transport", transport)
         self.transport.set_write_buffer_limits(self._buffer_bytes)
         self.is_open = True
         self.owner.broker_made(self)
 
     def data_received(self, data: bytes) -> None:
-        """Hand one read to the session, and what it makes of it to the client."""
+        """Hand one read to the session, and its output to the client."""
         owner = self.owner
         session = owner.session
         if owner.broker is not self or session is None:
@@ -109,7 +109,7 @@ class BrokerConnection:
         out.clear()
 
     def set_reading(self, is_wanted: bool) -> None:
-        """Read on, or stop."""
+        """Start or stop reading."""
         transport = self.transport
         if is_wanted == self._is_reading or transport is None or not self.is_open:
             return
@@ -120,7 +120,7 @@ class BrokerConnection:
             transport.pause_reading()
 
     def close(self, last: bytes = b"") -> None:
-        """End the connection after what waits and `last` have been written."""
+        """End the connection after pending data and `last` have been written."""
         transport = self.transport
         if self.is_open and transport is not None:
             self.is_open = False
@@ -129,7 +129,7 @@ class BrokerConnection:
             transport.close()
 
     def cut(self) -> bool:
-        """End the connection if it is still there; return whether something was not taken by the other side."""
+        """End the connection if it is still there; return whether the other side did not accept everything."""
         transport = self.transport
         if transport is None:
             return False
@@ -144,7 +144,7 @@ class BrokerConnection:
             self.transport.abort()
 
     def eof_received(self) -> bool:
-        """Close the other half, too: MQTT has no half-open connections."""
+        """Close the other half as well: MQTT has no half-open connections."""
         return False
 
     def pause_writing(self) -> None:

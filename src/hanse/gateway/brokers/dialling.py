@@ -6,8 +6,8 @@ Rules:
    source addresses are taken in turn. One that has no free port is passed over.
 2. A host name is resolved once per `RESOLVED_S`, so that a flood of clients is not a flood of questions.
 3. A protocol must not close its transport within `connection_made`: uvloop would close the socket twice, and the second
-   time it may be somebody else's.
-4. Every error is `Unavailable` and says which broker and why. A certificate that does not fit is one, too.
+   time the descriptor may belong to another socket.
+4. Every error is `Unavailable` and names the broker and the reason. A wrong certificate is such an error as well.
 """
 
 import asyncio
@@ -34,9 +34,9 @@ class Dialler:
     """Dials brokers for one process.
 
     Args:
-        tls: whom to trust and who the gateway is, for brokers with TLS.
+        tls: trusted authorities and own certificate, for brokers with TLS.
         source_addresses: own addresses, taken in turn.
-        timeout_s: for the whole of one attempt.
+        timeout_s: timeout of a whole attempt.
     """
 
     def __init__(self, tls: TlsSettings, source_addresses: Sequence[str] = (), timeout_s: float = 2.0) -> None:

@@ -1,4 +1,4 @@
-"""The brokers of one gateway: which there are, which take clients, and in which version all gateways know it.
+"""The brokers of one gateway: their set, those that accept clients, and the version that all gateways know.
 
 Rules:
 
@@ -33,7 +33,7 @@ class Directory:
     def __init__(self, site: str = "", *, is_sole: bool = True) -> None:
         self.site = site
         self.is_sole = is_sole
-        # Of the manager's document, or of the list.
+        # Version of the manager's document, or of the list.
         self.version = -1
         # Grows with every change of any kind, for the workers.
         self.revision = 0
@@ -47,7 +47,7 @@ class Directory:
         return self._members
 
     def view(self, broker_id: str) -> BrokerView | None:
-        """Return what is known of a broker; None if it does not exist."""
+        """Return the view of a broker; None if it does not exist."""
         return self._views.get(broker_id)
 
     @property
@@ -82,7 +82,7 @@ class Directory:
             elif view.broker.url == broker.url:
                 view.broker = broker
             else:
-                # Another address under the same id: nothing that was measured holds for it.
+                # Another address under the same id: former measurements do not apply to it.
                 view = BrokerView(broker, connections=view.connections)
             view.is_drained = broker_id in out
             if agreed is not None:
@@ -101,7 +101,7 @@ class Directory:
             return False
         view.verdict = verdict
         if verdict != UP and not self.is_sole:
-            # Rule 2: only a later version of the manager's lets it in again.
+            # Rule 2: only a later version of the manager admits it again.
             view.is_agreed = False
         self.revision += 1
         return True
@@ -116,7 +116,7 @@ class Directory:
         return True
 
     def set_offers(self, broker_id: str, offers_less: str) -> bool:
-        """Note what a broker lacks of the contract; empty if nothing."""
+        """Note the parts of the contract that a broker lacks; empty if none."""
         view = self._views.get(broker_id)
         if view is None or view.offers_less == offers_less:
             return False
@@ -125,7 +125,7 @@ class Directory:
         return True
 
     def former_choice(self, key: bytes) -> Broker | None:
-        """Return where the former set placed a client, if that broker still takes clients (rule 3)."""
+        """Return the broker of a client in the former set, if it still accepts clients (rule 3)."""
         views = [view for one in self.former_set if (view := self._views.get(one.id)) is not None]
         return choose(Query(key), views)
 
@@ -141,7 +141,7 @@ class Directory:
         }
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
-        """Become what another process's directory is."""
+        """Take over the snapshot of another process's directory."""
         views: dict[str, BrokerView] = {}
         former = {view.broker.id: view.broker for view in self._views.values()} | {
             one.id: one for one in self.former_set

@@ -100,7 +100,7 @@ def suspects_to_judge(brokers: Iterable[tuple[str, Health]], now: float, timeout
     """Return the ids of the brokers that are hung now, and whether that was doubted (rule 3)."""
     known = list(brokers)
     suspects = [broker_id for broker_id, health in known if health.is_suspect(now, timeout_s)]
-    # Those already judged hung count as suspect too: they are what makes this end doubtful.
+    # Those already judged hung count as suspect as well, because they make this end doubtful.
     if 2 * len(suspects) > len(known):
         return [], any(health.verdict == UP for broker_id, health in known if broker_id in suspects)
     by_id = dict(known)

@@ -1,4 +1,4 @@
-"""Looks for a client's session at the broker where the former set of brokers would have placed it.
+"""Search for a client's session at the broker where the former set of brokers would have placed it.
 
 When a broker joins or leaves the set, the hash places some clients elsewhere. Those that are connected are moved. One
 that is away comes back later, and what was queued for it waits at its former broker.
@@ -41,7 +41,7 @@ class _Question(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self.answer.done():
-            # What is queued: it is not acknowledged, so it stays where it is.
+            # Queued messages: they are not acknowledged, so they stay there.
             return
         found, offsets = self._splitter.feed(data)
         if offsets:
@@ -66,7 +66,7 @@ async def has_session(dialler: Dialler, url: str, connect: Connect, client_id: b
         return False
     try:
         async with asyncio.timeout(TIMEOUT_S):
-            # A Receive Maximum of 1 keeps the broker from sending the queue to somebody who does not take it.
+            # A Receive Maximum of 1 keeps the broker from sending the queue to a client that does not accept it.
             receive_max = 1 if connect.level == MQTT_5 else None
             packet = connect.encode(client_id=client_id, strip_will=True, receive_max=receive_max)
             code, is_present, question = await _ask(dialler, url, packet)

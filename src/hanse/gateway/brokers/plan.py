@@ -1,4 +1,4 @@
-"""The manager's part in what a gateway knows: which brokers there are, which are up, and which are drained.
+"""The manager's part in a gateway's knowledge: the brokers, those that are up, and those that are drained.
 
 Rules:
 
@@ -33,7 +33,7 @@ PLAN_FILE: Final = "plan.json"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One version of what all gateways must know alike.
+    """One version of the facts that all gateways must share.
 
     Attributes:
         up: brokers that may take clients.
@@ -47,7 +47,7 @@ class Plan:
 
 
 def read_plan(document: Mapping[str, Any]) -> tuple[Plan, list[str]]:
-    """Read a manager's answer; return what could not be read, too.
+    """Return the plan in a manager's answer, and the unreadable parts.
 
     Raises:
         Unavailable: it is no plan.
@@ -78,11 +78,11 @@ def read_plan(document: Mapping[str, Any]) -> tuple[Plan, list[str]]:
 
 
 class Planner:
-    """Keeps a directory as the manager says.
+    """Keeps a directory in the state of the manager's plan.
 
     Args:
         name: this gateway's, at the manager.
-        drains: the words of operators; the supervisor's own, changed here when the plan brings newer ones.
+        drains: drains by operators; the supervisor's own, changed here when the plan has newer ones.
         on_changed: called when the directory or the drains have changed.
     """
 
@@ -137,7 +137,7 @@ class Planner:
             _log.warning("no manager answers yet", extra={"brokers": len(self._directory.views)})
 
     async def stop(self) -> None:
-        """Ask no more."""
+        """Stop asking."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()

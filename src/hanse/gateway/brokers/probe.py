@@ -1,4 +1,4 @@
-"""The gateway's own session at a broker, by which the broker's health is judged.
+"""The gateway's own session at a broker, which tests the broker's health.
 
 Rules:
 

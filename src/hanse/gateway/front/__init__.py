@@ -1,1 +1,1 @@
-"""Everything a client meets before a broker does: listeners, headers, limits, and CONNECT."""
+"""The gateway's side of a client before any broker: listeners, headers, limits, and CONNECT."""

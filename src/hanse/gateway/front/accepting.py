@@ -5,7 +5,7 @@ connections are accepted here, and headers are read from the bare socket.
 
 Rules:
 
-1. A peer outside `proxy_from` is served as it is. Whatever it sends first must be TLS, HTTP or CONNECT.
+1. A peer outside `proxy_from` is served directly. Its first bytes must be TLS, HTTP or CONNECT.
 2. Headers and handshakes that are not complete are bounded in number and in time.
 """
 
@@ -29,7 +29,7 @@ PENDING_MAX: Final = 4_096
 HANDSHAKES_MAX: Final = 2_048
 # Connections taken per wake-up, so that a flood leaves time for those that are served.
 _ACCEPTS: Final = 64
-# Where the process has no free descriptor, accepting again at once would only spin.
+# If the process has no free descriptor, accepting again at once would only spin.
 _PAUSE_S: Final = 0.1
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -68,7 +68,7 @@ class Acceptor:
         self._loop.add_reader(listening, self._accept)
 
     def close(self) -> None:
-        """Accept no more, and end what has no header yet. The listening socket stays open: it is the supervisor's."""
+        """Stop accepting, and end connections without a header. The listening socket belongs to the supervisor."""
         if self._resume is not None:
             self._resume.cancel()
         self._loop.remove_reader(self._listening)

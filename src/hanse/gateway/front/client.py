@@ -3,12 +3,12 @@
 Rules:
 
 1. Before CONNECT is complete, a client has a deadline and a bound on its bytes. Nothing of it reaches a broker.
-2. What one read brought is written at once: no task, no future and no log line per packet.
-3. Whoever is slow stops the other side: beyond `buffer_bytes` that wait for the broker the client is not read, and the
-   other way round.
+2. The result of one read is written at once: no task, no future and no log line per packet.
+3. A slow side stops the other one: beyond `buffer_bytes` that wait for the broker, the client is not read, and the
+   reverse.
 4. A client that is refused is told before its connection closes. The rest of what it sends is read and dropped for a
    moment, because closing on unread bytes would reset the answer away.
-5. A client that is closed has a deadline to take what was written to it. Then it is cut off.
+5. A closed client has a deadline to accept pending data. Then it is cut off.
 """
 
 import asyncio
@@ -43,13 +43,13 @@ class Front(Protocol):
         """Count a client that got no session."""
 
     def handle(self, client: "Client", event: Event) -> None:
-        """Do what a session's event asks for."""
+        """Carry out a session's event."""
 
     def closing(self, connection: "Client | BrokerConnection", after_s: float) -> None:
         """Cut the connection off unless it has ended by then."""
 
     def broker_gone(self, client: "Client", connection: BrokerConnection) -> None:
-        """Judge why a client's connection to its broker has ended."""
+        """Find out why a client's connection to its broker has ended."""
 
     def tap_flushed(self, client: "Client") -> None:
         """Hold or resume the second sessions of a client with shared subscriptions."""
@@ -216,7 +216,7 @@ class Client:
         """Take note that a broker has accepted the client."""
 
     def eof_received(self) -> bool:
-        """Close the other half, too: MQTT has no half-open connections."""
+        """Close the other half as well: MQTT has no half-open connections."""
         return False
 
     def pause_writing(self) -> None:
@@ -232,7 +232,7 @@ class Client:
         self.flush_tap()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - a client may go as it likes
-        """Tell the session, which then ends what it has at the broker."""
+        """Tell the session, which then ends its part at the broker."""
         self.is_open = False
         self._transport = None
         self.front.closed(self)
@@ -251,7 +251,7 @@ class Client:
         out.clear()
 
     def pass_on(self, out: list[bytes]) -> None:
-        """Write what the session has for the client, and clear the list."""
+        """Write the session's data for the client, and clear the list."""
         if self.tap is None:
             self.write(out)
             return
@@ -260,7 +260,7 @@ class Client:
         self.flush_tap()
 
     def flush_tap(self) -> None:
-        """Write what the tap has for the client, and hold or resume who sends it."""
+        """Write the tap's data for the client, and hold or resume its senders."""
         tap = self.tap
         if tap is None:
             return
@@ -271,11 +271,11 @@ class Client:
 
     @property
     def is_full(self) -> bool:
-        """Return whether the client takes no more bytes now."""
+        """Return whether the client accepts no more bytes now."""
         return self._is_full or not self.is_open
 
     def close(self) -> None:
-        """Close after what was written has left, and give the client a deadline for that."""
+        """Close after pending data has left, and give the client a deadline for that."""
         if not self.is_open or self._transport is None or self.is_lingering:
             return
         if self.tap is not None:
@@ -293,7 +293,7 @@ class Client:
             self.front.closing(self, FLUSH_S)
 
     def cut(self) -> bool:
-        """End the connection if it is still there; return whether something was not taken by the other side."""
+        """End the connection if it is still there; return whether the other side did not accept everything."""
         transport = self._transport
         if transport is None:
             return False
@@ -414,7 +414,7 @@ class Client:
         self.is_held = False
 
     def leave_broker(self, last: bytes = b"") -> None:
-        """Close the connection to the broker; what it still says is thrown away."""
+        """Close the connection to the broker; drop its later data."""
         connection = self.broker
         if connection is None:
             return

@@ -1,7 +1,7 @@
 """CONNECT of MQTT 3.1, 3.1.1 and 5: read once, kept as raw bytes, written again with few changes.
 
 A client of any version meets the gateway before it meets a broker, so this reader trusts nothing. It works on raw
-bytes: client ids, names and passwords go to the broker as they came.
+bytes: client ids, names and passwords go to the broker unchanged.
 
 Rules:
 
@@ -364,16 +364,16 @@ class ConnectReader:
         self._have = b""
         # The version, as soon as it is known: a refusal is written in it. 0 before.
         self.level = 0
-        # What came behind the CONNECT.
+        # Bytes behind the CONNECT.
         self.rest = b""
 
     @property
     def waiting_bytes(self) -> int:
-        """Return how much is kept of a packet that has not come whole."""
+        """Return the bytes kept of an incomplete packet."""
         return len(self._have)
 
     def feed(self, data: bytes) -> Connect | None:
-        """Take what was read; return the CONNECT when it is complete.
+        """Add the bytes of one read; return the CONNECT when it is complete.
 
         Raises:
             Refusal: this is not a CONNECT that a client may send.
@@ -390,7 +390,7 @@ class ConnectReader:
             self.level = _level_of(have)
         if end > self._bytes_max:
             raise Refusal(
-                PACKET_TOO_LARGE, f"a CONNECT of {end} bytes was announced; at most {self._bytes_max} are taken here"
+                PACKET_TOO_LARGE, f"a CONNECT of {end} bytes was announced; at most {self._bytes_max} are accepted here"
             )
         if not end or len(have) < end:
             return None
@@ -406,7 +406,7 @@ class ConnectReader:
             length |= (byte & 0x7F) << shift
             if byte < 128:
                 if byte == 0 and shift:
-                    raise malformed("a remaining length is longer than it needs to be")
+                    raise malformed("a remaining length is longer than necessary")
                 return i + 1 + length
             shift += 7
         if len(have) >= 5:

@@ -1,6 +1,6 @@
 """Limits on new connections: over all clients, and per address.
 
-Rules: what is remembered per address is bounded; beyond it the addresses that have been idle longest are forgotten,
+Rules: the memory per address is bounded; beyond it, the addresses that have been idle longest are forgotten,
 which gives them a fresh allowance and costs nobody else anything. With several workers, each knows how many connections
 of an address the others had a moment ago, so that an address may exceed its limit for that moment only.
 """
@@ -96,7 +96,7 @@ class Rates:
         return {address: addresses[address].open if address in addresses else 0 for address in changed}
 
     def set_elsewhere(self, opened: dict[str, int]) -> None:
-        """Take over how many connections other workers have of these addresses."""
+        """Note how many connections other workers have of these addresses."""
         for address, count in opened.items():
             if count:
                 self._elsewhere[address] = count

@@ -1,11 +1,11 @@
-"""MQTT over WebSocket (MQTT 5, section 6): the frames around what a client sends and gets.
+"""MQTT over WebSocket (MQTT 5, section 6): the frames around a client's bytes.
 
 `websockets` parses the handshake and the frames, about 3 us per frame. Rules:
 
 1. The subprotocol is `mqtt`, or `mqttv3.1` for MQTT 3.1, and the path is the listener's. Origins are checked if some
-   are listed; a client that is no web page sends none and is let in.
+   are listed; a client that is not a web page sends none and is admitted.
 2. Frames are binary. A packet may span frames, and a frame may hold several packets.
-3. No compression is agreed on, so that there is no small frame that becomes a large one.
+3. Compression is not used, so no small frame can become a large one.
 4. A message is bounded: by the largest CONNECT until a broker has accepted the client, and by the largest packet after.
 """
 
