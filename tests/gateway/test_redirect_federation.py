@@ -143,6 +143,7 @@ def test_groups_are_counted(gateway: Gateway, tmp_path: Path) -> None:
     wait_until(lambda: gateway.metric("hanse_gateway_groups") >= 1, "groups are known")
 
 
+@pytest.mark.slow
 def test_the_manager_tells_a_gateway_brokers_and_groups(tmp_path: Path) -> None:
     """With a manager nothing is listed, and nobody listens to # at a broker, even if `discover` is on."""
     with RunningFederation(tmp_path, 3) as federation:
