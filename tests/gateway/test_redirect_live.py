@@ -227,6 +227,11 @@ def test_explain_shows_where_a_topic_is_redirected(gateway: Gateway) -> None:
     shown = gateway.command("explain", "--client", "c", "--topic", "old/t").stdout
     assert "as a subscriber: b1" in shown
     assert "the topics have moved here for good" in shown
+    alone = gateway.command("explain", "--topic", "plant/0").stdout
+    assert "as a publisher: b0" in alone
+    assert "policy" not in alone
+    assert "misplaced #" in gateway.command("explain", "--topic", "a/#/b").stderr
+    assert gateway.command("explain").returncode == 2
 
 
 # --- credentials ------------------------------------------------------------------------------------------------------

@@ -47,14 +47,16 @@ def register(app: typer.Typer) -> None:
 
 def explain(
     *,
-    client: Annotated[str, typer.Option(help="Client id, or user name with placement_key = username.")],
-    topic: Annotated[str | None, typer.Option(help="Filter of a client that would be redirected.")] = None,
+    client: Annotated[str, typer.Option(help="Client id, or user name with placement_key = username.")] = "",
+    topic: Annotated[str | None, typer.Option(help="Filter or topic of a client that would be redirected.")] = None,
     clean: Annotated[bool, typer.Option("--clean", help="The client keeps no session.")] = False,
     state_dir: _StateDir = _STATE_DIR,
     url: _Url = None,
     is_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show the broker for a client: all brokers in the order in which they are tried, with the reasons."""
+    """Show the broker for a client or a topic: all brokers in the order in which they are tried, with the reasons."""
+    if not client and topic is None:
+        raise LocalError("Nothing says for whom; give --client ID, --topic FILTER, or both.")
     found = _ask(url, state_dir, "/explain", {"client": client, "topic": topic, "clean": clean})
     if is_json:
         typer.echo(json.dumps(found, indent=2))
@@ -106,15 +108,17 @@ def _running(state_dir: Path) -> str:
 def _show(found: dict[str, Any]) -> None:
     console = Console(width=160, highlight=False)
     chosen = found["broker"] if found["broker"] is not None else "no broker"
-    console.print(
-        f"{found['client']!r} goes to {chosen}; policy {found['policy']}: {found['policy_reason']}", markup=False
-    )
     if found["topic"] is not None:
         console.print(f"topic: {found['topic']}", markup=False)
-    table = Table("broker", "address", "takes clients", "score", "reason", box=None)
-    for row in found["ranking"]:
-        table.add_row(row["broker"], row["url"], "yes" if row["takes_clients"] else "no", row["score"], row["reason"])
-    console.print(table)
+    if found["client"]:
+        console.print(
+            f"{found['client']!r} goes to {chosen}; policy {found['policy']}: {found['policy_reason']}", markup=False
+        )
+        table = Table("broker", "address", "takes clients", "score", "reason", box=None)
+        for row in found["ranking"]:
+            takes = "yes" if row["takes_clients"] else "no"
+            table.add_row(row["broker"], row["url"], takes, row["score"], row["reason"])
+        console.print(table)
     for one in found.get("by_topic", []):
         chosen = one["broker"] if one["broker"] is not None else "no broker"
         console.print(

@@ -3,9 +3,10 @@
 import json
 from typing import Any
 
-from hanse.errors import LocalError
+from hanse.errors import LocalError, RemoteError
 from hanse.federator.http import JSON, HttpServer, Reply
 from hanse.gateway.supervisor import Supervisor
+from hanse.protocol.topics import check_filter
 from hanse.telemetry.process import add_process_metrics
 from hanse.telemetry.prometheus import MEDIA_TYPE, Registry
 
@@ -122,6 +123,11 @@ def make_server(supervisor: Supervisor) -> HttpServer:
         client, topic = question.get("client"), question.get("topic")
         if not isinstance(client, str) or len(client) > _ID_CHARACTERS_MAX or not isinstance(topic, str | None):
             return _refused('expected {"client": TEXT, "topic": TEXT or null, "clean": true or false}')
+        if topic is not None:
+            try:
+                check_filter(topic)
+            except RemoteError as error:
+                return _refused(str(error))
         return 200, JSON, _text(supervisor.explain(client, topic, is_clean=question.get("clean") is True))
 
     async def take_drain(body: bytes) -> Reply:
