@@ -95,6 +95,32 @@ def test_no_two_sessions_share_their_random_bits_and_the_record_is_private(scene
         assert session_of(broker, federator) not in federator.log
 
 
+def test_a_log_that_anyone_may_read_is_told_at_the_start(scene: Scene) -> None:
+    _, federators = scene
+    eventually(lambda: "security=host_log_open" in federators[0].log, "the federator warns")
+    assert "any client of the host broker may read its log" in federators[0].log
+
+
+def test_a_hidden_log_is_not_told(tmp_path: Path) -> None:
+    acl = tmp_path / "acl"
+    passwords = tmp_path / "passwords"
+    acl.write_text("topic readwrite plant/#\nuser hanse-0\ntopic read $SYS/#\ntopic readwrite #\n")
+    passwords.touch()
+    subprocess.run(["mosquitto_passwd", "-b", passwords, "hanse-0", "secret"], check=True, capture_output=True)
+    for file in (acl, passwords):
+        file.chmod(0o600)
+    lines = (*LOG_LINES, *LIMITS, f"acl_file {acl}", f"password_file {passwords}")
+    told = {True: "hides its log from clients without a login", False: "lets in nobody without a login"}
+    for is_anonymous, words in told.items():
+        with Mosquitto(*lines, anonymous=is_anonymous) as broker:
+            folder = tmp_path / str(is_anonymous)
+            folder.mkdir()
+            federator = Federator(0, broker.url, folder, "--username", "hanse-0", "--password", "secret")
+            with running([federator]):
+                eventually(lambda: words in federator.log, words)  # noqa: B023 - called at once
+                assert "host_log_open" not in federator.log
+
+
 def account(federators: list[Federator]) -> tuple[str, dict[str, Any]]:
     """Return what `hanse account` prints, as text and as JSON."""
     words = [sys.executable, "-m", "hanse", "account", "--wait", "0"]

@@ -18,6 +18,7 @@ from dataclasses import replace
 from operator import itemgetter
 
 from hanse.errors import HanseError, LocalError, RemoteError
+from hanse.federator import log_exposure
 from hanse.federator.accounting import Accounting
 from hanse.federator.batches import HostBatches
 from hanse.federator.broker_output import broker_output
@@ -647,6 +648,8 @@ class Agent:
         # The host session listens first, so that it learns of the subscriptions of the second one.
         await self.host.client.wait_connected(None)
         await self._session_watch.start()
+        session = client_settings(self.settings, self.sessions)
+        self._tasks.append(asyncio.create_task(log_exposure.report(session, self.sessions.of("stranger"))))
         while True:
             await asyncio.sleep(1.0)
             self.takeovers.check(self._loop.time())
