@@ -1,6 +1,6 @@
-"""docs/gateway.md says what is: its table of settings is generated, its commands and metrics are checked.
+"""docs/gateway.md is correct: its table of settings is generated, its commands and metrics are checked.
 
-When a setting changes, `HANSE_WRITE_DOCS=1 pytest tests/gateway/test_docs.py` writes the table anew.
+When a setting changes, `HANSE_WRITE_DOCS=1 pytest tests/gateway/test_docs.py` writes the table again.
 """
 
 import re

@@ -16,7 +16,7 @@ from hanse.settings import duration, setting
 
 
 def _each(read: Callable[[str], object]) -> Callable[[tuple[str, ...]], str | None]:
-    """Check each text of a list by reading it."""
+    """Return a check that parses each text of a list."""
 
     def check(texts: tuple[str, ...]) -> str | None:
         for text in texts:
@@ -41,42 +41,46 @@ def _check_metrics(text: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:
-    """All of `hanse gateway`."""
+    """All settings of `hanse gateway`."""
 
     listen: tuple[str, ...] = setting(
         ("mqtt://127.0.0.1:1883",),
-        "Where clients connect: mqtt://, mqtts://, ws:// or wss://, with ?mode=proxy|redirect|auto.",
+        "Address for clients: mqtt://, mqtts://, ws:// or wss://, with ?mode=proxy|redirect|auto.",
         check=_each(parse_listen),
     )
     broker: tuple[str, ...] = setting(
-        (), "A broker, as ID=URL; URL is mqtt://, mqtts:// or unix:. In place of a manager.", check=_each(parse_broker)
+        (), "Broker, as ID=URL; URL is mqtt://, mqtts:// or unix:. It replaces a manager.", check=_each(parse_broker)
     )
     scan: tuple[str, ...] = setting(
-        (), "Addresses that are tried once, at the start, to find brokers; in place of a list. See docs/gateway.md."
+        (), "Addresses that are scanned for brokers once, at the start, instead of a list. See docs/gateway.md."
     )
     scan_port: str = setting("1883", "Ports of scan, such as 1883,8883/tls.")
-    scan_targets_max: int = setting(TARGETS_MAX, "Addresses times ports of scan.", minimum=1, maximum=1 << 20)
+    scan_targets_max: int = setting(
+        TARGETS_MAX, "Largest number of addresses times ports of a scan.", minimum=1, maximum=1 << 20
+    )
     manager: tuple[str, ...] = setting(
         (),
-        "The topology manager's URL, which knows the brokers; several are asked in order.",
+        "URL of the topology manager, which knows the brokers; several are asked in order.",
         aliases=("TOPOLOGY_MANAGER_URL",),
     )
-    manager_ca_file: Path | None = setting(None, "Whom to trust at an https:// manager.", check=_check_file)  # noqa: RUF009
-    manager_token: str | None = setting(None, "A token of the manager with the role `gateway`.", is_secret=True)
-    manager_interval_s: float = duration(1.0, "Between two questions to the manager.", minimum_s=0.1, maximum_s=60)
-    gateway_id: str = setting("", "This gateway's name at the manager; made up at every start if empty.")
+    manager_ca_file: Path | None = setting(None, "CA certificates for an https:// manager.", check=_check_file)  # noqa: RUF009
+    manager_token: str | None = setting(None, "Token of the manager with the role `gateway`.", is_secret=True)
+    manager_interval_s: float = duration(1.0, "Interval between requests to the manager.", minimum_s=0.1, maximum_s=60)
+    gateway_id: str = setting("", "Name of this gateway at the manager; if empty, a new one is made at every start.")
     site: str = setting("", "Place clients only at brokers of this site; all brokers if empty.")
 
-    mode: str = setting("proxy", "What happens to a client: proxied, redirected, or as it says itself.", choices=MODES)
-    policy: str = setting("hash", "How clients without a session are placed; all others by the hash.", choices=POLICIES)
+    mode: str = setting("proxy", "Treatment of clients: proxied, redirected, or by their own request.", choices=MODES)
+    policy: str = setting(
+        "hash", "Placement of clients without a session; all others are placed by the hash.", choices=POLICIES
+    )
     redirect_return_s: float = duration(
-        30.0, "A redirected client that is back within this time is proxied.", minimum_s=0.1, maximum_s=3600
+        30.0, "A redirected client that returns within this time is proxied.", minimum_s=0.1, maximum_s=3600
     )
     redirect_idle_s: float = duration(
-        5.0, "From CONNACK to a redirect of a client that asks for nothing.", minimum_s=0.1, maximum_s=3600
+        5.0, "Time from CONNACK to the redirect of a client without requests.", minimum_s=0.1, maximum_s=3600
     )
     redirect_unknown: str = setting(
-        "any", "A client whose topics no broker is known to have: any broker, or 0x8F.", choices=("any", "refuse")
+        "any", "Treatment of a client whose topics no known broker has: any broker, or 0x8F.", choices=("any", "refuse")
     )
     redirect_deny: tuple[str, ...] = setting(
         (), "Filters that are not accepted from redirected clients (0x8F).", check=_each(check_filter)
@@ -88,55 +92,61 @@ class GatewaySettings:
         200.0, "Checks of credentials at the brokers, per second over all workers.", minimum=1, maximum=1e6
     )
     groups: tuple[str, ...] = setting(
-        (), "Where a broker's federator shows its groups, as BROKER=http://HOST:PORT.", check=_each(parse_source)
+        (), "Page of a broker's federator with its groups, as BROKER=http://HOST:PORT.", check=_each(parse_source)
     )
-    groups_interval_s: float = duration(5.0, "Between two questions to a federator.", minimum_s=0.1, maximum_s=3600)
+    groups_interval_s: float = duration(5.0, "Interval between requests to a federator.", minimum_s=0.1, maximum_s=3600)
     discover: bool = setting(False, "Listen at brokers without a federator to learn their topics.")
-    discover_interval_s: float = duration(60.0, "From one round of that to the next.", minimum_s=0.1, maximum_s=86_400)
-    discover_for_s: float = duration(5.0, "How long it listens at one broker.", minimum_s=0.1, maximum_s=3600)
-    discover_expiry_s: float = duration(
-        600.0, "A topic that was not seen for this time is forgotten.", minimum_s=0.1, maximum_s=604_800
+    discover_interval_s: float = duration(
+        60.0, "Interval between rounds of discovery.", minimum_s=0.1, maximum_s=86_400
     )
-    discover_topics_max: int = setting(100_000, "Topics that are remembered.", minimum=1, maximum=10_000_000)
-    vitals_topic: str = setting("", "Where brokers report load, memory and battery; see docs/gateway.md.")
+    discover_for_s: float = duration(5.0, "Time that it listens at one broker.", minimum_s=0.1, maximum_s=3600)
+    discover_expiry_s: float = duration(
+        600.0, "Time after which an unseen topic is forgotten.", minimum_s=0.1, maximum_s=604_800
+    )
+    discover_topics_max: int = setting(100_000, "Largest number of known topics.", minimum=1, maximum=10_000_000)
+    vitals_topic: str = setting("", "Topic on which brokers report load, memory and battery; see docs/gateway.md.")
 
-    placement_key: str = setting("client-id", "What the hash is taken of.", choices=("client-id", "username"))
+    placement_key: str = setting("client-id", "Input of the hash.", choices=("client-id", "username"))
 
-    failover: bool = setting(True, "Keep what it takes to move clients to another broker when theirs is lost.")
+    failover: bool = setting(True, "Keep the state that is needed to move clients to another broker if theirs is lost.")
     will: str = setting(
         "gateway",
-        "Who publishes a client's will: the gateway, or its broker, which also does so when the gateway is cut off.",
+        "Publisher of a client's will: the gateway, or its broker, which also does so if the gateway is cut off.",
         choices=("gateway", "broker"),
     )
     replay_window_s: float = duration(
-        1.0, "Publications acknowledged this short a time before a broker was lost are sent again.", maximum_s=60
+        1.0, "Publications acknowledged within this time before the loss of a broker are sent again.", maximum_s=60
     )
     qos2_in_doubt: str = setting(
         "resend",
-        "A publication of QoS 2 that the lost broker may have delivered: send it again, or close the client.",
+        "Treatment of a QoS 2 publication that the lost broker may have delivered: send it again, or close the client.",
         choices=("resend", "close"),
     )
     drain_old: str = setting(
         "missing",
-        "What a lost broker still has queued for a moved client: what the client lacks of it, or nothing.",
+        "Messages that a moved client gets from its former broker's queue: those that it lacks, or none.",
         choices=("missing", "discard"),
     )
 
     # One process fills one core with about 50,000 small messages per second.
     workers: int = setting(1, "Processes that serve clients.", minimum=1, maximum=256)
-    connections_max: int = setting(100_000, "Clients at once, over all workers.", minimum=1, maximum=10_000_000)
+    connections_max: int = setting(
+        100_000, "Largest number of clients, over all workers.", minimum=1, maximum=10_000_000
+    )
     connections_per_address_max: int = setting(
-        0, "Clients at once from one address; 0 for no limit of its own.", minimum=0, maximum=10_000_000
+        0, "Largest number of clients from one address; 0 for no separate limit.", minimum=0, maximum=10_000_000
     )
     connect_rate: float = setting(2_000.0, "New connections per second, over all workers.", minimum=1, maximum=1e6)
     connect_rate_per_address: float = setting(
-        0.0, "New connections per second from one address; 0 for no limit of its own.", minimum=0, maximum=1e6
+        0.0, "New connections per second from one address; 0 for no separate limit.", minimum=0, maximum=1e6
     )
-    connect_timeout_s: float = duration(10.0, "From a connection to its whole CONNECT.", minimum_s=0.1, maximum_s=600)
-    connect_bytes_max: int = setting(65_536, "The largest CONNECT.", minimum=128, maximum=1 << 20)
+    connect_timeout_s: float = duration(
+        10.0, "Time from a connection to its complete CONNECT.", minimum_s=0.1, maximum_s=600
+    )
+    connect_bytes_max: int = setting(65_536, "Largest CONNECT, in bytes.", minimum=128, maximum=1 << 20)
     # Mosquitto's own default is 256 MiB; a smaller one bounds what one client makes the gateway keep.
     packet_bytes_max: int = setting(
-        16 * 1024 * 1024 + 128 * 1024, "The largest packet of a client.", minimum=1024, maximum=268_435_460
+        16 * 1024 * 1024 + 128 * 1024, "Largest packet of a client, in bytes.", minimum=1024, maximum=268_435_460
     )
     client_bytes_rate: int = setting(
         0, "Bytes per second that one client may send; beyond it, the gateway reads more slowly. 0 for no limit.",
@@ -156,63 +166,65 @@ class GatewaySettings:
         (), "Origins of web pages that may connect by WebSocket; all if none is given."
     )
     cert_file: Path | None = setting(None, "Certificate of the mqtts:// and wss:// listeners.", check=_check_file)  # noqa: RUF009
-    key_file: Path | None = setting(None, "Its key.", check=_check_file)  # noqa: RUF009
+    key_file: Path | None = setting(None, "Key of `cert_file`.", check=_check_file)  # noqa: RUF009
     ca_file: Path | None = setting(  # noqa: RUF009
         None, "Authority of client certificates; with it, each client must show one.", check=_check_file
     )
     insecure: bool = setting(False, "Listen beyond this machine without TLS.")
 
-    broker_ca_file: Path | None = setting(None, "Whom to trust at mqtts:// brokers.", check=_check_file)  # noqa: RUF009
-    broker_cert_file: Path | None = setting(None, "The gateway's certificate at brokers.", check=_check_file)  # noqa: RUF009
-    broker_key_file: Path | None = setting(None, "Its key.", check=_check_file)  # noqa: RUF009
+    broker_ca_file: Path | None = setting(None, "CA certificates for mqtts:// brokers.", check=_check_file)  # noqa: RUF009
+    broker_cert_file: Path | None = setting(None, "Certificate of the gateway for brokers.", check=_check_file)  # noqa: RUF009
+    broker_key_file: Path | None = setting(None, "Key of `broker_cert_file`.", check=_check_file)  # noqa: RUF009
     # One address and one broker port give some 28,000 connections; a user stalls at 30,000 per broker.
     source_address: tuple[str, ...] = setting(
-        (), "Own addresses to dial brokers from, in turn, for more than 25,000 clients per broker.",
+        (), "Own addresses for connections to brokers, used in turn, for more than 25,000 clients per broker.",
         check=_each(ipaddress.ip_address),
     )  # fmt: skip
-    dial_timeout_s: float = duration(2.0, "For a connection to a broker, TLS included.", minimum_s=0.05, maximum_s=60)
+    dial_timeout_s: float = duration(
+        2.0, "Timeout of a connection to a broker, TLS included.", minimum_s=0.05, maximum_s=60
+    )
 
     share: str = setting(
         "broker",
-        "Who gets a message of a shared subscription: one member per broker, or one member once across all brokers, "
-        "where all members come through gateways.",
+        "Receivers of a message of a shared subscription: one member per broker, or one member across all brokers, "
+        "if all members connect through gateways.",
         choices=("broker", "once"),
     )
     federator_token: str | None = setting(
-        None, "What federators are shown (their gateway_token); better given by the variable.", is_secret=True
+        None, "Token for federators (their gateway_token); better given by the variable.", is_secret=True
     )
-    federator_ca_file: Path | None = setting(None, "Whom to trust as a federator.", check=_check_file)  # noqa: RUF009
+    federator_ca_file: Path | None = setting(None, "CA certificates for federators.", check=_check_file)  # noqa: RUF009
     federator_cert_file: Path | None = setting(  # noqa: RUF009
-        None, "The gateway's certificate at federators.", check=_check_file
+        None, "Certificate of the gateway for federators.", check=_check_file
     )
-    federator_key_file: Path | None = setting(None, "Its key.", check=_check_file)  # noqa: RUF009
+    federator_key_file: Path | None = setting(None, "Key of `federator_cert_file`.", check=_check_file)  # noqa: RUF009
     subscribe_barrier: bool = setting(
         False,
         "Hold a SUBACK until every reachable federator knows of the subscription, so that the next publication at any "
         "broker arrives.",
     )
-    barrier_timeout_s: float = duration(1.0, "How long it is held at most.", minimum_s=0.01, maximum_s=30)
+    barrier_timeout_s: float = duration(1.0, "Longest time that it is held.", minimum_s=0.01, maximum_s=30)
 
     probe_username: str | None = setting(None, "User name of the health sessions at the brokers.")
     probe_password: str | None = setting(None, "Its password.", is_secret=True)
-    health_interval_s: float = duration(0.5, "Between two pings of a broker.", minimum_s=0.05, maximum_s=60)
+    health_interval_s: float = duration(0.5, "Interval between pings of a broker.", minimum_s=0.05, maximum_s=60)
     health_timeout_s: float = duration(1.0, "Silence after which a broker is hung.", minimum_s=0.05, maximum_s=60)
 
     drain_rate: float = setting(
         100.0, "Clients per second that are moved from or back to a broker.", minimum=0.1, maximum=1e6
     )
     shutdown_grace_s: float = duration(
-        5.0, "From SIGTERM to the end of the listeners, while /healthz answers 503.", maximum_s=3600
+        5.0, "Time from SIGTERM to the end of the listeners, while /healthz answers 503.", maximum_s=3600
     )
-    state_dir: Path = setting(Path(".hanse-gateway"), "Where drains are kept over a restart.")  # noqa: RUF009
+    state_dir: Path = setting(Path(".hanse-gateway"), "Directory of drains, which survive a restart.")  # noqa: RUF009
     metrics: str = setting(
-        "127.0.0.1:9280", "Where to serve /metrics and /healthz; port 0 takes a free one.", check=_check_metrics
+        "127.0.0.1:9280", "Address of /metrics and /healthz; port 0 takes a free port.", check=_check_metrics
     )
     log_format: str = setting("plain", logs.FORMAT_HELP, choices=logs.FORMATS)
     log_level: str = setting("info", logs.LEVEL_HELP, choices=logs.LEVELS)
 
     def __post_init__(self) -> None:
-        """Check what is wrong only together."""
+        """Check settings that are wrong only together."""
         self._check_brokers()
         for pair, first, second in (
             ("cert_file and key_file", self.cert_file, self.key_file),
@@ -231,8 +243,8 @@ class GatewaySettings:
                 )
             if not listener.is_tls and not listener.is_loopback and not self.insecure:
                 raise LocalError(
-                    f"The listener {listener.url()} would take passwords in the clear from beyond this machine; write "
-                    f"{'wss' if listener.is_websocket else 'mqtts'}://, or allow it by --insecure."
+                    f"The listener {listener.url()} would accept passwords without TLS from beyond this machine; write "
+                    f"{'wss' if listener.is_websocket else 'mqtts'}://, or allow it with --insecure."
                 )
         if self.ca_file is not None and not any(one.is_tls for one in self.listeners()):
             raise LocalError("ca_file asks for client certificates and no listener has TLS; add an mqtts:// listener.")
@@ -270,7 +282,7 @@ class GatewaySettings:
         return [parse_listen(text) for text in self.listen]
 
     def scan_targets(self) -> list[Target]:
-        """Return what is tried at the start to find brokers; nothing by default."""
+        """Return the addresses of the scan for brokers at the start; none by default."""
         return parse_targets(self.scan, parse_ports(self.scan_port), self.scan_targets_max) if self.scan else []
 
     def brokers(self) -> list[Broker]:
