@@ -190,6 +190,15 @@ def test_bridges_of_the_broker_in_a_snapshot_are_counted_and_no_interest() -> No
     assert of.state.unknown == 0
 
 
+def test_bridge_that_is_known_only_after_the_snapshot_is_no_interest_either() -> None:
+    of = ledger()
+    of.begin_snapshot()
+    assert len(of.take_snapshot([("local.host.up", "out/#", 1)], is_whole=True)) == 1
+    assert of.take([BridgeSeen("host.up")]) == [Unsubscribed("local.host.up", "out/#"), BridgeSeen("host.up")]
+    ticks(of, 1)
+    assert of.state == LedgerState(known=0, unknown=0, ended_unseen=0, doubtful=0)
+
+
 def test_hints_are_interest_and_doubtful_until_the_counts_agree() -> None:
     of = ledger()
     of.take([Subscribed("a", "t", 1)])
@@ -207,6 +216,16 @@ def test_full_ledger_no_longer_claims_to_know() -> None:
     of.take([Subscribed("a", "t", 1), Subscribed("a", "u", 1)])
     ticks(of, 2)
     assert of.state == LedgerState(known=1, unknown=None, ended_unseen=None, doubtful=0)
+
+
+def test_number_of_clients_without_subscriptions_is_limited() -> None:
+    of = ledger(subscriptions_max=2)
+    for client in "abc":
+        of.take([ClientBack(client, session_kept=True), ClientLeft(client, Session.KEPT)])
+    of.take([Subscribed("d", "t", 1), Unsubscribed("d", "t"), ClientLeft("d", Session.UNKNOWN)])
+    ticks(of, 0, away=3)
+    assert of.state == LedgerState(known=0, unknown=None, ended_unseen=None, doubtful=0)
+    assert len(of._clients) == 2
 
 
 def test_ledger_survives_a_restart_and_is_doubtful_then() -> None:

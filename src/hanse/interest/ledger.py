@@ -176,7 +176,7 @@ class Ledger:
                     self.gaps += 1
                     self._doubt_everything()
                 case BridgeSeen(name):
-                    self._bridges.add(BRIDGE_PREFIX + name)
+                    passed += self._know_bridge(BRIDGE_PREFIX + name)
                 case _:
                     pass
             client_id = getattr(report, "client", None)
@@ -190,6 +190,17 @@ class Ledger:
                 passed += self._all_of(report.client)
         return passed
 
+    def _know_bridge(self, client_id: str) -> list[Report]:
+        """Note a client id of a bridge; what a snapshot showed of it before is no interest."""
+        self._bridges.add(client_id)
+        client = self._clients.get(client_id)
+        if client is None:
+            return []
+        filters = list(client.filters)
+        self._bridge_count += len(filters)
+        self._end(client_id, client)
+        return [Unsubscribed(client_id, wanted) for wanted in filters]
+
     def _all_of(self, client_id: str) -> list[Report]:
         client = self._clients.get(client_id)
         return [] if client is None else [Subscribed(client_id, wanted, qos) for wanted, qos in client.filters.items()]
@@ -197,7 +208,9 @@ class Ledger:
     def _add(self, client_id: str, wanted: str, qos: int) -> None:
         client = self._clients.get(client_id)
         if client is None:
-            client = self._clients[client_id] = _Client()
+            client = self._new_client(client_id)
+            if client_id not in self._clients:
+                return
         if wanted not in client.filters:
             if self._ordinary + self._shared >= self._subscriptions_max:
                 self._counters["ledger_full"] += 1
@@ -212,6 +225,16 @@ class Ledger:
             self._doubtful -= 1
             self._is_open = True
         client.filters[wanted] = qos
+
+    def _new_client(self, client_id: str) -> _Client:
+        """Return an entry for a client; beyond the limit it is not kept, and the counts can no longer be compared."""
+        client = _Client()
+        if len(self._clients) >= self._subscriptions_max:
+            self._counters["ledger_full"] += 1
+            self._is_complete = False
+        else:
+            self._clients[client_id] = client
+        return client
 
     def _drop(self, client_id: str, given_up: str) -> bool:
         """Remove one subscription; return False if it was not known, or may have ended before."""
@@ -245,7 +268,7 @@ class Ledger:
             return session
         if client is None:
             # Without subscriptions it is of interest only for the number of disconnected sessions.
-            client = self._clients[client_id] = _Client()
+            client = self._new_client(client_id)
             self._is_open = self._is_open or self._unknown_before() > 0
         if session is Session.KEPT:
             if not client.is_away:
@@ -265,7 +288,7 @@ class Ledger:
         client = self._clients.get(client_id)
         if client is None:
             self._note_unknown()
-            client = self._clients[client_id] = _Client()
+            client = self._new_client(client_id)
         else:
             self._note_back(client)
         if session_kept:
@@ -278,7 +301,7 @@ class Ledger:
                 self._is_away_open = True
             return
         self._end(client_id, client)
-        self._clients[client_id] = _Client()
+        self._new_client(client_id)
 
     def _note_back(self, client: _Client) -> None:
         """Note that a session no longer counts as disconnected."""
@@ -388,6 +411,8 @@ class Ledger:
     def _ended_among(self, undecided: Mapping[str, _Client], counts: Counts) -> set[str] | None:
         """Return the clients whose sessions ended; None if that cannot be told."""
         before = self._excess
+        if not self._is_complete:
+            return None
         if before is None:
             return set() if self._excess_of(counts) == (0, 0) else None
         excess = self._excess_of(counts)
