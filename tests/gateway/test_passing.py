@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from tests.budget import examples
 from tests.gateway import packets as p
 
+from hanse.gateway.front.connect import Connect
 from hanse.gateway.session import Counters, Session, Settings, new_session
 from hanse.gateway.session.events import (
     Accepted,
@@ -227,3 +228,28 @@ def test_the_will_stays_with_the_broker() -> None:
             session.client_data(goodbye, 0.2)
         session.client_lost(0.3)
         assert session.events[-1] == Ended(expected)
+
+
+@pytest.mark.parametrize(
+    ("connect", "connack", "goodbye", "expiry_s"),
+    [
+        (p.connect(5), b"", b"", 0),
+        (p.connect(5, properties=b"\x11\x00\x00\x00\x3c"), b"", b"", 60),
+        (p.connect(5, properties=b"\x11\xff\xff\xff\xff"), b"", b"", 0xFFFF_FFFF),
+        (p.connect(4, clean=False), b"", b"", 0xFFFF_FFFF),
+        (p.connect(4), b"", b"", 0),
+        # The broker has another maximum; the client ends its session in DISCONNECT.
+        (p.connect(5, properties=b"\x11\x00\x00\x00\x3c"), b"\x11\x00\x00\x00\x0a", b"", 10),
+        (p.connect(5, properties=b"\x11\x00\x00\x00\x3c"), b"", b"\xe0\x07\x00\x05\x11\x00\x00\x00\x00", 0),
+        (p.connect(5, properties=b"\x11\x00\x00\x00\x3c"), b"", b"\xe0\x00", 60),
+    ],
+)
+def test_expiry_of_the_session_is_what_client_and_broker_agreed_last(
+    connect: Connect, connack: bytes, goodbye: bytes, expiry_s: int
+) -> None:
+    session = new_session(Settings(failover=False), Counters(), 0.0)
+    session.start(connect, b"", 0.0)
+    session.attach(0.0)
+    session.broker_data(p.connack(connect.level, properties=connack), 0.0)
+    session.client_data(goodbye, 0.0)
+    assert session.session_expiry_s == expiry_s

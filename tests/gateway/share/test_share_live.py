@@ -11,7 +11,7 @@ from typing import Literal
 
 import pytest
 from tests.brokers import Mosquitto
-from tests.client.stories import QUICK, run, until
+from tests.client.stories import QUICK, run, take, until
 from tests.gateway.test_interest_live import federation
 from tests.gateways import Gateway
 
@@ -97,6 +97,89 @@ def test_each_message_reaches_one_member(
                 task.cancel()
             for client in (*clients, *publishers):
                 await client.__aexit__(None, None, None)
+
+    run(story)
+
+
+def test_member_that_leaves_hands_on_what_it_has_not_acknowledged(place: tuple[list[Mosquitto], Gateway]) -> None:
+    brokers, gateway = place
+    url = f"mqtt://127.0.0.1:{gateway.port}"
+    pattern = "$share/leave/left/#"
+
+    async def story() -> None:
+        async with (
+            Client(brokers[0].url) as publisher,
+            Client(url, client_id=client_at(0, "stays")) as stays,
+            stays.messages(pattern, manual_ack=True) as kept,
+            Client(url, client_id=client_at(1, "leaves")) as leaves,
+            leaves.messages(pattern, manual_ack=True) as lost,
+        ):
+            sent = [str(number).encode() for number in range(20)]
+            for payload in sent:
+                await publisher.publish("left/x", payload)
+            first = await take(lost, 5)
+            leaves._session.abort()
+            got = await take(kept, 20)
+            assert sorted(one.payload for one in got) == sorted(sent)
+            assert {one.payload for one in first} <= {one.payload for one in got}
+            for message in got:
+                kept.ack(message)
+
+    run(story)
+
+
+def test_groups_come_back_with_the_session_and_end_with_unsubscribe(place: tuple[list[Mosquitto], Gateway]) -> None:
+    brokers, gateway = place
+    pattern = "$share/back/again/#"
+    joined = 'hanse_gateway_share_total{what="joined"}'
+
+    def member() -> Client:
+        url = f"mqtt://127.0.0.1:{gateway.port}"
+        return Client(url, client_id=client_at(2, "back"), session_expiry_s=60, backoff=QUICK)
+
+    async def story() -> None:
+        async with Client(brokers[0].url) as publisher:
+            first = member()
+            await first.__aenter__()
+            await first.subscribe(pattern, "plain/#")
+            before = gateway.metric(joined)
+            # As a network would cut it: the session stays at the broker.
+            first._session.abort()
+            await first._session.stop(with_will=True)
+            async with member() as second:
+                messages = second.messages()
+                await until(lambda: gateway.metric(joined) > before, "the group, joined again")
+                await publisher.publish("again/1", "1")
+                await publisher.publish("plain/1", "2")
+                assert {one.payload for one in await take(messages, 2)} == {b"1", b"2"}
+                await second.unsubscribe(pattern)
+                await until(lambda: second._session.is_subscribed, "UNSUBACK")
+                await publisher.publish("again/2", "nobody")
+                await publisher.publish("plain/2", "3")
+                assert [one.payload for one in await take(messages, 1)] == [b"3"]
+
+    run(story)
+
+
+def test_group_moves_away_from_a_drained_broker_and_back(place: tuple[list[Mosquitto], Gateway]) -> None:
+    brokers, gateway = place
+    pattern = "$share/drain/drained/#"
+    drained = serving(pattern)
+
+    async def story() -> None:
+        async with (
+            Client(brokers[0].url) as publisher,
+            Client(f"mqtt://127.0.0.1:{gateway.port}", client_id=client_at((drained + 1) % 3, "dr")) as member,
+            member.messages(pattern) as messages,
+        ):
+            moved = 'hanse_gateway_share_total{what="moved"}'
+            for words in (("drain", f"b{drained}"), ("undrain", f"b{drained}")):
+                before = gateway.metric(moved)
+                assert (await asyncio.to_thread(gateway.command, *words)).returncode == 0
+                await until(lambda before=before: gateway.metric(moved) > before, "the move")  # type: ignore[misc]
+                await publisher.publish("drained/1", words[0])
+                seen = [one.payload for one in await take(messages, 1)]
+                assert seen == [words[0].encode()]
 
     run(story)
 
