@@ -243,3 +243,40 @@ def test_policies_place_transient_clients_and_the_hash_all_others(
             finally:
                 for client in clients:
                     client.socket.close()
+
+
+@pytest.mark.parametrize("words", [("--failover",), ("--no-failover",)])
+def test_all_properties_arrive_as_they_do_without_a_gateway(tmp_path: Path, words: tuple[str, ...]) -> None:
+    properties = (
+        b"\x01\x01"  # payload format
+        b"\x02\x00\x00\x10\x00"  # expiry
+        b"\x03\x00\x04text"  # content type
+        b"\x08\x00\x06answer"  # response topic
+        b"\x09\x00\x03\x00\xff\x01"  # correlation data
+        b"\x26\x00\x01a\x00\x011\x26\x00\x01a\x00\x012"  # user properties, one name twice
+    )
+    identifier = b"\x0b\x07"
+    with Mosquitto() as broker, Gateway(tmp_path, f"mqtt://127.0.0.1:{broker.port}", words=words) as gateway:
+        found: dict[str, list[bytes]] = {}
+        for way, port in (("direct", broker.port), ("gateway", gateway.port)):
+            with RawClient(port) as reader, RawClient(port) as writer:
+                hello = p.connect(5, f"reader-{way}".encode(), properties=b"\x22\x00\x00")
+                reader.send(hello.packet + p.subscribe(1, (b"all", 2), properties=identifier))
+                assert reader.packet()[0] == 0x20
+                assert reader.packet()[0] == 0x90
+                writer.send(p.connect(5, f"writer-{way}".encode()).packet)
+                assert writer.packet()[0] == 0x20
+                got = found.setdefault(way, [])
+                for qos in (0, 1, 2):
+                    writer.send(p.publish(b"all", b"payload", qos, 9, properties=properties))
+                    if qos == 2:
+                        assert writer.packet()[0] == 0x50
+                        writer.send(p.ack(0x62, 9))
+                    if qos:
+                        assert writer.packet()[0] == (0x40 if qos == 1 else 0x70)
+                    one = reader.packet()
+                    if qos == 1:
+                        reader.send(p.ack(0x40, int.from_bytes(one[7:9], "big")))
+                    got.append(one)
+        assert found["gateway"] == found["direct"]
+        assert all(identifier in one and b"\x03\x00\x04text" in one for one in found["gateway"])
