@@ -31,7 +31,7 @@ class Channel(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Return whether the other side can be told anything."""
+        """Return whether messages can reach the other side."""
         return self._transport is not None and not self._transport.is_closing()
 
     def send(self, kind: str, **fields: Any) -> None:  # noqa: ANN401 - whatever JSON can carry

@@ -240,7 +240,7 @@ def _by_policy(
     if policy == RANDOM:
         return _from(configured, int(query.draw * len(configured)), "drawn at random")
     if policy == ROUND_ROBIN:
-        # Turns go over the brokers that take clients, so that the one behind a broker that is down gets no more.
+        # Turns use only brokers that accept clients, so that the one behind a broker that is down gets no more.
         live = [view for view in configured if not view.obstacle]
         rest = [view for view in configured if view.obstacle]
         return _from(live, query.turn, "next in turn") + [(view, "") for view in rest]

@@ -46,7 +46,7 @@ class OtherProcess:
         index: from 0; it stays the same over restarts.
         sockets: one per listener.
         on_report: takes the messages of the worker that are not for this object.
-        on_connected: called whenever a process can be told something; it serves clients once it knows the brokers.
+        on_connected: called whenever a process can receive messages; it serves clients once it knows the brokers.
         on_gone: called with the last counts of a process that has ended.
     """
 

@@ -43,7 +43,7 @@ from hanse.mqtt.tls import TlsSettings
 
 _log = logging.getLogger(__name__)
 
-# How long the start waits for the first word of the brokers.
+# Time for which the start waits for the first answers of the brokers.
 FIRST_S: Final = 2.0
 BACKLOG: Final = 4096
 RUNNING_FILE: Final = "gateway.json"
@@ -82,7 +82,7 @@ class Supervisor:
     """Knowledge and decisions of a gateway.
 
     Args:
-        listeners: where it listens, with the ports that it got.
+        listeners: its listeners, with the actual ports.
     """
 
     def __init__(self, settings: GatewaySettings, listeners: list[ListenAddress]) -> None:
@@ -103,7 +103,7 @@ class Supervisor:
         self._is_doubting = False
         # The latest word of an operator on each broker: drained or not, rate, and when it was said.
         self._drains: dict[str, tuple[bool, float | None, float]] = {}
-        # What workers counted that have ended, and open connections by worker and address.
+        # Counts of workers that have ended, and open connections by worker and address.
         self._gone: dict[str, Any] = {}
         self._opened: dict[int, dict[str, int]] = {}
         self.knowledge = None
@@ -265,7 +265,7 @@ class Supervisor:
         worker.send("directory", **self._document())
 
     def on_worker_gone(self, worker: WorkerHandle, counts: dict[str, Any]) -> None:
-        """Keep what a worker counted that has ended; its clients are gone."""
+        """Keep the counts of a worker that has ended; its clients are gone."""
         self._gone = added([self._gone, {**counts, "clients": 0, "at_brokers": {}}])
         if worker in self.workers:
             self._share_addresses(self.workers.index(worker), None)
@@ -408,7 +408,7 @@ class Supervisor:
             for worker in self.workers:
                 worker.send("measured", rtt_ms=rtt_ms)
 
-    # --- what an operator asks ----------------------------------------------------------------------------------------
+    # --- requests of an operator --------------------------------------------------------------------------------------
 
     def drain(self, broker_id: str, rate: float | None, *, is_drained: bool) -> dict[str, Any]:
         """Begin or end a drain, and keep that over a restart (rule 3).

@@ -257,7 +257,7 @@ class Probe:
                 self.health.asked(self._clock())
                 session.ping()
             elif self._clock() > until_connack:
-                # Connected to a stopped process: the kernel answers for it. Judged already; dial anew now and then.
+                # The kernel answers for a stopped process. It is judged already, so dial again now and then.
                 session.abort()
                 await session.ended.wait()
 

@@ -1,4 +1,4 @@
-"""One connection of discovery to a broker: it sends CONNECT, and hands packets to whoever asks.
+"""One connection of discovery to a broker: it sends CONNECT, and hands packets to its owner.
 
 Rules: nothing a broker sends is trusted or kept beyond what `packets.Reader` keeps. A reference to another server in
 CONNACK or DISCONNECT is never followed: discovery learns about brokers from nobody but its own settings.
@@ -12,7 +12,7 @@ from hanse.mqtt.refusal import Refusal
 
 
 class Asker(Protocol):
-    """Whoever asks."""
+    """Owner of a connection."""
 
     def hello(self) -> bytes:
         """Return the CONNECT."""

@@ -26,7 +26,7 @@ from hanse.gateway.discovery.ranges import Target
 from hanse.gateway.front.connect import MQTT_3_1_1, MQTT_5
 from hanse.gateway.placement import Broker
 
-# Connections at once. More finds no more and fills the tables of small routers.
+# Simultaneous connections. More would find nothing more, and fill the tables of small routers.
 CONCURRENCY: Final = 128
 TIMEOUT_S: Final = 1.0
 

@@ -72,7 +72,7 @@ class Credentials(NamedTuple):
 
 
 class Run(NamedTuple):
-    """How a run went.
+    """Result of a run.
 
     Attributes:
         ended: `time`, `bytes`, `enough` (what was asked for has come), `refused` (by CONNACK or SUBACK) or `lost`.

@@ -5,7 +5,7 @@ Rules:
 1. The reader trusts nothing. Of a publication it keeps the topic, the QoS and the packet identifier; the payload is
    skipped while it arrives. Of any other packet it keeps at most `OTHER_BYTES_MAX`.
 2. The first byte must be that of CONNACK, so that a peer of another protocol is not waited for.
-3. A malformed packet is a `Refusal`. Whoever reads then ends the connection.
+3. A malformed packet is a `Refusal`. The caller then ends the connection.
 """
 
 from collections.abc import Iterable

@@ -246,7 +246,7 @@ class Topics:
         return found
 
     def _matching(self, wanted: list[str]) -> Iterator[tuple[_Level, bool]]:
-        """Give the levels whose topics match a filter (MQTT 5, 4.7), and whether all that is below matches, too."""
+        """Yield the levels whose topics match a filter (MQTT 5, 4.7), and whether everything below matches as well."""
         steps = 0
         stack: list[tuple[Iterator[_Level], int]] = [(iter((self._root,)), 0)]
         while stack and steps < STEPS_MAX:

@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class FederatorLogin:
-    """How a gateway shows itself to federators.
+    """Identity of a gateway for federators.
 
     Attributes:
         gateway: Its id.

@@ -7,8 +7,8 @@ Rules:
    the client from its broker.
 3. Then the other federators are asked, above all that of the lost broker, which had the client's interest so far. The
    new broker's federator is asked last, and says what its broker will send anyway.
-4. A publication is known by origin, epoch and id. It is replayed once, whoever retains it, with the greatest age, and
-   those of one origin in their order.
+4. A publication is known by origin, epoch and id. It is replayed once, even if several federators retain it, with
+   the greatest age. Publications of one origin keep their order.
 5. A replay is complete if the new broker's federator has joined and answered. Without it, the rest is replayed all the
    same.
 """

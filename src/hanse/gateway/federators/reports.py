@@ -76,7 +76,7 @@ class Reporter:
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"interest for {connection.endpoint}")
 
     async def stop(self) -> None:
-        """Tell nothing any more."""
+        """Stop reporting."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 

@@ -56,8 +56,8 @@ class Place:
 
     Attributes:
         view: from the directory.
-        reference: what the client is told.
-        obstacle: why it cannot be told; empty if it can.
+        reference: the address for the client.
+        obstacle: why there is no address for the client; empty if there is one.
         standings: per filter, what its federator is to the filter's group; None if it knows none.
         presences: per filter, what discovery has seen; None if nothing.
         vitals: what it reports.

@@ -10,14 +10,14 @@ Rules:
 
 1. The driver decides at CONNECT: `accept`, `name`, or `give_up`, after which the client is proxied with everything that
    it has sent so far. Until then what the client sends is kept, within a bound.
-2. After `accept` there is no way back to proxying, because the client has its CONNACK. It is told a broker, or that the
-   server is busy.
+2. After `accept`, proxying is impossible, because the client has its CONNACK. It gets the address of a
+   broker, or is told that the server is busy.
 3. SUBACK says 0x8F for each filter that is not accepted. A client none of whose filters is accepted gets DISCONNECT
    0x8F and no reference.
 4. A PUBLISH is never acknowledged here, so at QoS 1 and 2 the client sends it again at its broker. At QoS 0 it is lost
    and counted.
 5. The will of the CONNECT is not published: the client takes it along.
-6. A client that asks for nothing is told a broker after `idle_s`.
+6. A client without requests gets the address of a broker after `idle_s`.
 """
 
 from collections.abc import Callable
@@ -50,7 +50,7 @@ _NO_SUBSCRIPTION: Final = 0x11
 
 
 class Redirection(Session):
-    """One client that is to be redirected.
+    """One client to redirect.
 
     Args:
         is_accepted_filter: says whether a well-formed filter is accepted (rule 3).

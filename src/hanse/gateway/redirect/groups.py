@@ -91,7 +91,7 @@ class Groups:
             if group is None:
                 continue
             cores = sorted({str(one) for one in _list(row, "cores") if isinstance(one, int)})
-            # Federators outside the mesh know the group, too.
+            # Federators outside the mesh also know the group.
             members = {
                 str(found)
                 for one in _list(row, "members")

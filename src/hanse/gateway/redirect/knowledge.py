@@ -1,4 +1,4 @@
-"""What a gateway knows about topics, and the answer to "where are these?". It lives beside the supervisor.
+"""A gateway's knowledge about topics, and the brokers that have them. It is a part of the supervisor's process.
 
 Rules:
 
@@ -51,7 +51,7 @@ _PAGE: Final = 1_000
 
 
 class Knowledge:
-    """What one gateway knows."""
+    """Knowledge of one gateway about topics."""
 
     def __init__(self, settings: GatewaySettings, directory: Directory, dialler: Dialler) -> None:
         self.groups = Groups()
@@ -234,7 +234,7 @@ class Knowledge:
         return Wish(client, filters, is_publisher, "", self._moved_to(filters))
 
     def rank(self, wish: Wish, listener: ListenAddress) -> tuple[Ranking, dict[str, str]]:
-        """Return the ranking for a client, and what it would be told for each broker."""
+        """Return the ranking for a client, and its address for each broker."""
         now = self._loop.time()
         presences = [self.topics.presence(one) for one in wish.filters]
         places: list[Place] = []

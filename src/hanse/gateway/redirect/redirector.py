@@ -91,7 +91,7 @@ class Redirector:
     # --- CONNECT ------------------------------------------------------------------------------------------------------
 
     def take(self, client: Client, connect: Connect, rest: bytes) -> bool:
-        """Redirect a client; return False if it is to be proxied."""
+        """Redirect a client; return False if it must be proxied."""
         mode = client.listener.mode or self._settings.mode
         if mode == "proxy" or client.listener.is_websocket:
             return False

@@ -32,7 +32,7 @@ class Sent(NamedTuple):
 
 
 class Returns:
-    """The table of one worker, which is told of the other workers' redirects.
+    """Table of one worker, which also gets the other workers' redirects.
 
     Args:
         window_s: rule 1.

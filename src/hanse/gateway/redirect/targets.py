@@ -1,8 +1,8 @@
-"""The address of a broker as a redirected client is told it, and what else of redirects an operator writes.
+"""Address of a broker for a redirected client, and the operator's other settings of redirects.
 
 Rules:
 
-1. A broker's configured `reference` is told as it is. Without one it is the host and port where the gateway dials it,
+1. A broker's configured `reference` is sent unchanged. Without one it is the host and port where the gateway dials it,
    if a client can use them: not a Unix socket, not this machine's own address for clients from elsewhere.
 2. A Server Reference has no scheme, and a client keeps the transport with which it came. So without a configured
    `reference` a client with TLS is sent only to brokers that the gateway dials with TLS, and the other way round.
@@ -36,7 +36,7 @@ def check_reference(broker: Broker) -> None:
 
 
 def reference_of(broker: Broker, listener: ListenAddress) -> tuple[str, str]:
-    """Return what a client of a listener is told, or nothing and the obstacle (rules 1 and 2)."""
+    """Return the address for a client of a listener, or none and the obstacle (rules 1 and 2)."""
     if broker.reference:
         return broker.reference, ""
     return _own_address(broker.url, listener.is_tls, _is_loopback(listener.host))

@@ -248,7 +248,7 @@ class Shares:
     # --- requests -----------------------------------------------------------------------------------------------------
 
     def share_requested(self, tap: ShareTap, asked: Asked) -> None:
-        """Subscribe or unsubscribe; the tap is told the codes."""
+        """Subscribe or unsubscribe, and report the codes to the tap."""
         member = self._by_tap[tap]
         if member.is_accepted:
             self._run(self._serve(member, asked))
