@@ -1,4 +1,5 @@
 import asyncio
+import re
 import subprocess
 from collections import Counter
 from dataclasses import replace
@@ -80,6 +81,42 @@ def test_messages_published_while_no_collector_ran_are_collected_by_the_next(tmp
     with Mosquitto(*BROKER) as broker:
         asyncio.run(drive(broker))
     assert [row["payload"] for row in spooled(tmp_path, "c")] == [payload for _, payload in numbered(500)]
+
+
+def test_a_derived_session_has_a_secret_id_that_the_next_collector_finds(tmp_path: Path) -> None:
+    async def drive(broker: Mosquitto) -> None:
+        given = settings(broker, tmp_path, client_id="")
+        assert given.has_derived_id
+        async with collecting(Collector(given)):
+            pass
+        await publish_packets(broker.url, [encode("t/x", b"waits", qos=1)])
+        async with collecting(Collector(given)) as collector:
+            await until("what waited", lambda: collector.status.spooled == 1)
+        ids = set(re.findall(r" as (hanse-[0-9a-f]{16}\S*) \(", broker.log))
+        assert len(ids) == 1
+        assert re.fullmatch(rf"{given.client_id}-[0-9a-f]{{32}}", ids.pop())
+        assert (tmp_path / given.client_id / "session").stat().st_mode & 0o777 == 0o600
+
+    with Mosquitto(*BROKER) as broker:
+        asyncio.run(drive(broker))
+
+
+def test_the_session_of_an_older_version_goes_on(tmp_path: Path) -> None:
+    async def drive(broker: Mosquitto) -> None:
+        given = settings(broker, tmp_path, client_id="")
+        async with collecting(Collector(replace(given, client_id="older"))):
+            pass
+        (tmp_path / "older").rename(tmp_path / given.client_id)
+        async with collecting(Collector(given)):
+            pass
+        assert f" as {given.client_id} (" in broker.log
+        (tmp_path / given.client_id / "session").write_text("{")
+        async with collecting(Collector(given)):
+            pass
+        assert re.search(rf" as {given.client_id}-[0-9a-f]{{32}} \(", broker.log)
+
+    with Mosquitto(*BROKER) as broker:
+        asyncio.run(drive(broker))
 
 
 def test_a_subscription_at_qos_2_is_collected_exactly_once_too(tmp_path: Path) -> None:

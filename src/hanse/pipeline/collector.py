@@ -8,7 +8,8 @@ Rules:
 1. The collector sends PUBACK (PUBREC for QoS 2) only after the block with the message is on disk.
 2. Group commit: received messages are committed after `commit_interval_s` or `commit_bytes_max`, whichever is reached
    first. A thread runs one commit at a time while the next one fills.
-3. The session is persistent and the client id stable, so the broker queues messages while no collector runs.
+3. The session is persistent and the client id stable, so the broker queues messages while no collector runs. A derived
+   client id ends in 128 random bits, which are kept in the spool: a broker gives a session to whoever knows its id.
 4. The broker's window (receive maximum) provides back-pressure. Beyond `QUEUE_BYTES_MAX` the collector disconnects
    until it has caught up. If the spool is full, the collector stops acknowledging, reports it and retries; it drops
    nothing. QoS 0 has no acknowledgement: messages that the broker sends while no collector listens are lost, as MQTT
@@ -36,7 +37,8 @@ import uvloop
 from hanse import logs
 from hanse.errors import HanseError, LocalError, RemoteError, Unavailable
 from hanse.mqtt.backoff import Backoff, BackoffSettings
-from hanse.mqtt.client import Client, ClientHandler, ClientSettings
+from hanse.mqtt.client import Client, ClientHandler, ClientSettings, SentAway
+from hanse.mqtt.client_ids import ID, RANDOM, ClientIds, SessionRecord, read_record, write_record
 from hanse.mqtt.publication import Publication
 from hanse.mqtt.subscriptions import Subscription
 from hanse.mqtt.tls import TlsSettings
@@ -65,6 +67,8 @@ _WINDOW = 65_534
 REDELIVERY_QUIET_S = 5.0
 
 _SESSION_FILE = "session.json"
+# The client id of the session, readable by its owner only.
+_IDS_FILE = "session"
 
 # Mosquitto's counter of dropped messages, which includes drops from the queues of absent clients. The collector reads
 # it so that no lost row goes unreported. Other brokers do not provide it.
@@ -125,6 +129,7 @@ class Collector:
             bytes_max=settings.commit_bytes_max,
         )
         self._stopping = asyncio.Event()
+        self._client_id = ""
         self.keeper = SpoolKeeper(
             settings,
             self.status,
@@ -149,7 +154,7 @@ class Collector:
         has_tls = given.ca_file or given.cert_file
         return ClientSettings(
             url=given.url,
-            client_id=given.client_id,
+            client_id=self._session_id(),
             username=given.username,
             password=given.password,
             tls=TlsSettings(
@@ -212,7 +217,11 @@ class Collector:
         from new rows.
         """
         session = _Session(self)
-        client = Client(self._client_settings(), session)
+        try:
+            client = Client(self._client_settings(), session)
+        except Unavailable as error:
+            self._complain(error)
+            return False
         client.subscribe(
             Subscription(
                 one,
@@ -271,6 +280,11 @@ class Collector:
 
     def end(self, error: HanseError | None) -> None:
         """Handle a lost connection."""
+        if isinstance(error, SentAway) and error.is_taken_over:
+            _log.error(
+                "Another client took over the session at the broker: messages that came there meanwhile are lost. Find "
+                "out who knows the client id, and stop that client."
+            )
         if error is not None:
             self._complain(error)
         self._queue.wake()
@@ -391,6 +405,43 @@ class Collector:
             self.status.acknowledged += len(receipts)
 
     # The session, across restarts.
+
+    def _session_id(self) -> str:
+        """Return the client id of the session, which is on disk when this returns.
+
+        Raises:
+            Unavailable: The disk refuses.
+        """
+        if self._client_id:
+            return self._client_id
+        given = self.settings
+        if not given.has_derived_id:
+            self._client_id = given.client_id
+            return self._client_id
+        path = self.keeper.writer.directory / _IDS_FILE
+        record = None
+        try:
+            try:
+                record = read_record(path)
+            except LocalError as error:
+                if not path.exists():
+                    raise
+                _log.error(
+                    "%s It is put aside. What waits in the former session at the broker is not collected.", error
+                )
+                path.replace(path.with_name(path.name + ".damaged"))
+            else:
+                if record is None and path.with_name(_SESSION_FILE).exists():
+                    # The session of an older version goes on, with what waits in it.
+                    record = SessionRecord(current=given.client_id)
+            record = record or SessionRecord()
+            if not record.current:
+                record.current = ClientIds(f"{ID}-{RANDOM}", given.client_id, record.secret).of()
+            write_record(path, record)
+        except (LocalError, OSError) as error:
+            raise Unavailable(str(error)) from error
+        self._client_id = record.current
+        return self._client_id
 
     def _remember_session(self) -> None:
         """Record the first row of this session; the packet identifiers of earlier rows are no longer valid."""

@@ -91,7 +91,8 @@ class SpoolSettings:
     topics: tuple[str, ...]
     spool: str = field(default_factory=default_spool)
     client_id: str = ""
-    """Name of the session at the broker and of the producer in the spool; stable over restarts. Derived if empty."""
+    """Name of the session at the broker and of the producer in the spool; stable over restarts. Derived if empty: the
+    session's name then ends in 128 random bits, which the spool keeps."""
     commit_interval_s: float = 0.015
     """Longest wait for more messages before a commit. Larger: fewer syncs; smaller: earlier PUBACKs."""
     commit_bytes_max: int = 1024 * 1024
@@ -107,6 +108,11 @@ class SpoolSettings:
         if not 0.001 <= self.commit_interval_s <= 1.0:
             raise LocalError(f"The commit interval is {self.commit_interval_s} s; expected 0.001 to 1 s.")
         object.__setattr__(self, "client_id", check_name("producer", self.client_id or self._derived_client_id()))
+
+    @property
+    def has_derived_id(self) -> bool:
+        """Return whether the client id follows from the other settings, so that others can compute it."""
+        return self.client_id == self._derived_client_id()
 
     def _derived_client_id(self) -> str:
         raise NotImplementedError
