@@ -1,5 +1,6 @@
 import configparser
 import fnmatch
+import re
 import shutil
 import subprocess
 import sys
@@ -128,6 +129,31 @@ def test_systemd_finds_the_units_little_exposed(path: Path) -> None:
     command = ["systemd-analyze", "security", "--offline=true", "--no-pager", "--threshold=20", str(path)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert result.returncode == 0, result.stdout
+
+
+@needs_systemd
+@pytest.mark.processes
+def test_systemd_accepts_the_drop_in_for_mosquitto(tmp_path: Path) -> None:
+    unit = tmp_path / "mosquitto.service"
+    unit.write_text("[Service]\nExecStart=/bin/true\n")
+    shutil.copytree(DEPLOY / "systemd" / "mosquitto.service.d", tmp_path / "mosquitto.service.d")
+    command = ["systemd-analyze", "verify", "--man=no", str(unit)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert not [line for line in result.stderr.splitlines() if "hanse" in line or unit.name in line]
+
+
+def test_the_drop_ins_for_the_subscription_tree_name_one_file_and_settings_that_exist() -> None:
+    folder = DEPLOY / "systemd"
+    (output,) = re.findall(
+        r"^StandardOutput=append:(.*)$", (folder / "mosquitto.service.d" / "hanse-tree.conf").read_text(), re.MULTILINE
+    )
+    drop_in = (folder / "hanse-federator.service.d" / "mosquitto-tree.conf").read_text()
+    variables = dict(re.findall(r"^Environment=(\w+)=(.*)$", drop_in, re.MULTILINE))
+    assert variables["HANSE_BROKER_OUTPUT"] == output
+    assert {name.removeprefix("HANSE_").lower() for name in variables} <= {
+        one.name for one in settings_of(FederatorSettings)
+    }
+    assert (DEPLOY / "logrotate" / "mosquitto-output").read_text().count(output) == 1
 
 
 def _copied(dockerfile: str) -> list[list[str]]:
