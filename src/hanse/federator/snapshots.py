@@ -6,7 +6,8 @@ Rules:
    anything. It is asked for again while the broker's counts show unknown subscriptions, or known ones that have ended
    unseen, at growing intervals: what the tree does not explain once, it may never explain.
 2. The tree shows neither clients nor share names of shared subscriptions. If the broker counts more of them than the
-   log told, their filters are interest of a client without a name, until none is unknown any more.
+   log told, their filters are interest of a client without a name, until none is unknown any more. Levels above them,
+   which may be filters, too, become interest only if the broker counts more than these filters explain.
 3. A failure is logged once, until the next success.
 """
 
@@ -65,6 +66,7 @@ class Snapshots:
         self._shared: set[str] = set()
         # Unknown shared subscriptions that the filters of the last tree cover; None until they are counted.
         self._shared_covered: int | None = 0
+        self._has_perhaps = False
         self._is_failing = False
 
     @property
@@ -105,7 +107,8 @@ class Snapshots:
         if state.unknown is None:
             return
         if self._shared_covered is None:
-            self._shared_covered = state.unknown_shared
+            is_all = self._has_perhaps or state.unknown_shared <= len(self._shared)
+            self._shared_covered = state.unknown_shared if is_all else len(self._shared)
         self._shared_covered = min(self._shared_covered, state.unknown_shared)
         if not self._shared_covered and self._shared:
             self._want_shared(set())
@@ -132,6 +135,7 @@ class Snapshots:
         self._enter(tree)
 
     def _enter(self, tree: Tree) -> None:
+        unknown_shared = self._ledger.state.unknown_shared
         reports = self._ledger.take_snapshot(tree.subscriptions, is_whole=tree.is_whole)
         new = sum(isinstance(report, Subscribed) for report in reports)
         ended = sum(isinstance(report, Unsubscribed) for report in reports)
@@ -145,7 +149,9 @@ class Snapshots:
             )
         self._take("mosquitto-log", reports)
         known = self._ledger.shared_filters()
-        self._want_shared((tree.shared | tree.shared_perhaps) - known)
+        missing = tree.shared - known
+        self._has_perhaps = unknown_shared > len(missing)
+        self._want_shared(missing | (tree.shared_perhaps - known) if self._has_perhaps else missing)
         self._shared_covered = None
 
     def _want_shared(self, filters: Iterable[str]) -> None:
