@@ -382,31 +382,37 @@ class Supervisor:
         pause_s = min(self.settings.health_interval_s, timeout_s) / 4
         while True:
             await asyncio.sleep(pause_s)
-            for worker in self.workers:
-                for broker_id, at in worker.heard().items():
-                    if broker_id in self._probes:
-                        self._probes[broker_id].health.heard(at)
-            named = [(broker_id, probe.health) for broker_id, probe in self._probes.items()]
-            hung, is_doubted = suspects_to_judge(named, self._loop.time(), timeout_s)
-            if is_doubted and not self._is_doubting:
-                self.doubts += 1
-                _log.error("more than half of the brokers do not answer; the fault may be here, so no client is moved")
-            self._is_doubting = is_doubted
-            for broker_id in hung:
-                probe = self._probes[broker_id]
-                if probe.health.hung(timeout_s):
-                    self._on_changed(probe)
-            rtt_ms = {
-                broker_id: probe.health.rtt_s * 1e3
-                for broker_id, probe in self._probes.items()
-                if probe.health.rtt_s is not None
-            }
-            for broker_id, rtt in rtt_ms.items():
-                view = self.directory.view(broker_id)
-                if view is not None:
-                    view.rtt_ms = rtt
-            for worker in self.workers:
-                worker.send("measured", rtt_ms=rtt_ms)
+            try:
+                self._judge_now(timeout_s)
+            except Exception:  # noqa: BLE001 - brokers that are not judged any more would be up for ever
+                _log.exception("the brokers could not be judged")
+
+    def _judge_now(self, timeout_s: float) -> None:
+        for worker in self.workers:
+            for broker_id, at in worker.heard().items():
+                if broker_id in self._probes:
+                    self._probes[broker_id].health.heard(at)
+        named = [(broker_id, probe.health) for broker_id, probe in self._probes.items()]
+        hung, is_doubted = suspects_to_judge(named, self._loop.time(), timeout_s)
+        if is_doubted and not self._is_doubting:
+            self.doubts += 1
+            _log.error("more than half of the brokers do not answer; the fault may be here, so no client is moved")
+        self._is_doubting = is_doubted
+        for broker_id in hung:
+            probe = self._probes[broker_id]
+            if probe.health.hung(timeout_s):
+                self._on_changed(probe)
+        rtt_ms = {
+            broker_id: probe.health.rtt_s * 1e3
+            for broker_id, probe in self._probes.items()
+            if probe.health.rtt_s is not None
+        }
+        for broker_id, rtt in rtt_ms.items():
+            view = self.directory.view(broker_id)
+            if view is not None:
+                view.rtt_ms = rtt
+        for worker in self.workers:
+            worker.send("measured", rtt_ms=rtt_ms)
 
     # --- requests of an operator --------------------------------------------------------------------------------------
 
@@ -445,6 +451,9 @@ class Supervisor:
 
     def explain(self, client: str, topic: str | None, *, is_clean: bool) -> dict[str, Any]:
         """Return where a client is placed, and why."""
+        at_brokers = self.counts()["at_brokers"]
+        for view in self.directory.views:
+            view.connections = at_brokers.get(view.broker.id, 0)
         found = explain(self.settings, self.directory, self.limits, client, topic, is_clean=is_clean)
         if topic is not None and self.knowledge is not None:
             found["by_topic"] = self._explain_topic(client, topic)

@@ -156,6 +156,10 @@ class Planner:
                 if self.is_reached or self.failures == 1:
                     _log.warning("no manager answers; nobody is moved back", extra={"reason": str(error)})
                 self.is_reached = False
+            except Exception:  # noqa: BLE001 - a task that ended would leave the gateway with an old plan for ever
+                self.failures += 1
+                self.is_reached = False
+                _log.exception("the manager's answer could not be applied")
             try:
                 async with asyncio.timeout(self._interval_s):
                     await self._hurry.wait()

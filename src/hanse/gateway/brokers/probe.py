@@ -203,6 +203,15 @@ class Probe:
             self._on_changed(self)
 
     async def _run(self) -> None:
+        while True:
+            try:
+                await self._watch()
+            except Exception:  # noqa: BLE001 - a watch that ended would leave the broker up for ever
+                _log.exception("the health session failed", extra={"broker": self.broker.id})
+                self._refused("its health session failed; the log says why")
+                await asyncio.sleep(self._interval_s)
+
+    async def _watch(self) -> None:
         had_session = False
         while True:
             session = self._session = _Session(self)
