@@ -102,7 +102,7 @@ class Gateway:
 
     @property
     def urls(self) -> list[str]:
-        """Where it listens."""
+        """URLs of its listeners."""
         return list(self._running["listeners"])
 
     @property

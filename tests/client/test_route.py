@@ -1,4 +1,4 @@
-"""Where a client goes next, decided without a network."""
+"""Choice of a client's next server, without a network."""
 
 import pytest
 from hypothesis import given

@@ -241,7 +241,7 @@ def test_a_message_to_federators_reaches_no_broker(tmp_path: Path) -> None:
 
 
 def test_the_journal_and_the_ring_name_what_was_delivered_where_a_crossing_leaves_something_out(tmp_path: Path) -> None:
-    """Of five of QoS 2 the second and the fourth may not enter this broker."""
+    """The second and the fourth of five QoS 2 publications may not enter this broker."""
 
     async def steps(scene: Scene) -> None:
         names = ("yes", "no", "yes", "no", "yes")

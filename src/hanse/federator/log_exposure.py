@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class Exposure(Enum):
-    """Who may read the log."""
+    """Clients that may read the log."""
 
     ANYONE = "anyone"
     HIDDEN = "hidden from clients without a login"

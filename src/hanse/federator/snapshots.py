@@ -71,7 +71,7 @@ class Snapshots:
 
     @property
     def shared_covered(self) -> int:
-        """How many of the unknown shared subscriptions are interest nevertheless."""
+        """Number of the unknown shared subscriptions that are interest nevertheless."""
         return self._shared_covered or 0
 
     def check(self) -> int:

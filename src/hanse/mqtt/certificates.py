@@ -1,4 +1,4 @@
-"""When certificates expire, read from PEM files without a library for certificates.
+"""Expiry of certificates, read from PEM files without a library for certificates.
 
 Only the validity of the first certificate in a file is read: the one that a service shows to its peers. Python's `ssl`
 tells the validity of authorities alone.

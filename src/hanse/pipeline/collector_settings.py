@@ -130,7 +130,7 @@ class CollectorSettings(SpoolSettings):
     cert_file: str | None = None
     key_file: str | None = None
     session_expiry_s: int = 7 * 86400
-    """How long the broker keeps the session and its queue while no collector is connected."""
+    """Time for which the broker keeps the session and its queue while no collector is connected."""
 
     def __post_init__(self) -> None:
         check_url(self.url)

@@ -138,5 +138,5 @@ class Alarms:
 
     @property
     def next_at(self) -> float:
-        """When the next round or alarm is due."""
+        """Time at which the next round or alarm is due."""
         return min(self.next_round_at, self._heap[0][0]) if self._heap else self.next_round_at

@@ -92,7 +92,7 @@ class Forwarding:
         self._hop_limit = 0
 
     def begin_epoch(self, epoch: int) -> None:
-        """Number publications from 0 under a new epoch (R2)."""
+        """Restart the numbers of publications at 0, under a new epoch (R2)."""
         self.epoch = self._plans.epoch = epoch
         self.next_id = 0
         self.invalidate()  # plans hold accounts of the old epoch

@@ -73,7 +73,7 @@ class Table(Protocol):
 
 @dataclass(slots=True)
 class Plan:
-    """Where the publications of some groups go from here. Not a tuple: a slot is read in half the time."""
+    """Next destinations of the publications of some groups. Not a tuple: a slot is read in half the time."""
 
     groups: tuple[str, ...]
     hops: tuple[tuple[int, tuple[str, ...]], ...]

@@ -59,7 +59,7 @@ WORDS: dict[Reason, str] = {
 
 
 class End(NamedTuple):
-    """Where some of a probe's groups ended. `neighbour` is -1 if the reason concerns no link."""
+    """End of a probe for some of its groups. `neighbour` is -1 if the reason concerns no link."""
 
     reason: Reason
     groups: tuple[str, ...] = ()

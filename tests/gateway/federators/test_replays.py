@@ -1,4 +1,4 @@
-"""How the answers of several federators become one replay."""
+"""Merging of the answers of several federators into one replay."""
 
 import pytest
 

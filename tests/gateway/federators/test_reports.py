@@ -1,4 +1,4 @@
-"""What a worker tells a federator, against a real listener."""
+"""Reports of a worker to a federator, against a real listener."""
 
 import asyncio
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What a replay leaves out because it was delivered."""
+"""Delivered publications, which a replay leaves out."""
 
 from tests.gateway import packets as p
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.processes
 
 
 class Member:
-    """What a second session tells."""
+    """Reports of a second session."""
 
     def __init__(self, port: int, **connect: Any) -> None:
         self.got: list[bytes] = []

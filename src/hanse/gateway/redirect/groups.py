@@ -1,4 +1,4 @@
-"""Which brokers carry which groups of the federation, and how far each is from a group's core.
+"""Brokers that carry the groups of the federation, and the distance of each from a group's core.
 
 A group is what one mesh serves: by default one subscription filter. A broker carries it if its federator is the core or
 a member of the mesh. Federators show their groups at `/groups`; the manager shows all that it was told.

@@ -1,4 +1,4 @@
-"""Which clients of a worker are redirected, and the way from CONNECT to the reference.
+"""Redirects of a worker's clients: their choice, and the steps from CONNECT to the reference.
 
 Rules:
 
