@@ -211,6 +211,18 @@ def test_hints_are_interest_and_doubtful_until_the_counts_agree() -> None:
     assert ticks(of, 3) == [Unsubscribed("b", "v")]
 
 
+def test_time_ends_nothing_after_a_gap_if_the_broker_holds_no_less() -> None:
+    of = ledger()
+    of.take([Subscribed("a", "t", 1), Gap()])
+    assert ticks(of, 3, count=1) == []
+    assert ticks(of, 3, count=1) == [Confirmed()]
+    assert ticks(of, 3, count=1) == []
+    assert of.state == LedgerState(known=1, unknown=2, ended_unseen=0, doubtful=1)
+    # Fewer than before: something has ended, and time may show what.
+    of.take([Subscribed("b", "u", 1), Gap()])
+    assert ticks(of, 1) == []
+
+
 def test_full_ledger_no_longer_claims_to_know() -> None:
     of = ledger(subscriptions_max=1)
     of.take([Subscribed("a", "t", 1), Subscribed("a", "u", 1)])

@@ -19,7 +19,8 @@ Rules:
 5. Nothing is ended at a tick at which an unknown subscription may have ended as well.
 6. The broker acknowledges a publication with "no matching subscribers" exactly if nobody subscribes. That ends the
    doubtful and uncertain subscriptions that match its topic.
-7. After a gap everything is doubtful. A tick without excess confirms everything.
+7. After a gap everything is doubtful. A tick without excess confirms everything. If the broker holds more than the
+   ledger at two ticks, nothing shows that anything has ended: subscriptions stay doubtful, but time does not end them.
 8. A client that reconnects to its session has all that the ledger holds of it, so all of it is reported again.
 9. A *snapshot* lists what the broker holds, and reaches the ledger by another way than the log. So of clients that the
    log named since the snapshot was asked for, the log is right, and of all others the snapshot.
@@ -148,6 +149,8 @@ class Ledger:
         # Client ids under which bridges of the broker's own subscribe, which the log never names.
         self._bridges: set[str] = set()
         self._bridge_count = 0
+        # Whether subscriptions expire since a gap.
+        self._is_time_running = False
         self.gaps = 0
         self.ticks = 0
 
@@ -349,6 +352,7 @@ class Ledger:
         client.doubtful = set(client.filters)
 
     def _doubt_everything(self) -> None:
+        self._is_time_running = True
         for client in self._clients.values():
             self._doubt(client)
             client.is_undecided = False
@@ -373,6 +377,9 @@ class Ledger:
         elif self._doubtful and self._have_all_doubtful_ended():
             reports += self._end_doubtful(lambda _: True)
             self._excess = self._excess_before = (0, 0)
+        elif self._is_time_running and self._shows_no_end():
+            self._is_time_running = False
+            reports.append(Confirmed())
         elif self._excess_before is not None and self._ended_unseen():
             for client in self._clients.values():
                 if client.is_away:
@@ -381,6 +388,11 @@ class Ledger:
         self._away_change = 0
         self._is_away_open = self._is_open = False
         return reports
+
+    def _shows_no_end(self) -> bool:
+        """Return whether the broker held no less than the ledger at two ticks (rule 7)."""
+        ticks = (self._excess, self._excess_before)
+        return self._is_complete and all(one is not None and min(one) >= 0 for one in ticks)
 
     def _excess_of(self, counts: Counts) -> tuple[int, int]:
         shared = 0 if counts.shared is None else counts.shared - self._shared

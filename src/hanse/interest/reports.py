@@ -85,7 +85,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Confirmed:
-    """All interest of this source is current, as its own count of subscriptions shows."""
+    """The interest of this source is current, or at least its own count of subscriptions shows no end of any."""
 
 
 Report = Subscribed | Unsubscribed | ClientLeft | ClientBack | BridgeSeen | BridgeGone | Gap | Confirmed
