@@ -13,6 +13,7 @@ from tests.federators import Federator, ring, running
 from tests.gateways import Gateway, wait_until
 
 from hanse.local import ports
+from hanse.local.nats import Nats
 
 pytestmark = pytest.mark.processes
 LONG = "long/" + "x" * 3_000
@@ -127,3 +128,20 @@ def test_barrier_is_bounded_when_a_federator_does_not_answer(tmp_path: Path) -> 
                 wait_until(lambda: gateway.metric(late) == 1, "the barrier that was late")
         finally:
             process.send_signal(signal.SIGCONT)
+
+
+def test_broker_of_another_make_needs_no_list_of_its_subscriptions(tmp_path: Path) -> None:
+    listeners = [f"tcp://127.0.0.1:{port}" for port in ports.free(2)]
+    words = [["--interest", "gateway", "--gateway-listen", one] for one in listeners]
+    with Nats() as nats, Mosquitto(quiet=True) as mosquitto:
+        brokers: list[Nats | Mosquitto] = [nats, mosquitto]
+        named = [f"{one.url}?federator={at}" for one, at in zip(brokers, listeners, strict=True)]
+        with running(ring(brokers, tmp_path, words)) as federators, Gateway(tmp_path / "gateway", *named) as gateway:
+            name = client_at(gateway, 0, "s")
+            with Client(gateway.port, version=4, name=name) as subscriber, Client(mosquitto.port) as publisher:
+                subscriber.subscribe("nats/+/x")
+                eventually(lambda: federators[1].knows("nats/+/x"), "the subscription at NATS is known elsewhere")
+                publisher.publish("nats/1/x", b"hi")
+                assert [message.payload for message in subscriber.expect(1)] == [b"hi"]
+            # NATS itself keeps the interest of a client that left for an hour, because its list does not say more.
+            eventually(lambda: not federators[1].knows("nats/+/x"), "the end of the client")

@@ -186,7 +186,7 @@ class Worker:
             self.federators,
             look_at=self._look_at,
             replay=self._share_replay,
-            gap_s=self.settings.health_timeout_s + self.settings.health_interval_s + 1.0,
+            hang_s=self.settings.health_timeout_s + self.settings.health_interval_s + 0.5,
             holds_suback=self.settings.subscribe_barrier,
             clock=self._loop.time,
         )

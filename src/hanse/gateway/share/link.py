@@ -48,6 +48,8 @@ class ShareLink(asyncio.Protocol):
 
     Attributes:
         filters: the filters that the broker has granted, with options and QoS.
+        heard_at: when something last came from the broker.
+        is_hung: the broker was judged hung, and the owner ends the session.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class ShareLink(asyncio.Protocol):
         self.owner = owner
         self.filters: dict[bytes, tuple[int, int]] = {}
         self.is_open = False
+        self.is_hung = False
         self._connect = connect
         self._version = connect.level
         self._keep_alive_s = connect.keep_alive_s or KEEP_ALIVE_S
@@ -75,7 +78,7 @@ class ShareLink(asyncio.Protocol):
         self._accepted: asyncio.Future[None] = self._loop.create_future()
         self._answers: dict[int, asyncio.Future[bytes]] = {}
         self._next_id = 1
-        self._heard_at = self._sent_at = 0.0
+        self.heard_at = self._sent_at = 0.0
         self._is_reading = True
         self._is_ended = False
 
@@ -137,7 +140,7 @@ class ShareLink(asyncio.Protocol):
             return
         self._is_reading = is_wanted
         if is_wanted:
-            self._heard_at = self._loop.time()
+            self.heard_at = self._loop.time()
             self._transport.resume_reading()
         else:
             self._transport.pause_reading()
@@ -146,7 +149,7 @@ class ShareLink(asyncio.Protocol):
         """Ping, or give a silent broker up (rule 3). Called about once per second."""
         if not self.is_open:
             return
-        if self._is_reading and now - self._heard_at > 1.5 * self._keep_alive_s:
+        if self._is_reading and now - self.heard_at > 1.5 * self._keep_alive_s:
             self.abort()
         elif now - self._sent_at >= self._keep_alive_s / 2:
             self._write(_PINGREQ)
@@ -178,7 +181,7 @@ class ShareLink(asyncio.Protocol):
             # Not here: uvloop would close the socket twice.
             self._loop.call_soon(transport.close)
             return
-        self._heard_at = self._sent_at = self._loop.time()
+        self.heard_at = self._sent_at = self._loop.time()
         is_5 = self._version == 5
         self._transport.write(
             self._connect.encode(
@@ -193,7 +196,7 @@ class ShareLink(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take each whole packet."""
-        self._heard_at = self._loop.time()
+        self.heard_at = self._loop.time()
         try:
             self._walk(self._stream.take(data))
         except Refusal:

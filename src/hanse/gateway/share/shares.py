@@ -7,7 +7,7 @@ Rules:
 2. When the serving broker changes, a member subscribes at the new one before it unsubscribes at the old one. While
    members differ about it, messages double.
 3. When a serving broker or a second session is lost, the member joins again wherever the directory says. Then one
-   member of the group, at one gateway, gets what federators retain from `GAP_S` before the loss, without what this
+   member of the group, at one gateway, gets what federators retain from `GAP_S` before the loss on, without what this
    worker has delivered.
 4. A client that leaves hands what it has not acknowledged to another member of this worker.
 5. A client whose deliveries are not acknowledged, or that reads slowly, holds its second sessions.
@@ -46,6 +46,9 @@ RETRY_MAX_S: Final = 2.0
 WAITING_MAX: Final = 1_000
 # Sessions whose groups are remembered without their clients; the oldest is forgotten first.
 REMEMBERED_MAX: Final = 10_000
+# What a lost broker may have acknowledged and not delivered: the queue of a member that lags by this much. Longer
+# repeats more of what other gateways have delivered.
+GAP_S: Final = 1.0
 # Second sessions that are being made at once.
 DIALS_MAX: Final = 50
 # Reason codes: not authorized; implementation specific error.
@@ -122,7 +125,7 @@ class Shares:
         federators: told of the interest of the second sessions.
         look_at: asks the supervisor to judge a broker now.
         replay: see `Replay`; None without federators.
-        gap_s: how long a broker may have been lost before it is noticed.
+        hang_s: how long a broker may have been hung before it is judged so.
         holds_suback: whether a SUBACK waits for the barrier.
         clock: the time in seconds.
 
@@ -139,7 +142,7 @@ class Shares:
         *,
         look_at: Callable[[str], None],
         replay: Replay | None,
-        gap_s: float,
+        hang_s: float,
         holds_suback: bool,
         clock: Callable[[], float],
     ) -> None:
@@ -149,7 +152,7 @@ class Shares:
         self._federators = federators
         self._look_at = look_at
         self._replay = replay
-        self._gap_s = gap_s
+        self._hang_s = hang_s
         self._holds_suback = holds_suback
         self._delivered = Delivered()
         self._clock = clock
@@ -394,12 +397,14 @@ class Shares:
         if not is_wanted:
             return
         del member.links[link.broker_id]
-        now = self._clock()
+        lost_at = self._clock()
+        if link.is_hung:
+            lost_at = max(link.heard_at, lost_at - self._hang_s)
         lost = [group for group in member.groups.values() if group.broker_id == link.broker_id]
         for group in lost:
             group.broker_id = ""
             if not group.lost_at:
-                group.lost_at, group.lost_id = now, link.broker_id
+                group.lost_at, group.lost_id = lost_at, link.broker_id
         if lost:
             self.counters["lost"] += 1
             self._look_at(link.broker_id)
@@ -425,6 +430,7 @@ class Shares:
         for member in list(self._members.values()):
             for broker_id in down.intersection(member.links):
                 # A broker that hangs closes nothing.
+                member.links[broker_id].is_hung = True
                 member.links[broker_id].abort()
             if member.groups and any(self._is_misplaced(group) for group in member.groups.values()):
                 self._rejoin(member)
@@ -478,12 +484,12 @@ class Shares:
 
     async def _fill(self, member: Member, broker_id: str, pattern: bytes, group: Group, lost_at: float) -> None:
         """Ask for what the group may have missed, for one member (rule 3)."""
-        if self._replay is None or self._filled_at.get(pattern, float("-inf")) >= lost_at:
+        if self._replay is None or self._filled_at.get(pattern, -math.inf) >= lost_at:
             return
         self._filled_at[pattern] = self._clock()
         if not await self._is_granted(broker_id, pattern, group.lost_id):
             return
-        age_ms = int((self._clock() - lost_at + self._gap_s) * 1e3)
+        age_ms = int((self._clock() - lost_at + GAP_S) * 1e3)
         found = await self._replay(broker_id, group.lost_id, group.wanted, age_ms)
         missing = self._delivered.missing(pattern, found)
         self.counters["replayed"] += len(missing)
