@@ -102,7 +102,7 @@ async def with_subscribers(
         for k in range(clients)
     ]
     pairs = list(zip(readers, wanted, strict=True))
-    return await finish(scene, fault, seed, f"{clients} subscribers, QoS {qos}", pairs, readers, watcher)
+    return await finish(scene, fault, seed, f"{clients} subscribers, QoS {qos}", pairs, readers, [watcher, writer])
 
 
 async def with_publishers(
@@ -121,7 +121,7 @@ async def with_publishers(
     await until(lambda: not any(one.outstanding for one in writers), "all acknowledged")
     await losing
     pairs = [(reader, [b"m%d" % k for k in range(messages)])]
-    return await finish(scene, fault, seed, f"{clients} publishers, QoS {qos}", pairs, writers, watcher)
+    return await finish(scene, fault, seed, f"{clients} publishers, QoS {qos}", pairs, writers, [watcher, reader])
 
 
 async def finish(
@@ -131,9 +131,10 @@ async def finish(
     what: str,
     pairs: list[tuple[LoadClient, list[bytes]]],
     displaced: list[LoadClient],
-    watcher: LoadClient,
+    others: list[LoadClient],
 ) -> Outcome:
     """Wait for what is on its way, judge, and let some clients die, whose wills must then be published once."""
+    watcher = others[0]
     with suppress(AssertionError):
         await until(lambda: not judge(pairs).missing, "all received", 15)
     await asyncio.sleep(1.0)
@@ -148,8 +149,10 @@ async def finish(
         await until(lambda: len(watcher.got) == len(mortal), "the wills", 15)
     assert len(watcher.got) == len(mortal), watcher.got
     assert set(watcher.got.values()) == {1}
-    for one in (*(one for one in displaced if one not in mortal), watcher):
+    for one in (*(one for one in displaced if one not in mortal), *others):
         one.close()
+    # The loop closes the sockets in its next turns.
+    await asyncio.sleep(0.1)
     return outcome
 
 

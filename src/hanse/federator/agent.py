@@ -33,6 +33,7 @@ from hanse.federator.entering import Entrance
 from hanse.federator.gaps import GapBook
 from hanse.federator.gate import Gate
 from hanse.federator.gateway_interest import GatewayInterest
+from hanse.federator.gateway_sessions import GatewaySessions
 from hanse.federator.gateways import Gateways
 from hanse.federator.gauges import gauges
 from hanse.federator.host import HostSession, client_settings
@@ -339,6 +340,7 @@ class Agent:
             self._crossing,
             self.counters,
         )
+        self._gateway_sessions = GatewaySessions(state.path / "gateway-sessions.db", self.gateways, self.counters)
         self._replay = Replay(self.gateways, self.machine, self._crossing, self.counters, self._loop.time)
         ShareGaps(self.gateways, self.counters)
         # Bound methods, cached to save an attribute lookup per batch.
@@ -410,6 +412,7 @@ class Agent:
         await self.retained.stop()
         await self.tracing.stop()
         await self.gateways.stop()
+        self._gateway_sessions.close()
         self._step(events.Leave())
         if self.membership is not None:
             await self.membership.stop(is_leaving=not self.membership.must_restart.is_set())

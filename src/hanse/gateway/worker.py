@@ -35,7 +35,7 @@ from hanse.gateway.brokers.directory import UP, Directory
 from hanse.gateway.brokers.ending import end_session
 from hanse.gateway.brokers.lookup import has_session
 from hanse.gateway.control import Message
-from hanse.gateway.federators import FederatorLogin, Federators, Replays
+from hanse.gateway.federators import FederatorLogin, Federators, Replays, SessionRecord, SessionRecords
 from hanse.gateway.front.accepting import Acceptor
 from hanse.gateway.front.client import Client
 from hanse.gateway.front.connect import (
@@ -50,7 +50,7 @@ from hanse.gateway.front.connect import (
     Connect,
 )
 from hanse.gateway.front.rates import Rates
-from hanse.gateway.placement import HASH, Broker, Query, choose, rank
+from hanse.gateway.placement import HASH, Broker, Query, choose, hash_key, rank, score
 from hanse.gateway.redirect.redirector import Redirector
 from hanse.gateway.session import BrokerLimits, Session, minimum_of, new_session
 from hanse.gateway.session import Settings as SessionSettings
@@ -66,6 +66,7 @@ from hanse.gateway.session.events import (
     ReadyToMove,
     Redial,
     ReplayWanted,
+    Settled,
     Subscribed,
     SubscriptionsWanted,
     TopicsAsked,
@@ -136,6 +137,7 @@ class Worker:
             clock=self._loop.time,
             may_change=bool(settings.manager),
         )
+        self._records = SessionRecords(self.federators, self.federators.counters)
         self._replays = Replays(self.federators, self._loop.time, self.federators.counters)
         self._shares = self._make_shares() if settings.share == "once" else None
         self._dials = asyncio.Semaphore(DIALS_MAX)
@@ -264,6 +266,7 @@ class Worker:
             self._ticking.cancel()
         if self._shares is not None:
             await self._shares.stop()
+        await self._records.stop()
         await self.federators.stop()
 
     # --- the supervisor -----------------------------------------------------------------------------------------------
@@ -415,6 +418,10 @@ class Worker:
                 )
                 if self._shares is not None:
                     self._shares.accepted(client, session_present=session_present)
+                self._note_session(client)
+                if client.record is not None:
+                    # It may be where its session was left, and belong elsewhere (rule 5).
+                    self._review.append(client)
                 client.accepted()
             case BrokerRefused(code, is_final, text):
                 _log.info(
@@ -442,17 +449,21 @@ class Worker:
                 session.to_broker.clear()
             case Ended(will):
                 self.federators.forget(client, _expiry_s(session))
+                self._note_session(client, is_connected=False)
                 self.traffic.wills[will] = self.traffic.wills.get(will, 0) + 1
                 client.leave_broker()
                 client.close()
             case ReplayWanted(filters, age_ms):
                 self._run(self._replay(client, filters, age_ms))
             case SubscriptionsWanted():
-                session.known_subscriptions((), now)
+                session.known_subscriptions(None if client.record is None else client.record.subscriptions, now)
             case TopicsAsked() if self._redirector is not None:
                 self._redirector.asked(client, event)
             case Subscribed() | Unsubscribed():
                 self._note_interest(client, event)
+                self._note_session(client)
+            case Settled():
+                self._note_session(client)
             case _:
                 pass
 
@@ -468,6 +479,36 @@ class Worker:
         filters = self.federators.subscribed(client, [(one.filter, one.qos) for one in event.subscriptions])
         if self.settings.subscribe_barrier:
             self._run(self._hold_suback(client, event.token, filters))
+
+    def _stores(self, client: Client) -> list[str]:
+        """Return the first two brokers of a client that have a federator; the same at every gateway."""
+        key = self._key(client)
+        known = [view.broker for view in self.directory.views if view.broker.federator]
+        return [one.id for one in sorted(known, key=lambda one: score(hash_key(one.id), key), reverse=True)[:2]]
+
+    def _note_session(self, client: Client, *, is_connected: bool = True) -> None:
+        """Let federators know where the session of this client is, if it lasts."""
+        session = client.session
+        assert session is not None
+        lasts = session.connect.session_expiry_s or session.session_expiry_s
+        broker_id = self._at(client) or client.former
+        if not (self.settings.failover and lasts and broker_id and session.client_id):
+            return
+        record = SessionRecord(broker_id, tuple(session.subscriptions), _expiry_s(session), is_connected)
+        self._records.note(session.client_id, self._stores(client), record)
+
+    async def _recorded_home(self, client: Client) -> str:
+        """Return the broker at which federators know the session of a client; empty if it is nowhere."""
+        session = client.session
+        assert session is not None
+        connect = session.connect
+        if not self.settings.failover or connect.clean_start or not connect.client_id:
+            return ""
+        stores = self._stores(client)
+        if not stores:
+            return ""
+        client.record = await self._records.find(session.client_id, stores)
+        return "" if client.record is None else client.record.broker_id
 
     def left(self, client: Client) -> None:
         """Take note that a client's connection to its broker ends."""
@@ -648,6 +689,8 @@ class Worker:
         assert session is not None
         until = self._loop.time() + NO_BROKER_S
         try:
+            if not again_at and not session.is_accepted:
+                again_at = await self._recorded_home(client)
             if not again_at and not session.is_accepted and self.directory.former_set:
                 again_at = await self._former_home(client)
             while not session.is_over and (client.is_open or session.is_moving):

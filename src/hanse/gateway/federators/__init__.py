@@ -1,6 +1,6 @@
 """The gateway's connections to federators: interest goes there, replays come from there.
 
-A worker has one `Federators`, and one `Replays` for clients that have moved:
+A worker has one `Federators`, one `SessionRecords`, and one `Replays` for clients that have moved:
 
     replay = await replays.ask(broker_id, former_broker_id, filters, age_ms)
 
@@ -11,5 +11,16 @@ from hanse.gateway.federators.connection import FederatorConnection, FederatorLo
 from hanse.gateway.federators.federators import Federators
 from hanse.gateway.federators.replays import Replay, Replays
 from hanse.gateway.federators.reports import Held, Reporter
+from hanse.gateway.federators.sessions import SessionRecord, SessionRecords
 
-__all__ = ["FederatorConnection", "FederatorLogin", "Federators", "Held", "Replay", "Replays", "Reporter"]
+__all__ = [
+    "FederatorConnection",
+    "FederatorLogin",
+    "Federators",
+    "Held",
+    "Replay",
+    "Replays",
+    "Reporter",
+    "SessionRecord",
+    "SessionRecords",
+]

@@ -16,6 +16,7 @@ from typing import Final, Protocol, cast
 
 from hanse.gateway.addresses import ListenAddress
 from hanse.gateway.brokers.connection import BrokerConnection, Place
+from hanse.gateway.federators.sessions import SessionRecord
 from hanse.gateway.front.connect import Connect, ConnectReader, refuse
 from hanse.gateway.session import Session
 from hanse.gateway.session.events import Event
@@ -80,6 +81,7 @@ class Client:
         broker: the connection that the session uses now.
         place: the broker of that connection.
         former: the id of the broker that it had before.
+        record: what federators knew of its session.
         home: the id of the broker where its own session is.
         holds_client, holds_broker: what the session wished when this was last looked at.
         is_lingering: the end has been written; what the client still sends is read and dropped.
@@ -115,6 +117,7 @@ class Client:
         "is_placing",
         "listener",
         "place",
+        "record",
         "session",
         "tap",
     )
@@ -128,6 +131,7 @@ class Client:
         self.place: Place | None = None
         self.former = ""
         self.home = ""
+        self.record: SessionRecord | None = None
         self.tap: ShareTap | None = None
         self.deadline = 0.0
         # Brokers that have sent this client away, and when its failovers began.

@@ -93,7 +93,10 @@ class Settled(NamedTuple):
 
 
 class SubscriptionsWanted(NamedTuple):
-    """The broker resumed a session whose filters are not known here; answer with `known_subscriptions`."""
+    """The broker resumed a session whose filters are not known here; answer with `known_subscriptions`.
+
+    If nobody knows them, the client is closed at a failover.
+    """
 
 
 class Subscribed(NamedTuple):

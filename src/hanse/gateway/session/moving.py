@@ -13,7 +13,8 @@ Rules:
 6. A session that lasts, and was left behind at a broker that was lost, is taken up again when the client returns there
    (`attach` with `clean=False`). What it had queued is delivered if the client lacks it: per content the larger count.
 7. A client that cannot be kept whole is closed, so that it notices: in the middle of a large packet, with a large
-   publication that was not kept, with an Authentication Method, and where another broker refuses it.
+   publication that was not kept, with an Authentication Method, with a resumed session whose filters nobody knows, and
+   where another broker refuses it.
 """
 
 from collections import deque
@@ -143,6 +144,8 @@ class Moving(Session):
         # Since when a session that lasts has been left behind at a lost broker, and whether it is being emptied.
         self._away_since: float | None = None
         self._was_moved = False
+        # Whether all filters of the session are in the table. Otherwise the client would lose some by a move.
+        self._is_table_known = True
         self._is_draining = False
         # The move: since when, what is on its way.
         self._moved_at: float | None = None
@@ -303,6 +306,7 @@ class Moving(Session):
         self._phase = LIVE
         self.events.append(Accepted(connack.session_present))
         if connack.session_present and not self._table.subscriptions:
+            self._is_table_known = False
             self.events.append(SubscriptionsWanted())
         self.client_data(b"", now)
 
@@ -590,8 +594,11 @@ class Moving(Session):
             return None
         return Late(made, qos, 0)
 
-    def known_subscriptions(self, subscriptions: Sequence[Subscription], now: float) -> None:
+    def known_subscriptions(self, subscriptions: Sequence[Subscription] | None, now: float) -> None:
         """Take the filters of a session that was resumed; those that the client has named since are newer."""
+        if subscriptions is None:
+            return
+        self._is_table_known = True
         known = self._table.subscriptions
         new = tuple(one for one in subscriptions if one.filter not in known and one.filter not in self._table.removed)
         if new:
@@ -640,7 +647,7 @@ class Moving(Session):
         if self._moved_at is None:
             self._moved_at = now
         is_cut = bool(self._from_broker.passing)
-        is_lost = bool(self._unkept) or self.connect.auth_method is not None
+        is_lost = bool(self._unkept) or self.connect.auth_method is not None or not self._is_table_known
         if self._is_orderly:
             self._out.forget_recent()
         else:

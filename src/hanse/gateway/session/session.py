@@ -105,6 +105,11 @@ class Session:
         return DETACHED <= self._phase <= RESTORING
 
     @property
+    def subscriptions(self) -> Sequence[Subscription]:
+        """Return what the client is subscribed to, if this variant knows."""
+        return ()
+
+    @property
     def is_over(self) -> bool:
         """Return whether the object can be dropped."""
         return self._phase == OVER
@@ -378,8 +383,8 @@ class Session:
     def replay_ended(self, now: float, complete: bool) -> None:
         """Take note that the replay is over."""
 
-    def known_subscriptions(self, subscriptions: Sequence[Subscription], now: float) -> None:
-        """Take the filters of a session that was resumed."""
+    def known_subscriptions(self, subscriptions: Sequence[Subscription] | None, now: float) -> None:
+        """Take the filters of a session that was resumed; None if nobody knows them."""
 
     def tick(self, now: float) -> None:
         """Look at what depends on time. A client of this variant is watched by its broker."""
