@@ -49,11 +49,16 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Hand the packets on."""
         self.received_bytes += len(data)
+        reader = self._reader
+        refusal = None
         try:
-            packets = self._reader.feed(data)
+            packets = reader.feed(data)
             if packets:
                 self._asker.on_packets(self, packets)
-        except Refusal as refusal:
+            refusal = reader.refusal
+        except Refusal as found:
+            refusal = found
+        if refusal is not None:
             self.failure = str(refusal)
             self.abort()
 

@@ -5,7 +5,7 @@ Rules:
 1. The reader trusts nothing. Of a publication it keeps the topic, the QoS and the packet identifier; the payload is
    skipped while it arrives. Of any other packet it keeps at most `OTHER_BYTES_MAX`.
 2. The first byte must be that of CONNACK, so that a peer of another protocol is not waited for.
-3. A malformed packet is a `Refusal`. The caller then ends the connection.
+3. A malformed packet is a `Refusal`, behind what came before it. The caller then ends the connection.
 """
 
 from collections.abc import Iterable
@@ -23,6 +23,8 @@ OTHER_BYTES_MAX: Final = 65_536
 CONNACK: Final = 2
 PUBLISH: Final = 3
 SUBACK: Final = 9
+# PUBREL, SUBSCRIBE and UNSUBSCRIBE (MQTT 5, 2.1.3).
+_WITH_FLAG: Final = frozenset({6, 8, 10})
 
 
 class Packet(NamedTuple):
@@ -119,9 +121,11 @@ class Reader:
         wanted_bytes_max: a publication of at most this is handed out whole. Payloads of larger ones are skipped.
     """
 
-    __slots__ = ("_first", "_have", "_skip", "_wanted_bytes_max")
+    __slots__ = ("_first", "_have", "_skip", "_wanted_bytes_max", "refusal")
 
     def __init__(self, first: int | None = CONNACK, wanted_bytes_max: int = 0) -> None:
+        # Set when the stream cannot be read on.
+        self.refusal: Refusal | None = None
         self._have = b""
         self._first = first
         self._wanted_bytes_max = wanted_bytes_max
@@ -135,31 +139,37 @@ class Reader:
     def feed(self, data: bytes) -> list[Packet]:
         """Take one read; return the packets whose kept part is complete.
 
-        Raises:
-            Refusal: the broker sends what is not MQTT.
+        What came before a fault is handed out, and `refusal` is set. After that nothing more is read.
         """
-        if self._first is not None and data:
+        found: list[Packet] = []
+        if self.refusal is None and data:
+            try:
+                self._feed(data, found)
+            except Refusal as refusal:
+                self.refusal = refusal
+                self._have = b""
+        return found
+
+    def _feed(self, data: bytes, found: list[Packet]) -> None:
+        if self._first is not None:
             expected, self._first = self._first << 4, None
             if data[0] != expected:
                 raise protocol_error(f"the first byte is {data[0]:#04x}; {expected:#04x} was expected")
         if self._skip:
             if self._skip >= len(data):
                 self._skip -= len(data)
-                return []
+                return
             data = data[self._skip :]
             self._skip = 0
         have = self._have + data if self._have else data
-        found: list[Packet] = []
         at, size = 0, len(have)
         while size - at >= 2:
-            try:
-                length, body = read_varint(have, at + 1, min(size, at + 5))
-            except Refusal:
-                if size - at < 5 and have[size - 1] > 127:
-                    break  # the header goes on in the next read
-                raise
+            if size - at < 5 and all(byte > 127 for byte in have[at + 1 : size]):
+                break  # the header goes on in the next read
+            length, body = read_varint(have, at + 1, min(size, at + 5))
             end = body + length
-            if have[at] >> 4 == PUBLISH:
+            kind = have[at] >> 4
+            if kind == PUBLISH:
                 if end > size and length <= self._wanted_bytes_max:
                     break
                 packet = _publication(have, at, body, min(end, size), end)
@@ -173,17 +183,23 @@ class Reader:
                     self._skip = end - size
                     end = size
             else:
-                if length > OTHER_BYTES_MAX:
-                    raise Refusal(
-                        PACKET_TOO_LARGE,
-                        f"a packet of type {have[at] >> 4} has {length} bytes; expected at most {OTHER_BYTES_MAX}",
-                    )
+                _check_header(have[at], length)
                 if end > size:
                     break
-                found.append(Packet(have[at] >> 4, have[body:end]))
+                found.append(Packet(kind, have[body:end]))
             at = end
         self._have = have[at:]
-        return found
+
+
+def _check_header(head: int, length: int) -> None:
+    """Check the fixed header of any packet but PUBLISH."""
+    kind = head >> 4
+    if head & 0x0F != (2 if kind in _WITH_FLAG else 0):
+        raise malformed(f"a packet of type {kind} has the flags {head & 0x0F:#x}, which MQTT forbids")
+    if length > OTHER_BYTES_MAX:
+        raise Refusal(
+            PACKET_TOO_LARGE, f"a packet of type {kind} has {length} bytes; at most {OTHER_BYTES_MAX} are taken"
+        )
 
 
 def _publication(have: bytes, at: int, body: int, here: int, end: int) -> Packet | None:

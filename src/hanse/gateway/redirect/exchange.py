@@ -145,11 +145,14 @@ class Redirection(Session):
             return
         if self._phase != LIVE:
             return
+        reader = self._reader
         try:
-            for packet in self._reader.feed(data):
+            for packet in reader.feed(data):
                 self._take(packet)
                 if self._phase != LIVE:
                     return
+            if reader.refusal is not None:
+                raise reader.refusal
         except Refusal as refusal:
             self._offended(refusal)
 
