@@ -76,7 +76,7 @@ from hanse.gateway.session.replayed import Replayed
 from hanse.gateway.settings import GatewaySettings
 from hanse.gateway.share.shares import Shares
 from hanse.gateway.traffic import Traffic
-from hanse.mqtt.refusal import CONNECT_TIMEOUT, SHUTTING_DOWN
+from hanse.mqtt.refusal import CONNECT_TIMEOUT, SHUTTING_DOWN, UNSUPPORTED_VERSION
 from hanse.mqtt.tls import TlsSettings
 
 _log = logging.getLogger(__name__)
@@ -657,9 +657,13 @@ class Worker:
         broker_id = self._at(client)
         incarnation = connection.incarnation if connection is not None else 0
         client.leave_broker()
-        if code in (USE_ANOTHER_SERVER, SERVER_MOVED) and broker_id:
+        if code in (USE_ANOTHER_SERVER, SERVER_MOVED, UNSUPPORTED_VERSION) and broker_id:
             client.avoids.add(broker_id)
-            self._place(client)
+            if code == UNSUPPORTED_VERSION and self.choose(client) is None:
+                # No broker speaks the client's version. It may try an older one.
+                self._give_up(client, code)
+            else:
+                self._place(client)
         else:
             self._run(self._retry(client, broker_id, incarnation, code))
 

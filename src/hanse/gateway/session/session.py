@@ -48,8 +48,9 @@ CLOSED: Final = 7
 PARTING: Final = 8
 OVER: Final = 9
 
-# A broker that answers CONNECT with one of these may be replaced by another broker.
-_NOT_FINAL: Final = frozenset({0x88, 0x89, 0x8B, 0x97, 0x9C, 0x9D, 0x9F})
+# A broker that answers CONNECT with one of these may be replaced by another broker: it has no place for the client, or
+# does not speak its version of MQTT (0x84).
+_NOT_FINAL: Final = frozenset({0x84, 0x88, 0x89, 0x8B, 0x97, 0x9C, 0x9D, 0x9F})
 
 CONNACK: Final = 0x20
 PUBLISH: Final = 0x30
