@@ -1,7 +1,8 @@
-"""QoS 1 messages/s from a broker into the spool, each acknowledged after the sync, and counted there. JSON out.
+"""Measure QoS 1 messages/s from a broker into the spool, each acknowledged after the sync, and counted there. JSON out.
 
-Beside it, in the same rounds, the same messages to a client that acknowledges at once and keeps nothing: what the
-broker and the client can do without a disk. The time runs from the first message received to the last acknowledged.
+For comparison, the same rounds send the same messages to a client that acknowledges at once and stores nothing. This
+shows what broker and client can do without a disk. The time runs from the first received message to the last
+acknowledged one.
 """
 # ruff: noqa: E402, ASYNC110 - it borrows the tests' broker, and looks at counters that nobody signals
 
@@ -29,7 +30,7 @@ BROKER = ("max_inflight_messages 65535", "max_queued_messages 0", "max_queued_by
 
 
 async def collected(broker: Mosquitto, spool: str, count: int) -> float:
-    """Messages/s into the spool."""
+    """Return messages/s into the spool."""
     collector = Collector(CollectorSettings(url=broker.url, topics=("b/#",), spool=spool, client_id="bench"))
     task = asyncio.create_task(collector.run())
     while collector.status.state != "collecting":
@@ -61,7 +62,7 @@ class _Sink(ClientHandler):
 
 
 async def received(broker: Mosquitto, count: int) -> float:
-    """The same without a spool."""
+    """Return messages/s without a spool."""
     sink = _Sink()
     client = Client(ClientSettings(url=broker.url, client_id="plain", auto_ack=True), sink)
     client.subscribe([Subscription("b/#", qos=1, no_local=False)])
@@ -81,7 +82,7 @@ async def received(broker: Mosquitto, count: int) -> float:
 
 
 async def publishing(broker: Mosquitto, count: int) -> asyncio.subprocess.Process:
-    """A publisher in a process of its own, so that the collector has its loop to itself."""
+    """Run a publisher in a process of its own, so that the collector has its loop to itself."""
     return await asyncio.create_subprocess_exec(
         sys.executable, __file__, "--publish", broker.url, "--messages", str(count)
     )

@@ -1,12 +1,12 @@
-"""How near Hanse comes to the least that two processes between two brokers can cost, with 10 KiB at QoS 1.
+"""Compare Hanse with the minimum that two processes between two brokers can cost, with 10 KiB at QoS 1.
 
     python bench/bench_floor.py [--rounds 5]
 
-Three systems, each paired with Mosquitto's bridges: Hanse; two relays in C (relay.c) that only pass bytes on, connected
-as federators are; and the same relays, gathering for 3 ms and reading from their broker over TCP, which is the
-cheapest that was found. A relay keeps no promise: no routing, no custody, no protection from doubles and loops. A
-bridge is part of its broker, so it saves two processes, and with them four copies of every payload through the kernel;
-with large payloads and all cores busy these decide.
+Three systems are each paired with Mosquitto's bridges: Hanse; two relays in C (relay.c) that only forward bytes,
+connected like federators; and the same relays, which gather for 3 ms and read from their broker over TCP, the cheapest
+form found. A relay gives no guarantee: no routing, no custody, no protection from duplicates and loops. A bridge is
+part of its broker, so it saves two processes, and with them four passes of every payload through the kernel. With large
+payloads and all cores busy, these decide.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from hanse.local.supervise import Federation, FederationSettings, Site
 SOURCE = Path(__file__).with_name("relay.c")
 SCENARIO = next(one for one in SCENARIOS if one.name == "qos1_1hop_10kib")
 GATHER_US = 3_000
-# Dialled and subscribed by then: a relay has nothing that could be asked.
+# The relays have dialled and subscribed by then. They have no way to report it.
 SETTLED_S = 1.5
 
 

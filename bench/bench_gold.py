@@ -1,9 +1,9 @@
-"""Generated telemetry from bronze to gold on a bounded heap: rows, seconds a step, and the memory that it took.
+"""Process generated telemetry from bronze to gold on a bounded heap: rows, seconds per step, and memory.
 
     python bench/bench_gold.py --rows 10000000 --heap 2g > gold.json
 
-The rows are telemetry rows (hops, deliveries, counts, …), which travel in batches: bronze has fewer rows, silver
-has these.
+The rows are telemetry rows (hops, deliveries, counts, …), which travel in batches. Bronze therefore has fewer rows, and
+silver has these.
 """
 
 import argparse
@@ -31,9 +31,9 @@ from hanse.pipeline.schemas.catalog import GOLD
 
 
 class PeakMemory(threading.Thread):
-    """Memory of this process's children, the JVM and its Python workers, watched twice a second.
+    """Memory of this process's children, the JVM and its Python workers, measured twice per second.
 
-    Proportional, for the workers are forks of one process and share most of what each holds.
+    The memory is proportional, because the workers are forks of one process and share most of it.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class PeakMemory(threading.Thread):
         self.ended = threading.Event()
 
     def run(self) -> None:
-        """Watches until `ended`."""
+        """Measure until `ended`."""
         me = psutil.Process()
         while not self.ended.wait(0.5):
             jvm = workers = 0
@@ -78,7 +78,7 @@ def measure(rows: int, heap: str, directory: Path) -> dict[str, Any]:
 
     watch = PeakMemory()
     watch.start()
-    # More parts than cores, so that each fits the heap; Spark joins the small ones again by itself.
+    # More partitions than cores, so that each fits the heap. Spark joins the small ones again by itself.
     parts = {"spark.sql.shuffle.partitions": "8"}
     spark = session.build(master="local[2]", settings={"spark.driver.memory": heap} | parts)
     try:

@@ -1,9 +1,9 @@
-"""100,000 groups on 12 brokers, as one federator sees them: memory, and the time to match a topic.
+"""Measure 100,000 groups on 12 brokers at one federator: memory, and the time to match a topic.
 
     PYTHONPATH=src python bench/bench_groups.py [--groups 100000] [--brokers 12] [--topics 20000]
 
-Prints one JSON object. One machine is told the claims of eleven cores by a neighbour, part by part as on the wire,
-and has a twelfth of the groups itself. `rss_bytes` is what the process grew by, peak and after.
+Prints one JSON object. A neighbour tells one machine the claims of eleven cores, part by part as on the wire. The
+machine itself has a twelfth of the groups. `rss_bytes` is the growth of the process, peak and afterwards.
 """
 
 import argparse

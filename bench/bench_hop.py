@@ -1,17 +1,17 @@
-"""How long one federator takes over one message, by its position: origin, transit, last.
+"""Measure the time that one federator takes over one message, by its position: origin, transit, last.
 
     python bench/bench_hop.py [--rounds 15] [--messages 640] [--payload 64] [--json]
 
-Three real agents in a line, in one process, over wires in memory instead of sockets: the first has the publisher's
-broker, the last the subscriber's. A message walks from one to the next, each read of each agent timed by itself, from
-`data_received` to the bytes at the transport; what the kernel and the loop cost is not in it. At QoS 1 the
-acknowledgements walk back, and count where they are read.
+Three real agents in a line run in one process, over wires in memory instead of sockets. The first has the publisher's
+broker, the last the subscriber's. A message moves from one to the next, and each read of each agent is timed by itself,
+from `data_received` to the bytes at the transport. The kernel and the loop are not included. At QoS 1, the
+acknowledgements move back, and count where they are read.
 
-Microseconds a message, minimum and median of the rounds' medians:
+Microseconds per message, minimum and median of the rounds' medians:
 
-- `hot`: one message a read, one after the other.
-- `cold`: the same after walking over 2 MiB, as a federator finds its caches that shares the machine with others.
-- `batch`: 64 messages a read.
+- `hot`: one message per read, one after the other.
+- `cold`: the same after a walk over 2 MiB, like the caches of a federator that shares the machine with others.
+- `batch`: 64 messages per read.
 """
 
 import argparse
@@ -46,12 +46,15 @@ POSITIONS = ("origin", "transit", "last")
 BATCH = 64
 COLD_BYTES = 2 << 20
 SETUP_S = 20.0
-# Probes that came through one after the other, before anything is timed.
+# Probes that must arrive one after the other before anything is timed.
 SETTLED = 20
 
 
 class Wire(asyncio.Transport):
-    """One end of a connection: what is written is kept while a read is timed, and else goes to the other end."""
+    """One end of a connection.
+
+    It keeps written bytes while a read is timed, and otherwise sends them to the other end.
+    """
 
     def __init__(self, deliver: Callable[[bytes], None]) -> None:
         super().__init__()
@@ -61,58 +64,58 @@ class Wire(asyncio.Transport):
         self._loop = asyncio.get_running_loop()
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Keep it, or pass it on with the loop's next turn."""
+        """Keep the bytes, or send them on in the loop's next turn."""
         if self.is_kept:
             self.written.append(bytes(data))
         else:
             self._loop.call_soon(self._deliver, bytes(data))
 
     def take(self) -> bytes:
-        """What was kept."""
+        """Return the kept bytes."""
         written, self.written = self.written, []
         return b"".join(written)
 
     def get_write_buffer_size(self) -> int:
-        """Nothing waits on this side."""
+        """Return 0, because nothing waits on this side."""
         return 0
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """There is nothing to limit."""
+        """Ignore the limits."""
 
     def get_extra_info(self, name: str, default: object = None) -> object:  # noqa: ARG002 - as asyncio has it
-        """There is no socket."""
+        """Return the default, because there is no socket."""
         return default
 
     def is_closing(self) -> bool:
-        """Never."""
+        """Return False."""
         return False
 
     def close(self) -> None:
-        """The process ends it."""
+        """Do nothing, because the end of the process closes it."""
 
     abort = close
 
 
 class Plug:
-    """Both ends of one connection of an agent's: its protocol, which reads, and the wire that it writes to."""
+    """Both ends of one connection of an agent: its protocol, which reads, and the wire that it writes to."""
 
     def __init__(self, connection: Connection, deliver: Callable[[bytes], None]) -> None:
         self.connection = connection
         self.wire = Wire(deliver)
-        # It is read far more often than any broker would have it: not to be slowed down for that.
+        # It is read far more often than from any broker, and must not be slowed down for that.
         connection._gathering._rests_until = float("inf")  # noqa: SLF001
         connection.connection_made(self.wire)
 
 
 class Broker:
-    """Answers as a broker does; what is published at it while a read is timed is kept by its wire."""
+    """Broker that answers correctly; its wire keeps publications while a read is timed."""
 
     def __init__(self) -> None:
         self.plug: Plug
         self.published = 0
 
     async def dial(self, make: Callable[[], Connection]) -> None:
-        """What the client calls in the place of the network."""
+        """Dial in place of the network."""
         self.plug = Plug(make(), self._answer)
 
     def _answer(self, data: bytes) -> None:
@@ -137,7 +140,7 @@ class Broker:
 
 
 class Line:
-    """Three agents in a line, with a broker at each end's host session."""
+    """Three agents in a line, with a broker at the host session of each end."""
 
     def __init__(self, agents: list[Agent]) -> None:
         self.agents = agents
@@ -146,7 +149,7 @@ class Line:
         self.links: list[tuple[Plug, Plug]] = []
 
     async def start(self) -> None:
-        """Begin, link them, and wait until messages come through."""
+        """Start the agents, link them, and wait until messages arrive."""
         for agent, broker in zip(self.agents, self.brokers, strict=True):
             agent.host.client._dial = broker.dial  # noqa: SLF001 - in the place of the network
             await agent.start()
@@ -169,7 +172,7 @@ class Line:
         return dialler
 
     async def _until_routed(self) -> None:
-        """Publish at the origin until each publication comes out at the other end: the meshes are made by then."""
+        """Publish at the origin until each publication arrives at the other end: the meshes are ready by then."""
         deadline = time.monotonic() + SETUP_S
         probe = packet(0, 1, b"x")
         in_a_row = 0
@@ -185,7 +188,7 @@ class Line:
             agent._may_come_again = False  # noqa: SLF001 - as half a minute after the start
 
     async def come_to_rest(self) -> None:
-        """Let the loop have its turns until nothing waits to be written, as a control frame may."""
+        """Let the loop run until nothing waits to be written, such as a control frame."""
         plugs = [plug for link in self.links for plug in link] + [broker.plug for broker in self.brokers]
         is_waiting = True
         while is_waiting:
@@ -193,10 +196,10 @@ class Line:
             is_waiting = any(plug.connection.waiting_bytes() for plug in plugs)
 
     def walk(self, data: bytes, qos: int, pause: Callable[[], None]) -> list[int] | None:
-        """One read of the publisher's broker, to the other end and, at QoS 1, back: nanoseconds by position.
+        """Move one read of the publisher's broker to the other end and, at QoS 1, back; return nanoseconds by position.
 
-        None where it left some agent behind a control frame that waited for the end of the loop's turn: it goes on by
-        itself then.
+        Return None if it left some agent behind a control frame that waited for the end of the loop's turn: it then
+        goes on by itself.
         """
         (near_1, far_1), (near_2, far_2) = self.links
         host_in, host_out = self.brokers[0].plug, self.brokers[-1].plug
@@ -236,7 +239,7 @@ def packet(qos: int, packet_id: int, payload: bytes) -> bytes:
 
 
 def acknowledgements(published: bytes) -> bytes:
-    """PUBACKs for all that was published."""
+    """Return PUBACKs for all publications."""
     out = []
     view = memoryview(published)
     while view:
@@ -253,7 +256,7 @@ def nothing() -> None:
 
 
 def chilled() -> Callable[[], None]:
-    """What goes through more memory than the caches nearest to a core hold."""
+    """Return a function that walks through more memory than the nearest caches of a core hold."""
     source, target = bytes(COLD_BYTES // 2), bytearray(COLD_BYTES // 2)
 
     def go_through() -> None:
@@ -277,11 +280,11 @@ async def measure(
         whole = [walk for walk in walks if walk is not None]
         if len(whole) * 10 < turns * 9:
             raise SystemExit(f"Of {turns} reads only {len(whole)} came through; what was timed is something else.")
-        # The median, because what another process took of the machine says nothing of this one.
+        # The median, because time that another process took does not count for this one.
         rounds.append([statistics.median(taken) / batch / 1000 for taken in zip(*whole, strict=True)])
     return {
         name: {"min_us": round(min(taken), 2), "median_us": round(statistics.median(taken), 2)}
-        # The first round fills what is remembered.
+        # The first round fills the caches.
         for name, taken in zip(POSITIONS, zip(*rounds[1:], strict=True), strict=True)
     }
 

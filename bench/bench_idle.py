@@ -1,4 +1,4 @@
-"""What a federator costs: memory when idle, memory under load with 1,000 groups, processor time when idle with them.
+"""Measure the cost of a federator: memory idle and under load with 1,000 groups, processor time idle with them.
 
     python bench/bench_idle.py [--brokers 5] [--groups 1000] [--seconds 10] [--count 200000]
 
@@ -53,7 +53,7 @@ def resident_mb(processes: list[psutil.Process]) -> list[float]:
 
 
 def peak_mb(process: psutil.Process) -> float:
-    """The kernel's own high-water mark: sampling from outside can miss a peak, this cannot."""
+    """Return the kernel's own high-water mark: sampling from outside can miss a peak, this cannot."""
     status = Path(f"/proc/{process.pid}/status").read_text()
     line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
     return round(int(line.split()[1]) * 1024 / MB, 1)
@@ -74,7 +74,7 @@ async def measure(state: dict[str, Any], groups: int, seconds: float, count: int
     await asyncio.sleep(2)
     found: dict[str, Any] = {"idle_mb": resident_mb(processes)}
 
-    # One client a broker, each with its share of the filters.
+    # One client per broker, each with its share of the filters.
     clients = [Connection(row["broker"], client_id=f"bench-{k}") for k, row in enumerate(rows)]
     for k, client in enumerate(clients):
         await client.__aenter__()
@@ -110,7 +110,7 @@ async def measure(state: dict[str, Any], groups: int, seconds: float, count: int
             "messages_per_s": round(result.receive_rate_per_s),
             "received": result.received,
             "lost": result.lost,
-            # That the load went through these processes at all.
+            # Shows that the load went through these processes.
             "cpu_s": [round(cpu_s(one) - first, 2) for one, first in zip(processes, before, strict=True)],
             "forwarded": await counted(rows, "forwarded"),
             "delivered": await counted(rows, "delivered"),

@@ -1,15 +1,15 @@
-"""Spool to bronze against Spark's own Parquet file source into the same table, turn by turn. JSON out.
+"""Compare spool to bronze with Spark's own Parquet file source into the same table, in turns. JSON out.
 
 Each round brings all rows into a Delta table three times, by streaming queries with the same trigger and commit:
 
 - `ingest`: the job of `hanse pipeline`, from the spool, whose tasks write the Parquet;
-- `source`: the source `mqtt`, from the spool, whose rows Spark writes, as in a query of one's own;
+- `source`: the source `mqtt`, from the spool, whose rows Spark writes, as in a user's own query;
 - `parquet`: Spark's own source, from Parquet files with the same rows, which Spark writes.
 
-The order alternates, the first round is warm-up. `rows_per_s` is by the time of the batches, as Spark reports it;
-`whole_run` is by the clock, with the start of the query in it (with a Python source also of a Python process beside
-the driver, which a long run pays once); `cpu_s` is what JVM and Python used together, start and all: on a machine that
-does other things too it is the figure to compare.
+The order alternates, and the first round is warm-up. `rows_per_s` is by the time of the batches, as Spark reports it.
+`whole_run` is by the clock, including the start of the query (with a Python source also of a Python process beside the
+driver, which a long run pays once). `cpu_s` is the CPU time of JVM and Python together, including the start. On a
+machine that does other work as well, it is the figure to compare.
 """
 
 import argparse
@@ -37,7 +37,7 @@ WAYS = ("ingest", "source", "parquet")
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One way, once."""
+    """One method, once."""
 
     batches_s: float
     whole_s: float
@@ -62,7 +62,7 @@ def begin(spark: SparkSession, way: str, root: Path, into: Path, rows: int) -> t
 
 
 def cpu_s() -> float:
-    """What this process, the JVM and all Python workers have used, those that have ended too."""
+    """Return the CPU time of this process, the JVM and all Python workers, including ended ones."""
     me = psutil.Process()
     used = me.cpu_times()
     total = used.user + used.system
@@ -89,7 +89,7 @@ def run(spark: SparkSession, rows: int, rounds: int) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         fill(root / "spool", "bench", rows, is_fresh=True)
-        # As many files as the source makes tasks, so that all use both cores.
+        # As many files as the source has tasks, so that all use both cores.
         spark.read.format("mqtt").load(str(root / "spool")).write.parquet(str(root / "parquet"))
         found: dict[str, list[Round]] = {way: [] for way in WAYS}
         for n in range(rounds + 1):

@@ -1,13 +1,14 @@
-"""What joining and losing cost a real federation: times from start and from kill to the first message. One JSON object.
+"""Measure joins and losses in a real federation: times from start and from kill to the first message. One JSON object.
 
     python bench/bench_join.py --federators 9 --rounds 3
 
 Real Mosquittos, federators and manager, all on this machine. Each round is a new federation, placed by its manager:
 
-- `join_s`: from the start of one more federator's process to all its links; `join_message_s`: to the first message that
-  a client at its broker receives. `process_s` of it is Python's start, until the page for the operator answers.
-- `repair_s`: two that are the only neighbours of a third are killed with their brokers; to the first message, sent
-  after that, which reaches the third's client. `detected_s`: until the manager counts both as gone.
+- `join_s`: from the start of an additional federator's process to all its links; `join_message_s`: to the first message
+  that a client at its broker receives. `process_s` of it is the start of Python, until the page for the operator
+  answers.
+- `repair_s`: the only two neighbours of a third federator are killed with their brokers; time to the first later
+  message that reaches the third's client. `detected_s`: until the manager counts both as gone.
 - `relink_s`: the same without a manager, which is killed first: the federators relink among themselves.
 """
 
@@ -39,7 +40,7 @@ EVERY_S = 0.02
 
 
 async def until(condition: Callable[[], Any], what: str) -> float:
-    """The moment at which an asynchronous condition holds."""
+    """Wait for an asynchronous condition, and return the time."""
     end_s = time.monotonic() + DEADLINE_S
     while True:
         with contextlib.suppress(Unavailable, RemoteError):
@@ -51,14 +52,14 @@ async def until(condition: Callable[[], Any], what: str) -> float:
 
 
 class Stream:
-    """Numbered messages from one broker to another, and when each came."""
+    """Numbered messages from one broker to another, and their times of arrival."""
 
     def __init__(self) -> None:
         self.sent: list[float] = []
         self.arrived: dict[int, float] = {}
 
     async def publish(self, url: str, topic: str) -> None:
-        """Until it is cancelled."""
+        """Publish until cancelled."""
         async with Connection(url) as connection:
             while True:
                 self.sent.append(time.monotonic())
@@ -66,14 +67,14 @@ class Stream:
                 await asyncio.sleep(EVERY_S)
 
     async def subscribe(self, url: str, topic: str) -> None:
-        """Until it is cancelled."""
+        """Receive until cancelled."""
         async with Connection(url) as connection:
             await connection.subscribe([topic], qos=1)
             async for message in connection.messages():
                 self.arrived.setdefault(int(message.payload or b"0"), time.monotonic())
 
     async def first_sent_after(self, moment_s: float) -> float:
-        """When the first message arrived of those sent after a moment."""
+        """Return when the first message sent after a given time arrived."""
 
         async def came() -> bool:
             return any(self.sent[number] > moment_s for number in self.arrived)
@@ -160,7 +161,7 @@ async def measure_join(directory: Path, count: int, health_interval: str) -> dic
                 command,
                 stdout=output,
                 stderr=output,
-                preexec_fn=lambda: die_with_parent(parent),  # noqa: PLW1509 - a system call and no more
+                preexec_fn=lambda: die_with_parent(parent),  # noqa: PLW1509 - only a system call
             )
 
         processes = [spawn(mosquitto.command(settings))]
@@ -180,7 +181,7 @@ async def measure_join(directory: Path, count: int, health_interval: str) -> dic
 
             shown_s = await until(shown, "its page answers")
             linked_s = await until(linked, "its links stand")
-            # Only now: Mosquitto tells of a subscription when it is made, not afterwards.
+            # Only now: Mosquitto logs a subscription once, not afterwards.
             async with flowing(federation.sites[0].broker_url, site.broker_url, "bench/join") as stream:
                 message_s = await stream.first_sent_after(began_s)
             return {

@@ -1,9 +1,9 @@
-"""What a manager costs: latency of joins, length of a health round, detection, repair, memory. One JSON object.
+"""Measure a manager: latency of joins, duration of a health round, detection, repair, memory. One JSON object.
 
     python bench/bench_manager.py --federators 1000
 
 The manager is the real one, a process of its own with a SQLite store. The brokers are simulated: a second process
-listens on one port for each, and speaks enough MQTT 5 to take a probe and give it back.
+listens on one port for each, and supports enough MQTT 5 to accept a probe and return it.
 """
 
 import argparse
@@ -32,20 +32,20 @@ Kill = multiprocessing.connection.Connection
 
 
 class SimulatedBroker(asyncio.Protocol):
-    """CONNACK, SUBACK, PUBACK, PINGRESP; every publication goes back to its sender."""
+    """Broker that answers with CONNACK, SUBACK, PUBACK and PINGRESP, and returns every publication to its sender."""
 
     def __init__(self, connections: set[asyncio.Transport]) -> None:
         self._connections = connections
         self._buffer = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Somebody came."""
+        """Note the connection."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._connections.add(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It went."""
+        """Forget the connection."""
         del exc
         self._connections.discard(self._transport)
 
@@ -83,7 +83,7 @@ class SimulatedBroker(asyncio.Protocol):
 
 
 def run_brokers(count: int, pipe: multiprocessing.connection.Connection) -> None:
-    """The brokers' process: sends the ports, then kills those it is told to."""
+    """Run the brokers: send their ports, then kill those that the parent names."""
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
@@ -125,7 +125,7 @@ def brokers(count: int) -> Iterator[tuple[list[int], multiprocessing.connection.
 
 
 def listening_url(process: "subprocess.Popen[bytes]", folder: str) -> str:
-    """The URL that the manager logs when it listens."""
+    """Return the URL that the manager logs when it listens."""
     while process.poll() is None:
         found = re.search(r"the manager listens url=(\S+)", Path(folder, "log").read_text(encoding="utf-8"))
         if found is not None:
@@ -139,7 +139,7 @@ def manager(interval_s: float) -> Iterator[tuple[str, psutil.Process]]:
     with tempfile.TemporaryDirectory() as folder:
         words = ["manager", "--listen", "127.0.0.1:0", "--health-interval", f"{interval_s * 1000:.0f}ms"]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-        with open(os.path.join(folder, "log"), "w+") as log:  # noqa: PTH118, PTH123 - a log, no path to work with
+        with open(os.path.join(folder, "log"), "w+") as log:  # noqa: PTH118, PTH123 - a log file
             process = subprocess.Popen(
                 [sys.executable, "-c", "from hanse.cli import main; main()", *words],
                 cwd=folder,
@@ -215,7 +215,7 @@ async def metrics(client: httpx.AsyncClient) -> dict[str, float]:
 
 
 async def watch_rounds(client: httpx.AsyncClient, rounds: int, interval_s: float) -> dict[str, Any]:
-    """Whole rounds over all federators, with their connections open."""
+    """Return the durations of whole rounds over all federators, with their connections open."""
     start = (await metrics(client))["health_rounds_total"] + 2
     lengths: list[float] = []
     last, lag = start, 0.0

@@ -1,10 +1,10 @@
-"""Matching topics against 100,000 mixed filters: time uncached and cached, and the memory that the index takes.
+"""Match topics against 100,000 mixed filters: time uncached and cached, and the memory of the index.
 
     PYTHONPATH=src python bench/bench_match.py [--filters 100000] [--topics 20000] [--seed 1]
 
 Prints one JSON object. Half of the filters are plain, the rest hold `+`, `#` or both, on the tree of a company with
 plants, lines, machines and signals; the topics are drawn from the same tree. `index_bytes` counts the filters' own
-text, too. The `twins` figures are for the shape that is worst for a plain trie: pairs of filters that share all but
+text as well. The `twins` figures are for the shape that is worst for a plain trie: pairs of filters that share all but
 the last of many levels.
 """
 

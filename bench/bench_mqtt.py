@@ -1,15 +1,15 @@
-"""How fast one core moves publications through `hanse.mqtt`, in memory, without a network.
+"""Measure how fast one core moves publications through `hanse.mqtt`, in memory, without a network.
 
     python bench/bench_mqtt.py [--payload 64] [--messages 200000] [--rounds 5]
 
-Prints JSON: messages a second of this process's own time (so that a busy machine blurs less), the median of the
-rounds with the smallest and largest. Each figure is for reads (or runs) of 200 packets, which is what a busy socket
-gives, over 50 topics; those with `_one_topic` for 200 packets of one publisher, which have one size and one topic.
+Prints JSON: messages per second of this process's own CPU time (so a busy machine has less influence), the median of
+the rounds with the smallest and largest. Each figure is for reads (or runs) of 200 packets, as from a busy socket, over
+50 topics. Figures with `_one_topic` are for 200 packets of one publisher, which have one size and one topic.
 
 - `inbound_qos*`: bytes of a host broker (with a subscription identifier) to a list of publications.
-- `outbound_qos*`: a run of canonical packets to bytes, with the peer's acknowledgements where the QoS has them.
+- `outbound_qos*`: a run of canonical packets to bytes, with the peer's acknowledgements if the QoS has them.
 - `neighbour_run`: a run out of a link's frame, every packet checked.
-- `older_*`: the same with a 3.1.1 broker; `older_outward` is the translation of a write alone.
+- `older_*`: the same with a 3.1.1 broker; `older_outward` is only the translation of a write.
 - `codec_*`: the `mqtt5` codec alone, for comparison.
 """
 
@@ -106,7 +106,7 @@ def outbound(qos: int, payload: bytes, topics: int = TOPICS, *, is_older: bool =
     def once() -> None:
         number = sent.sending.publish_run(run, qos=qos)
         if qos:
-            # The peer's answers: the identifiers follow each other, as the numbers do.
+            # The peer's acknowledgements: the identifiers are consecutive, like the numbers.
             ids = [(number + n - 1) % 64_511 + 1 for n in range(BATCH)]
             for kind in (b"\x40\x02",) if qos == 1 else (b"\x50\x02", b"\x70\x02"):
                 sent.receive(*splitter.feed(b"".join(kind + packet_id.to_bytes(2) for packet_id in ids)))

@@ -2,7 +2,7 @@
 
     python bench/bench_outage.py [--away 300] [--baseline 100] [--rate 1000]
 
-Prints JSON; `held` says which promises did. `hanse.lab.chaos.outage` says what is done.
+Prints JSON; `held` names the promises that held. `hanse.lab.chaos.outage` describes the drill.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The outbox beside SQLite with a write-ahead log: CPU time a record for append, commit, read and discard.
+"""Compare the outbox with SQLite and its write-ahead log: CPU time per record for append, commit, read and discard.
 
     PYTHONPATH=src python bench/bench_outbox.py [--records 200000] [--rounds 5] [--payload-bytes 200] [--dir DIR]
 
@@ -35,7 +35,7 @@ BATCHES_A_COMMIT = 16
 
 
 class Store(Protocol):
-    """What both can do."""
+    """Operations of both stores."""
 
     def append(self, payloads: list[bytes]) -> None:  # noqa: D102
         ...
@@ -70,7 +70,7 @@ class OurOutbox:
 
 
 class Sqlite:
-    """The table that one would write instead: a queue by way and position, synced at each commit."""
+    """The obvious alternative: a queue table by way and position, synced at each commit."""
 
     def __init__(self, path: Path) -> None:
         path.mkdir()
@@ -103,7 +103,7 @@ class Sqlite:
 
 
 def run_store(store: Store, records: int, payload_bytes: int) -> dict[str, float]:
-    """One round: fill, read all, discard all, in batches."""
+    """Run one round: fill, read all, discard all, in batches."""
     payloads = [os.urandom(payload_bytes) for _ in range(BATCH)]
     cpu = time.process_time
     spent = dict.fromkeys(("append", "commit", "read", "discard"), 0.0)
@@ -148,7 +148,7 @@ def run_store(store: Store, records: int, payload_bytes: int) -> dict[str, float
 
 
 def recovery(path: Path, records: int, payload_bytes: int) -> dict[str, float]:
-    """What a start costs that finds many records."""
+    """Measure a start that finds many records."""
     outbox = Outbox(path, bytes_max=1 << 40)
     payloads = [os.urandom(payload_bytes)] * BATCH
     for number in range(records // BATCH):
@@ -173,9 +173,9 @@ def recovery(path: Path, records: int, payload_bytes: int) -> dict[str, float]:
 
 
 def parts(path: Path, batches: int = 2_000) -> dict[str, float]:
-    """What parts cost beside whole batches, per publication: batches of 64 with payloads of 200 bytes.
+    """Compare parts with whole batches, per publication: batches of 64 with payloads of 200 bytes.
 
-    `damage_costs` is what one flipped byte costs, in publications, at the worst of 50 places.
+    `damage_costs` is the cost of one flipped byte, in publications, at the worst of 50 places.
     """
     body = b"".join(encode("plant/line/machine", os.urandom(200), qos=1) for _ in range(BATCH))
     run = Run(1, 1_731_000_000, 0, BATCH, 1, 1, ("plant/#",), body)
@@ -225,7 +225,7 @@ def damage(path: Path) -> int:
 
 
 def mapped_tables(path: Path, calls: int = 100_000) -> dict[str, float]:
-    """CPU time of one call, or of one message where a call takes many."""
+    """Return CPU time per call, or per message if a call handles many."""
     ring, slots = DeliveredRing(path / "ring"), PacketSlots(path / "slots")
     journal = DeliveryJournal(path / "journal")
     packets = [os.urandom(200) for _ in range(BATCH)]
@@ -255,7 +255,7 @@ def run(records: int, rounds: int, payload_bytes: int, folder: str | None) -> di
     kinds: dict[str, Callable[[Path], Store]] = {"outbox": OurOutbox, "sqlite": Sqlite}
     found: dict[str, list[dict[str, float]]] = {name: [] for name in kinds}
     for number in range(rounds):
-        # Who goes first changes, too.
+        # The order changes as well.
         for name in sorted(kinds, reverse=bool(number % 2)):
             with tempfile.TemporaryDirectory(dir=folder) as path:
                 found[name].append(run_store(kinds[name](Path(path) / name), records, payload_bytes))
@@ -294,6 +294,6 @@ if __name__ == "__main__":
     parser.add_argument("--records", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--payload-bytes", type=int, default=200)
-    parser.add_argument("--dir", help="where the files go; the system's temporary directory by default")
+    parser.add_argument("--dir", help="directory of the files; the system's temporary directory by default")
     given = parser.parse_args()
     print(json.dumps(run(given.records, given.rounds, given.payload_bytes, given.dir), indent=2))

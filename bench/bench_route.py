@@ -1,12 +1,12 @@
-"""Publications a second through the data path of one federator: `publish` at the origin and `forward` in transit.
+"""Measure publications/s through the data path of one federator: `publish` at the origin, `forward` in transit.
 
     PYTHONPATH=src python bench/bench_route.py [--rounds 9] [--batches 2000] [--payload 64]
 
-Prints one JSON object. A federator in the middle of a star: three mesh neighbours, 1,000 groups, batches of 64
-publications. `publish` takes what clients published, each publication on any of the 1,000 topics (`mixed`) or the
-whole batch on one topic (`same`); `forward` takes runs from a fourth neighbour and passes them to three. `encoded`
-and `decode_forward_encode` add the codec: what a hop does from bytes to bytes. Best and median of the rounds, by CPU
-time on one core (`cpu`); on a machine with other work the `wall` figures say more of that work than of this code.
+Prints one JSON object. A federator in the middle of a star has three mesh neighbours, 1,000 groups, and batches of 64
+publications. `publish` takes publications of clients, each on any of the 1,000 topics (`mixed`) or the whole batch on
+one topic (`same`). `forward` takes runs from a fourth neighbour and sends them to three. `encoded` and
+`decode_forward_encode` add the codec: the work of a hop from bytes to bytes. Best and median of the rounds, by CPU time
+on one core (`cpu`). On a machine with other work, the `wall` figures say more about that work than about this code.
 """
 
 import argparse
@@ -31,7 +31,7 @@ SOURCE = 4
 
 
 def star() -> Machine:
-    """A core of 1,000 groups with three neighbours that joined them all, and a fourth that only sends."""
+    """Return a core of 1,000 groups with three neighbours that joined them all, and a fourth that only sends."""
     machine = Machine(0, Settings(), now=0.0, wall_s=1_000)
     machine.start(0.0)
     groups = [group_name(number) for number in range(GROUPS)]
@@ -59,7 +59,7 @@ def topic_of(number: int) -> str:
 
 
 def measure(rounds: int, count: int, once: Callable[[], None]) -> dict[str, int]:
-    """Rates by CPU time, which others on the machine hardly change, and by wall time, which they do."""
+    """Return rates by CPU time, which other processes hardly change, and by wall time, which they do."""
     cpu, wall = [], []
     for _ in range(rounds):
         cpu_begin, wall_begin = time.process_time(), time.perf_counter()
@@ -99,7 +99,7 @@ def main() -> None:
                 for runs in frames.values():
                     codec.encode_data(runs)
 
-    # Every round forwards under ids of its own; else the second round would measure duplicates.
+    # Every round forwards under its own ids; otherwise the second round would measure duplicates.
     epochs = iter(range(1, 10**6))
 
     def transit(batches: list[list[Publication]]) -> list[list[Run]]:

@@ -1,10 +1,10 @@
-"""How the simulator scales with brokers, and what announcements cost per group and per core.
+"""Measure how the simulator scales with brokers, and the cost of announcements per group and per core.
 
     python bench/bench_sim.py            # 1,000, 3,000 and 10,000 brokers; 10 to 1,000 groups; JSON on stdout
     python bench/bench_sim.py --quick    # a tenth of that
 
-Each run begins in a process of its own, so that `rss_bytes` is the run's; from 500 brokers on a second one has half
-of it. `seconds_per_n_log_n` should not grow.
+Each run begins in a process of its own, so `rss_bytes` is that of the run. From 500 brokers on, a second process has
+half of it. `seconds_per_n_log_n` should not grow.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from hanse.sim.run import RunProfile, run
 
 
 def measure(profile: RunProfile) -> dict[str, object]:
-    """One run in a fresh process."""
+    """Return the result of one run in a fresh process."""
     with ProcessPoolExecutor(max_workers=1) as pool:
         return dataclasses.asdict(pool.submit(run, profile).result())
 
@@ -34,7 +34,7 @@ def scaling(sizes: list[int]) -> list[dict[str, object]]:
 
 
 def forms(counts: list[int]) -> list[dict[str, object]]:
-    """The papers' announcement for each group against ours for each core: 12 brokers, 10 cores."""
+    """Compare the papers' announcement per group with ours per core: 12 brokers, 10 cores."""
     rows = []
     for groups in counts:
         for announcements in ("per_core", "per_group"):

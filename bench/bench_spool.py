@@ -1,4 +1,4 @@
-"""The spool alone: rows/s written, each block synced, and read; one process, 200-byte payloads. JSON out."""
+"""Measure the spool alone: rows/s written, each block synced, and read; one process, 200-byte payloads. JSON out."""
 
 import argparse
 import json
@@ -15,7 +15,7 @@ from hanse.pipeline.spool import SpoolReader, SpoolWriter, read_slice
 
 
 def block(producer: str, first: int, count: int, payload_bytes: int) -> pa.RecordBatch:
-    """Rows as a collector spools them."""
+    """Return rows in the form of a collector."""
     noise = os.urandom(payload_bytes * count)
     return pa.RecordBatch.from_arrays(
         [
@@ -40,15 +40,16 @@ def block(producer: str, first: int, count: int, payload_bytes: int) -> pa.Recor
 def fill(
     root: Path, producer: str, rows: int, *, rows_a_block: int = 4000, payload_bytes: int = 200, is_fresh: bool = False
 ) -> None:
-    """A spool to read from.
+    """Fill a spool to read from.
 
     Args:
         root: its directory.
-        producer: whose rows.
-        rows: how many.
-        rows_a_block: in one commit.
-        payload_bytes: of each.
-        is_fresh: no payload comes twice. Parquet stores a repeated one once, and would read the others for nothing.
+        producer: producer of the rows.
+        rows: number of rows.
+        rows_a_block: rows per commit.
+        payload_bytes: size of each payload.
+        is_fresh: whether all payloads differ. Parquet stores a repeated one once, and would read the others for
+            nothing.
     """
     template = block(producer, 0, rows_a_block, payload_bytes)
     offsets = pa.array(range(0, (rows_a_block + 1) * payload_bytes, payload_bytes), pa.int32()).buffers()[1]
@@ -93,7 +94,7 @@ def run(rows: int, rounds: int) -> dict[str, object]:
 
 
 def spread(values: list[float]) -> dict[str, float]:
-    """Median and extremes."""
+    """Return median and extremes."""
     return {
         "median": round(statistics.median(values), 2),
         "min": round(min(values), 2),

@@ -1,8 +1,8 @@
-"""Ten times what a link can carry, for a minute: announcements, memory, counted drops, and the way back.
+"""Offer ten times the capacity of a link for a minute: announcements, memory, counted drops, and recovery.
 
     python bench/bench_storm.py [--storm 60] [--baseline 10] [--after 40]
 
-Prints JSON; `held` says which promises did. `hanse.lab.chaos.storm` says what is done.
+Prints JSON; `held` names the promises that held. `hanse.lab.chaos.storm` describes the drill.
 """
 
 import argparse
@@ -20,8 +20,8 @@ def main() -> None:
     parser.add_argument("--storm", type=float, default=60.0, help="seconds")
     parser.add_argument("--baseline", type=float, default=10.0, help="seconds before it")
     parser.add_argument("--after", type=float, default=40.0, help="seconds after it")
-    parser.add_argument("--link", type=float, default=4_000_000.0, help="bytes a second of the narrow links")
-    parser.add_argument("--times", type=float, default=10.0, help="how many times the capacity")
+    parser.add_argument("--link", type=float, default=4_000_000.0, help="bytes per second of the narrow links")
+    parser.add_argument("--times", type=float, default=10.0, help="multiple of the capacity")
     words = parser.parse_args()
     settings = StormSettings(
         baseline_s=words.baseline,

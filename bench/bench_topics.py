@@ -1,8 +1,8 @@
-"""100,000 distinct topics and 10,000 subscriptions at one broker: memory of the federators, and whether all arrive.
+"""Publish 100,000 distinct topics at a broker with 10,000 subscriptions: memory of the federators, and arrivals.
 
     python bench/bench_topics.py [--topics 100000] [--subscriptions 10000] [--brokers 3] [--rate 5000]
 
-Prints JSON; `held` says which promises did. `hanse.lab.chaos.topics` says what is done.
+Prints JSON; `held` names the promises that held. `hanse.lab.chaos.topics` describes the drill.
 """
 
 import argparse

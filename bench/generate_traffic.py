@@ -1,9 +1,9 @@
-"""Telemetry of a federation that never ran, but could have: the same seed gives the same bytes.
+"""Generate telemetry of a federation that never ran, but could have: the same seed gives the same bytes.
 
-Brokers on a ring with chords, each on a host with a clock of its own; groups with members; publications over
-shortest paths with the links' delays; counts that agree with what was published, delivered, doubled and lost;
-checks by a manager; and, if asked for, one federator killed on the way. `Traffic.truth` holds what happened, to
-compare tables with.
+Brokers are on a ring with chords, each on a host with its own clock. Groups have members. Publications take shortest
+paths with the links' delays. Counts agree with the published, delivered, duplicated and lost messages. A manager makes
+checks. On request, one federator is killed in the middle. `Traffic.truth` holds the actual events, to compare tables
+with.
 
     python bench/generate_traffic.py --rows 1000000 --out traffic.parquet
 """
@@ -47,14 +47,14 @@ MANAGER = "manager"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to make up. At a sample rate of 1, a publication costs about 3 rows a member of its group."""
+    """Parameters of the traffic. At a sample rate of 1, a publication costs about 3 rows per member of its group."""
 
     seed: int = 1
     brokers: int = 6
     groups: int = 3
     members: int = 3
     seconds: int = 120
-    publications_per_s: int = 20  # of each group, over all its origins
+    publications_per_s: int = 20  # per group, over all its origins
     sample_rate: float = 1.0
     report_s: int = 5
     loss_share: float = 0.001
@@ -66,7 +66,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Truth:
-    """What happened, as no clock but the true one saw it."""
+    """Actual events, by the true time."""
 
     published: dict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
     delivered: dict[tuple[str, str, str], int] = field(default_factory=lambda: defaultdict(int))
@@ -77,7 +77,7 @@ class Truth:
 
 
 class Traffic:
-    """The telemetry of one plan, and its truth."""
+    """Telemetry of one plan, and its truth."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -103,7 +103,7 @@ class Traffic:
         self._paths: dict[tuple[str, str], list[str]] = {}
 
     def batches(self) -> Iterator[tuple[int, str, bytes]]:
-        """What a collector would have received: moment, topic, payload."""
+        """Yield what a collector would have received: time, topic, payload."""
         plan = self.plan
         self._begin()
         for since_s in range(0, plan.seconds, plan.report_s):
@@ -129,7 +129,7 @@ class Traffic:
         for group, members in self._members.items():
             core = min(members)
             for name in members:
-                # By the manager's clock: memberships are compared with other brokers' reports.
+                # By the manager's clock, because memberships are compared with other brokers' reports.
                 moment = START_US - 3_600 * SECOND_US
                 self._add(MANAGER, MeshEvent(moment, "member_joined", group, name, EPOCH, core, None, None))
             self._add(core, MeshEvent(self._clock(core, 0), "core_elected", group, core, EPOCH, core, None, 0))
@@ -165,7 +165,7 @@ class Traffic:
             if origin not in self._up:
                 continue
             self._seq[origin] += 1
-            # Published early enough in the slice that the delivery falls into it too.
+            # Published early enough in the slice that the delivery also falls into it.
             at_us = since_s * SECOND_US + rng.randrange(span_us - SECOND_US)
             payload_bytes = rng.randint(20, 400)
             self.truth.published[origin, group] += 1
@@ -274,7 +274,7 @@ class Traffic:
 
 
 def to_arrow(batches: Iterator[tuple[int, str, bytes]], producer: str = "generated", seq: int = 0) -> pa.Table:
-    """The same as rows of bronze."""
+    """Yield the same as rows of bronze."""
     rows = [
         {
             "producer": producer,
@@ -292,7 +292,7 @@ def to_arrow(batches: Iterator[tuple[int, str, bytes]], producer: str = "generat
 
 
 def plan_for(rows: int, seed: int = 1) -> Plan:
-    """A plan that gives about so many rows of telemetry: 12 brokers, 8 groups, half an hour."""
+    """Return a plan that gives about so many rows of telemetry: 12 brokers, 8 groups, half an hour."""
     base = Plan(seed=seed, brokers=12, groups=8, members=4, seconds=1_800, kill_at_s=1_500)
     rows_per_publication = 9.9
     fixed = 1_800 / base.report_s * 1_500
@@ -302,9 +302,9 @@ def plan_for(rows: int, seed: int = 1) -> Plan:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=1_000_000, help="telemetry rows, about")
+    parser.add_argument("--rows", type=int, default=1_000_000, help="approximate number of telemetry rows")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", type=Path, required=True, help="a Parquet file of bronze rows")
+    parser.add_argument("--out", type=Path, required=True, help="Parquet file of bronze rows")
     asked = parser.parse_args()
     traffic = Traffic(plan_for(asked.rows, asked.seed))
     begun = time.monotonic()

@@ -1,9 +1,9 @@
-"""How light the load generator is: one Mosquitto, QoS 0, 1 and 2, and what its own processes cost.
+"""Measure the cost of the load generator itself: one Mosquitto, QoS 0, 1 and 2, and the CPU time of its processes.
 
     python bench/load_generator.py [--json]
 
-The first row publishes to nobody: how fast one publisher process can push. A row's CPU figures are microseconds of
-the generator's processes for each message; the broker's are not in them.
+The first row publishes without subscribers: the speed of one publisher process. The CPU figures of a row are
+microseconds of the generator's processes per message, without those of the broker.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ RUNS: dict[str, dict[str, object]] = {
 
 
 async def measure(options: dict[str, object], directory: Path) -> Result:
-    # A broker of its own for each run: the last one's leftovers would be counted as foreign.
+    # Each run has its own broker, because leftovers of the last one would be counted as foreign.
     port = ports.free(1)[0]
     url = f"mqtt://127.0.0.1:{port}"
     settings = mosquitto.BrokerSettings(port, directory, persistence=False)
