@@ -39,7 +39,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 class Thief:
     """Client that asks for an existing session, and takes its waiting messages."""
 
-    def __init__(self, port: int, name: str) -> None:
+    def __init__(self, port: int, name: str, host: str = "") -> None:
         self.client = paho.Client(CallbackAPIVersion.VERSION2, client_id=name, protocol=MQTTProtocolVersion.MQTTv5)
         self.found_session: bool | None = None
         self.taken: list[bytes] = []
@@ -47,7 +47,7 @@ class Thief:
         self.client.on_message = lambda _client, _data, message: self.taken.append(bytes(message.payload))
         properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
         properties.SessionExpiryInterval = 3600
-        self.client.connect("127.0.0.1", port, clean_start=False, properties=properties)
+        self.client.connect("127.0.0.1", port, bind_address=host, clean_start=False, properties=properties)
         self.client.loop_start()
         eventually(lambda: self.found_session is not None, "the broker answered the thief")
 
@@ -182,6 +182,20 @@ def test_a_session_that_was_taken_over_is_ended_and_goes_on_under_another_id(sce
         eventually(lambda: federators[0].health() is not None, "the federator is back")
         assert takeovers(federators[0]) == 0
         assert session_of(brokers[0], federators[0]) in record.read_text()
+
+
+def test_an_id_of_another_session_that_is_used_from_elsewhere_is_told(scene: Scene) -> None:
+    brokers, federators = scene
+    eventually(lambda: "host_log_open" in federators[0].log, "the federator has looked as a stranger")
+    name = re.findall(r" as (hanse-federator-0-[0-9a-f]{32}-stranger) \(", brokers[0].log)[-1]
+    # A takeover makes the federator connect again, so that the second session sees from where it does.
+    Thief(brokers[0].port, session_of(brokers[0], federators[0])).end()
+    eventually(lambda: takeovers(federators[0]) == 1, "the takeover is counted")
+    eventually(lambda: "a former session at the host broker was ended" in federators[0].log, "it has a new id")
+    Thief(brokers[0].port, name, "127.0.0.2").end()
+    told = "security=session_id_used_elsewhere address=127.0.0.2:"
+    eventually(lambda: told in federators[0].log, "it is told")
+    assert takeovers(federators[0]) == 1
 
 
 def test_an_old_session_that_could_not_be_ended_is_ended_by_the_next_process(scene: Scene) -> None:

@@ -109,6 +109,22 @@ def test_an_own_connection_that_the_log_shows_first_is_no_takeover(scene: Scene)
     assert scene.counters["session_taken_over"] == 0
 
 
+def test_an_id_of_another_session_from_another_host_is_a_security_event(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene.of.other_admitted("10.0.0.9:7")  # whether addresses are translated is not known yet
+    scene.connect("10.0.0.1:5")
+    scene.of.admitted(scene.now_s, "10.0.0.1:5")
+    scene.of.other_admitted("10.0.0.1:6")
+    assert scene.counters["session_id_used_elsewhere"] == 0
+    for _ in range(100):
+        scene.of.other_admitted("10.0.0.9:7")
+    assert scene.counters["session_id_used_elsewhere"] == 100
+    assert 0 < len(caplog.records) < 50
+    settle(scene)
+    assert scene.counters["session_taken_over"] == 0
+
+
 def test_an_attempt_without_an_answer_counts_as_its_own(scene: Scene) -> None:
     scene.of.disconnected(scene.now_s, is_taken_over=False, address="10.0.0.1:4")
     scene.of.disconnected(

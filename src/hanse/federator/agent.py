@@ -138,7 +138,13 @@ class Agent:
         )
         # Only Mosquitto's log tells of takeovers, and only Mosquitto publishes its uptime in this form.
         self._session_watch = (
-            SessionWatch(session, self.sessions.of("watch"), lambda: self.sessions.host_id, self.takeovers)
+            SessionWatch(
+                session,
+                self.sessions.of("watch"),
+                lambda: self.sessions.host_id,
+                [self.sessions.of(role) for role in ("lane", "probe", "retained", "stranger")],
+                self.takeovers,
+            )
             if any(one.kind == "mosquitto-log" for one in settings.adapters())
             else None
         )

@@ -6,7 +6,8 @@ lines about new connections, and the broker's uptime, whose last tick is retaine
 """
 
 import asyncio
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from hanse.errors import HanseError
@@ -17,7 +18,7 @@ from hanse.mqtt.publication import Publication, payload_of
 from hanse.mqtt.subscriptions import Subscription
 
 UPTIME = "$SYS/broker/uptime"
-_CONNECTED = b"New client connected from "
+_CONNECTED = re.compile(rb"New client connected from (\S+) as (\S+) \(")
 
 
 class SessionWatch(ClientHandler):
@@ -27,13 +28,20 @@ class SessionWatch(ClientHandler):
         settings: those of the first session.
         client_id: the client id of the second one.
         watched: returns the client id of the first one.
+        others: client ids of this federator's sessions that hold nothing.
         takeovers: told of what is heard.
     """
 
     def __init__(
-        self, settings: ClientSettings, client_id: str, watched: Callable[[], str], takeovers: Takeovers
+        self,
+        settings: ClientSettings,
+        client_id: str,
+        watched: Callable[[], str],
+        others: Collection[str],
+        takeovers: Takeovers,
     ) -> None:
         self._watched = watched
+        self._others = frozenset(others) | {client_id}
         self._takeovers = takeovers
         self._client = Client(
             # A broker that sends its log must not be told a limit of packets: see `hanse.mqtt.skipping`.
@@ -70,12 +78,16 @@ class SessionWatch(ClientHandler):
     def on_publications(self, publications: list[Publication]) -> None:
         """Read log lines and ticks."""
         now_s = asyncio.get_running_loop().time()
-        marker = f" as {self._watched()} (".encode()
         for publication in publications:
             payload = payload_of(publication.packet)
             if publication.topic == UPTIME:
                 self._takeovers.watched_tick(payload)
-            elif marker in payload and _CONNECTED in payload:
-                _, _, rest = payload.partition(_CONNECTED)
-                address, _, _ = rest.partition(marker)
-                self._takeovers.admitted(now_s, address.decode("ascii", "replace")[:60])
+                continue
+            line = _CONNECTED.search(payload)
+            if line is None:
+                continue
+            address, client_id = (one.decode("utf-8", "replace") for one in line.groups())
+            if client_id == self._watched():
+                self._takeovers.admitted(now_s, address[:60])
+            elif client_id in self._others:
+                self._takeovers.other_admitted(address[:60])

@@ -27,6 +27,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from hanse import logs
 from hanse.federator.gaps import GapBook, OpenGap
 
 # Log lines reach the federator over another connection than the answer to its CONNECT. They are compared when neither
@@ -42,6 +43,8 @@ TICK_EXPIRY_S = 60
 _MISSING = 2.5
 # More within `SETTLE_S` are not told apart.
 _ADDRESSES_MAX = 16
+# Log lines about ids of other sessions; more are only counted.
+_LINES_MAX = 20
 _log = logging.getLogger(__name__)
 
 
@@ -94,6 +97,7 @@ class Takeovers:
         self._shown: deque[str] = deque(maxlen=_ADDRESSES_MAX)
         # Whether the log shows the addresses that the federator sees, because nothing translates them on the way.
         self._is_exact = False
+        self._own_host = ""
         self._changed_s = 0.0
         # The last tick of the session, and the shortest time between two; a former process left them.
         self._last_tick, self._interval_s = self._read_ticks()
@@ -110,6 +114,7 @@ class Takeovers:
         """Note that the broker let the federator in, which connected from this address."""
         self._is_connected = True
         self._note_own(address)
+        self._own_host = "" if address is None else address.rpartition(":")[0]
         self._changed_s = now_s
         now_us = self._clock_us()
         for gap in self._open:
@@ -197,6 +202,21 @@ class Takeovers:
         self._shown.append(address)
         if len(self._shown) - len(self._own) >= FIGHT:
             self.check(now_s + SETTLE_S)
+
+    def other_admitted(self, address: str) -> None:
+        """Note a line of the broker's log: it let a client in under the id of another session of this federator.
+
+        Those sessions hold nothing, so nobody gains messages by that. But whoever knows their ids reads the log.
+        """
+        host = address.rpartition(":")[0]
+        if self._is_exact and self._own_host and host != self._own_host:
+            self._counters["session_id_used_elsewhere"] += 1
+            if self._counters["session_id_used_elsewhere"] <= _LINES_MAX:
+                logs.note_security(
+                    "session_id_used_elsewhere",
+                    "another client connected with a client id of this federator; it must have read the broker's log",
+                    address=address,
+                )
 
     def watched_tick(self, payload: bytes) -> None:
         """Take a tick that came to the second session."""
