@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from tests.federation import Client, RunningFederation, eventually
 from tests.gateway.placing import name_at
+from tests.gateway.test_redirect_live import redirected
 from tests.gateways import Gateway, wait_until
 
 pytestmark = pytest.mark.processes
@@ -19,6 +20,17 @@ def test_clients_of_the_gateway_meet_over_the_federation(tmp_path: Path) -> None
             eventually(lambda: federation.knows("up/#"), "both federators know the group")
             writer.publish("up/there", b"hi")
             assert [message.payload for message in reader.expect(1)] == [b"hi"]
+        # A client that says that it follows is sent to the broker of its topics.
+        with Client(federation.port(1)) as there:
+            there.subscribe("up/redirect")
+            names = (b"follows%d" % k for k in range(1_000))
+            follows = ((b"server-reference", b"follow"),)
+            wait_until(
+                lambda: redirected(port, next(names), b"up/redirect", say=follows)[1].endswith(
+                    f":{federation.port(1)}"
+                ),
+                "the gateway knows the groups",
+            )
         for k in range(2):
             log = tmp_path / "run" / f"site-{k}" / "federator" / "output.log"
             wait_until(lambda log=log: "connected from" in log.read_text(), "the gateway at the federator")  # type: ignore[misc]

@@ -1,10 +1,11 @@
 """The gateway of a federation on one machine: its command and its address."""
 
 import sys
+from collections.abc import Sequence
 
 from hanse.local import ports
 from hanse.local.ports import LOOPBACK
-from hanse.local.supervise import FederationSettings, Service
+from hanse.local.supervise import FederationSettings, Service, Site
 from hanse.mqtt import urls
 
 
@@ -35,12 +36,19 @@ class LocalGateway:
 
     def service(self) -> Service:
         """Return the service for the supervisor to run."""
-        words = [sys.executable, "-m", "hanse", "gateway", "--listen", self.url, "--state-dir", str(self._state_dir)]
+        words = [sys.executable, "-m", "hanse", "gateway", "--state-dir", str(self._state_dir)]
+        # Clients that follow a Server Reference are sent to the broker of their topics.
+        words += ["--listen", f"{self.url}?mode=auto", "--groups-interval", "1s"]
         words += ["--metrics", f"{LOOPBACK}:0", "--shutdown-grace", "0s"]
         for broker in self._brokers:
             words += ["--broker", broker]
-        return Service("gateway", self.url, words)
+        return Service("gateway", self.url, words, _pages)
 
     def is_ready(self) -> bool:
         """Return whether clients may connect."""
         return ports.answers(self._port)
+
+
+def _pages(sites: Sequence[Site]) -> list[str]:
+    """Return the flags that say where each federator shows its groups."""
+    return [word for site in sites for word in ("--groups", f"{site.k}={site.metrics_url}")]

@@ -128,11 +128,20 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """Process beside the sites; the state file names a manager's, dashboard's or gateway's URL."""
+    """Process beside the sites; the state file names a manager's, dashboard's or gateway's URL.
+
+    Attributes:
+        further: returns more words of the command, which depend on the ports of the sites.
+    """
 
     name: str
     url: str | None
     command: Sequence[str]
+    further: Callable[[Sequence[Site]], Sequence[str]] | None = None
+
+    def command_for(self, sites: Sequence[Site]) -> list[str]:
+        """Return the whole command."""
+        return [*self.command, *(self.further(sites) if self.further is not None else ())]
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +247,9 @@ class Federation:
             output = site.directory / "federator" / "output.log"
             self.agents.append(SupervisedProcess(f"federator {site.k}", agent_command(site), output, keep, environment))
         self.services = [
-            SupervisedProcess(service.name, service.command, settings.directory / service.name / "output.log", keep)
+            SupervisedProcess(
+                service.name, service.command_for(self.sites), settings.directory / service.name / "output.log", keep
+            )
             for service in services
         ]
         self._watcher: asyncio.Task[None] | None = None
