@@ -330,3 +330,12 @@ def test_the_changes_add_up_to_the_set_and_interest_expires_in_time(steps: list[
     assert registry._held == {}
     assert registry._held_count == 0
     assert registry.shares() == {}
+
+
+def test_interest_with_half_a_second_left_is_loaded() -> None:
+    registry = InterestRegistry()
+    registry.apply(0, LOG, [Subscribed("a", "t", 1), ClientLeft("a", Session.KEPT, 30)])
+    document = registry.dump(0, wall_s=5000)
+    after = InterestRegistry()
+    assert after.load(0, 5029.5, document) == Change(added=(("t", 1),))
+    assert after.next_expiry_s() == 0.5

@@ -57,3 +57,10 @@ def test_rounds_keep_their_beat_and_missed_rounds_are_not_made_up_for() -> None:
     assert alarms.next_round_at == 2.0
     alarms.begin_round(7.5)
     assert alarms.next_round_at == 8.5
+
+
+def test_a_step_is_clean_until_something_is_left_to_do() -> None:
+    changes = Changes()
+    assert changes.is_clean
+    changes.claims.add(1)
+    assert not changes.is_clean

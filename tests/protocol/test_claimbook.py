@@ -164,3 +164,27 @@ def test_a_group_beyond_the_limit_is_not_remembered_either() -> None:
     shelf.book.remember("b", 3.0)
     assert set(shelf.book.groups()) == {"a"}
     assert [heard for heard in shelf.heard if heard[0] == "remembered"] == [("remembered", 3.0, "a")]
+
+
+def test_a_core_is_announced_for_some_rounds_after_its_last_claim_and_no_longer() -> None:
+    shelf = Shelf()
+    shelf.book.change_own("a", 100)
+    for now in range(20):
+        shelf.book.age(now)
+    assert shelf.book.is_announced
+    shelf.book.change_own("a", None)
+    rounds = Settings().expiry_factor + 2
+    for now in range(20, 20 + rounds):
+        assert shelf.book.is_announced
+        shelf.book.age(now)
+    assert not shelf.book.is_announced
+
+
+def test_requests_to_a_lost_neighbour_are_forgotten_and_others_are_not() -> None:
+    shelf, other = Shelf(), Neighbour(2)
+    shelf.book.ask(0.0, 9, shelf.neighbour)
+    shelf.book.ask(0.0, 8, other)
+    shelf.book.forget_neighbour(1)
+    shelf.book.ask(0.1, 9, other)
+    shelf.book.ask(0.1, 8, other)
+    assert other.claim_requests == [ClaimRequest(8, 0, 0, -1, 0), ClaimRequest(9, 0, 0, -1, 0)]

@@ -476,6 +476,19 @@ def test_only_records_that_a_former_process_left_for_the_host_are_sifted() -> No
     assert sifted == [3]
 
 
+def test_the_first_record_for_the_host_is_not_sifted_if_no_process_left_any() -> None:
+    books = Books()
+    sifted: list[int] = []
+
+    def sift(runs: Sequence[Run]) -> Sequence[Run]:
+        sifted.extend(run.first for run in runs)
+        return runs
+
+    books.custody.restore({NEAR: (0, 1)})
+    books.custody.fetched(books.now, HOST, [(0, (run_of(0),))], 1, sift)
+    assert sifted == []
+
+
 # --- no route --------------------------------------------------------------------------------------------------------
 
 

@@ -316,3 +316,10 @@ def test_the_mirror_ends_with_the_owners_set_whatever_the_channel_does(
             ends.owner.rewind()
     assert ends.mirror.keys == ends.owner.keys
     assert not ends.owner.has_unacknowledged
+
+
+def test_an_empty_set_is_told_after_a_restart() -> None:
+    owner = OwnedSet()
+    assert owner.delta(100) is None
+    owner.restart()
+    assert owner.delta(100) == SetDelta(2, 0, 0, ())

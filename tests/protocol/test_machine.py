@@ -507,3 +507,24 @@ def _times_sent(desk: Desk, group: str) -> int:
     """Return how many times neighbour 1 was sent the membership of a group."""
     deltas = [frame.memberships for frame in desk.frames[1] if frame.memberships is not None]
     return sum(step.group == group for delta in deltas for step in delta.steps)
+
+
+def test_announcements_are_counted_as_they_are_sent() -> None:
+    desk = Desk(peers=(1,))
+    desk.step(Subscribed("g"))
+    desk.wait(3.0, talking=(1,))
+    sent = sum(len(frame.announcements) for frame in desk.frames[1])
+    assert desk.machine.counters["announcements"] == sent > 0
+
+
+def test_a_core_that_claims_again_keeps_the_memberships_under_it() -> None:
+    desk = Desk(peers=(1, 2))
+    desk.say(1, **claimed(9))
+    desk.say(2, memberships=SetDelta(1, 0, 0, (SetStep(True, 9, "g"),)))
+    desk.say(1, claim_deltas=(ClaimDelta(9, 1_000, 1, (ClaimChange("g", None),)),))
+    desk.say(1, claim_deltas=(ClaimDelta(9, 1_000, 2, (ClaimChange("g", 1),)),))
+    for number in range(10, 30):
+        desk.wait(1.0)
+        desk.say(1, announcements=(Announcement(9, 1_000, number, 1, 3),))
+        desk.say(2)
+    assert desk.machine.mesh_neighbours("g") == (1, 2)

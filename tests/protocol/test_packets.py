@@ -78,3 +78,11 @@ def test_a_body_with_bytes_after_its_last_packet_is_refused() -> None:
         check_body(packet("t") * 2, 1, 0)
     with pytest.raises(RemoteError):
         check_body(b"", 1, 0)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_length_of_128_takes_two_bytes(count: int) -> None:
+    """In a packet of 130 bytes, 128 is no length: it says that another byte of the length follows."""
+    body = (bytes((0x30, 128, 1)) + bytes(127)) * count
+    with pytest.raises(RemoteError):
+        check_body(body, count, 0)

@@ -148,3 +148,10 @@ def test_origins_beyond_the_limit_are_refused(monkeypatch: pytest.MonkeyPatch) -
     assert ids.window(2, 1) is not None
     assert ids.window(3, 1) is None
     assert ids.window(1, 2) is not None
+
+
+def test_a_pair_is_not_new_if_its_second_id_is_known() -> None:
+    window = SeenWindow()
+    assert window.record_if_new(0.0, 20, 1, G)
+    assert not window.record_if_new(0.0, 19, 2, G)
+    assert list(window.pieces(19, 2)) == [(19, 1, NOTHING), (20, 1, G)]
