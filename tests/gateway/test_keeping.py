@@ -621,3 +621,25 @@ def test_a_will_stays_with_the_broker_if_it_is_set_so() -> None:
     session.broker_data(p.connack(5), 0.1)
     session.client_lost(1.0)
     assert events(session)[-1] == Ended("broker")
+
+
+def test_a_repetition_at_qos_1_is_delivered_and_counted_and_at_qos_2_removed() -> None:
+    session = live()
+    subscribed(session, (b"t/#", 2))
+    moved(session)
+    session.broker_data(p.suback(65_535, 2), 1.1)
+    once, twice = p.publish(b"t/1", b"once", 2), p.publish(b"t/1", b"twice", 1)
+    session.replayed(replayed(once, twice), 1.3)
+    session.replay_ended(1.3, True)
+    taken(session.to_client)
+    session.broker_data(p.publish(b"t/1", b"once", 2, 1) + p.publish(b"t/1", b"twice", 1, 2), 1.5)
+    assert taken(session.to_client) == p.publish(b"t/1", b"twice", 1, 2)
+    assert session.counters.moves["repeated"] == session.counters.moves["removed"] == 1
+
+
+def test_a_client_that_has_no_broker_for_long_is_counted() -> None:
+    session = live()
+    session.detach(1.0)
+    session.attach(3.1)
+    session.broker_data(p.connack(5), 3.2)
+    assert session.counters.moves["attached_late"] == 1

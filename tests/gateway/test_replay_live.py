@@ -141,6 +141,7 @@ async def finish(
     outcome = judge(pairs)
     outcome.lost += sum(one.is_lost for one in displaced if one not in dict(pairs))
     print(f"{fault}, seed {seed}, {what}: {outcome}; {scene.moved():.0f} moves")
+    assert not scene.gateway.metric('hanse_gateway_move_total{what="attached_late"}'), "more than 2 s without a broker"
     assert not watcher.got, f"wills were published: {watcher.got}"
     mortal = [one for one in displaced if not one.is_lost][:10]
     for one in mortal:

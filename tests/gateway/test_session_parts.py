@@ -310,4 +310,4 @@ def test_what_may_still_come_live_is_named_if_it_does_not_repeat() -> None:
     made.came_live(4, 9.3, "")
     made.add(2.0, 6, "", is_once=True, is_at_host=False)
     made.missing()
-    assert [one.content for one in made.may_come(8.5)] == [2, 6]
+    assert [(one.content, one.is_once) for one in made.may_come(8.5)] == [(2, True), (5, False), (6, True)]

@@ -18,7 +18,8 @@ Rules:
    then removed.
 5. What the federator had about when the subscription began or later, and has not come live, may still do so: the new
    broker may wait for the client's acknowledgements. So may what the new broker does not have yet. Nobody waits for it.
-   `may_come` names it if it has QoS 2 and its content does not repeat; at QoS 1 a repetition is better than a loss.
+   `may_come` names it if its content does not repeat. At QoS 2 it is then removed; at QoS 1 it is counted, because a
+   repetition is better than a loss.
 6. Ages are compared, never clocks. All times are the gateway's own.
 """
 
@@ -92,10 +93,7 @@ class Comparison(Generic[Item, LiveItem]):
         return [
             one
             for one in self._replayed
-            if one.is_once
-            and (one.time >= since or not one.is_at_host)
-            and one.live is None
-            and often[one.content] == 1
+            if (one.time >= since or not one.is_at_host) and one.live is None and often[one.content] == 1
         ]
 
     def _join(self) -> list[Entry[Item, LiveItem]]:

@@ -556,8 +556,7 @@ class Keeping(Moving):
         if self._watch_until is None and self._phase == LIVE:
             return False
         if now > (self._watch_until or now):
-            self._watch_until = None
-            self._expected = {}
+            self._end_watch()
             return False
         if not qos:
             return False
@@ -568,9 +567,14 @@ class Keeping(Moving):
                 self._expected[content] = count - 1
             else:
                 del self._expected[content]
-            self._removed += 1
-            self.counters.move("removed")
+            if self._phase == LIVE:
+                self.counters.move("removed")
+            else:
+                self._removed += 1
             return True
+        if content in self._repeatable:
+            self._repeatable.discard(content)
+            self.counters.move("repeated")
         if table.has_no_local and content in self._published.by_content():
             wanting = table.matching(topic)
             if wanting and all(one.options & NO_LOCAL for one in wanting):

@@ -71,6 +71,7 @@ from hanse.gateway.session.session import (
     Session,
 )
 from hanse.gateway.session.settings import (
+    ATTACHED_S,
     DRAIN_S,
     REPLAY_BYTES_MAX,
     RESTORE_TIMEOUT_S,
@@ -162,6 +163,8 @@ class Moving(Session):
         self._resent = self._replayed = self._removed = 0
         # What the client has and the new broker has not sent yet (`Comparison.expected`), until a time.
         self._expected: dict[int, int] = {}
+        # What it has and may get again at QoS 1, which is only counted.
+        self._repeatable: set[int] = set()
         self._watch_until: float | None = None
         # An orderly move: the client's new packets wait, until what is outstanding has been acknowledged.
         self._is_settling = False
@@ -316,6 +319,8 @@ class Moving(Session):
         """Bring a new broker to where the lost one was."""
         self._phase = RESTORING
         self._was_moved = True
+        if self._moved_at is not None and now - self._moved_at > ATTACHED_S:
+            self.counters.move("attached_late")
         self._restore_until = now + RESTORE_TIMEOUT_S
         self._is_replay_due = True
         for identifier, filters in self._table.to_repeat(self._version):
@@ -537,7 +542,10 @@ class Moving(Session):
         elif complete:
             self._expected = replay.expected(now - self.settings.lag_s)
             for entry in replay.may_come(self._subscribed_at - self.settings.overlap_s):
-                self._expected[entry.content] = self._expected.get(entry.content, 0) + 1
+                if entry.is_once:
+                    self._expected[entry.content] = self._expected.get(entry.content, 0) + 1
+                else:
+                    self._repeatable.add(entry.content)
             self._watch_until = now + self.settings.watch_s
         elif self._table.has_no_local or self._table.quiet:
             self._watch_until = now + self.settings.watch_s
@@ -661,8 +669,7 @@ class Moving(Session):
         self._own_requests.clear()
         self._resends.clear()
         self._replay = None
-        self._expected = {}
-        self._watch_until = None
+        self._end_watch()
         self.to_client += [b"\x62\x02" + one.to_bytes(2, "big") for one in self._in.orphan()]
         self._end_replay()
         for late in self._late:
@@ -815,8 +822,7 @@ class Moving(Session):
             if self._table.has_no_local:
                 self._published.forget_before(now - self.settings.retention_s)
             if self._watch_until is not None and now > self._watch_until:
-                self._watch_until = None
-                self._expected = {}
+                self._end_watch()
                 self._update_plain()
             if self._is_settling:
                 self._look_settled(now)
@@ -837,6 +843,12 @@ class Moving(Session):
         elif now > self._restore_until and (self._phase == RECONNECTING or self._own_requests):
             self.detach(now)
             self.events.append(BrokerRefused(0x88, False, f"it has not answered for {RESTORE_TIMEOUT_S:g} s"))
+
+    def _end_watch(self) -> None:
+        """Compare no more publications with what the client has."""
+        self._watch_until = None
+        self._expected = {}
+        self._repeatable = set()
 
     def _mind_keep_alive(self, now: float) -> None:
         if self.is_accepted and self._keep_alive_s and now - self._client_at > 1.5 * self._keep_alive_s:

@@ -29,6 +29,9 @@ LATE_BYTES_MAX: Final = 1 << 20
 # retains 64 MiB for all its neighbours together.
 REPLAY_BYTES_MAX: Final = 8 << 20
 
+# A client that has no broker for longer is counted: `attached_late`.
+ATTACHED_S: Final = 2.0
+
 # How long after a return the messages that the former session had queued are compared with what the client has.
 DRAIN_S: Final = 10.0
 
