@@ -9,21 +9,22 @@ The driver:
    that sent an empty one; place the client by it.
 2. Dial the broker, then `attach(now, limits)`, where `limits` is `contract.minimum_of` the brokers to which the client
    may move. Or `refuse(code, now)`.
-3. Per read: `client_data(data, now)` or `broker_data(data, now)`, with `bytes`. Data of a former broker connection is
-   thrown away, not fed.
+3. Per read: `client_data(data, now)` or `broker_data(data, now)`, with `bytes`. Discard data of a former broker
+   connection.
 4. After every call of any method, flush: write `to_client` and `to_broker` and clear them; stop or resume reading the
    client's socket by `holds_client` and the broker's by `holds_broker` (and by the driver's own back-pressure); then
    handle and clear `events`, in order. An event handler may call methods again, and flushes after that.
 5. `tick(now)` about once per second for every session, and every 100 ms while `is_moving`. No timer per session.
 6. When the client's connection ends: `client_lost(now)`, also after a `Close`. Then go on until `Ended`: with
    `will = gateway` the broker connection stays open until the will is published.
-7. When the broker's connection ends: wait for the verdict on the broker. Dead: `detach(now)`, write what it returns
-   into the old connection if that still takes bytes, close it, dial another broker, `attach`. Not dead:
-   `broker_lost(now)`, which ends the client, because a client that its broker has ended must not be revived elsewhere.
+7. When the broker's connection ends: wait until the gateway has judged the broker. If it is dead: `detach(now)`, write
+   the returned bytes to the old connection if that still takes bytes, close it, dial another broker, `attach`. If it is
+   not: `broker_lost(now)`, which ends the client, because a client that its broker has ended must not be continued
+   elsewhere.
 8. For an orderly move (drain, return): `begin_move(now)`, go on until `ReadyToMove`, then as for a dead broker.
 
-`events` says what each event asks for. Verdicts, the pace of failovers, timeouts of dialling and of CONNECT, limits on
-connections and rates are the driver's.
+Each class of the module `events` describes what the driver must do for it. The driver also judges brokers, and controls
+the pace of failovers, timeouts of dialling and of CONNECT, and limits on connections and rates.
 """
 
 from hanse.gateway.session.contract import BrokerLimits, limits_of_connack, minimum_of

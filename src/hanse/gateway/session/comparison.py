@@ -8,18 +8,18 @@ Rules:
 
 1. Contents are counted, because a sensor may publish the same value again and again. One publication of a stream stands
    for at most one of another stream.
-2. The replay and the new broker's publications are joined first: a publication that came live at about the time at
-   which the federator had it is the same one. The time is `near_s` for QoS 2, where a repetition is worse than a loss,
-   and a tenth of it for QoS 1 and for contents that repeat.
-3. What came of both is compared with what the client has: first with what came at about the same time, then with the
-   rest. The rest may have come later by any time, because a client may read slowly, and earlier by `lag_s`, by which
-   one federator may lag behind another.
-4. What the client received of late and neither of them has is on its way to the new broker: it will come again, and is
-   then removed.
-5. What the federator had about when the subscription began or later, and has not come live, may still do so: the new
-   broker may wait for the client's acknowledgements. So may what the new broker does not have yet. Nobody waits for it.
-   `may_come` names it if its content does not repeat. At QoS 2 it is then removed; at QoS 1 it is counted, because a
-   repetition is better than a loss.
+2. The replay and the new broker's publications are joined first: a live publication that arrived at about the time at
+   which the federator had it is the same one. The times may differ by `near_s` for QoS 2, where a duplicate is worse
+   than a loss, and by a tenth of it for QoS 1 and for contents that repeat.
+3. The result is compared with what the client has: first with publications of about the same time, then with the rest.
+   The rest may be later by any time, because a client may read slowly, and earlier by up to `lag_s`, because one
+   federator may lag behind another.
+4. A publication that the client received recently and that is in neither of them is on its way to the new broker. It
+   will arrive again, and is then removed.
+5. A publication that the federator had at about the start of the subscription or later, and that has not come live, may
+   still do so: the new broker may wait for the client's acknowledgements. The same is true for one that the new broker
+   does not have yet. The gateway does not wait for them. `may_come` names those whose content does not repeat. Such a
+   publication is then removed at QoS 2; at QoS 1 it is counted, because a duplicate is better than a loss.
 6. Ages are compared, never clocks. All times are the gateway's own.
 """
 
@@ -47,11 +47,11 @@ class Entry(Generic[Item, LiveItem]):
 
 
 class Comparison(Generic[Item, LiveItem]):
-    """One replay as it comes in, oldest publication first, and what comes live meanwhile.
+    """One replay as it arrives, oldest publication first, and the live publications that arrive meanwhile.
 
     Args:
-        had: times of what the client has, by content, oldest first. It is used up.
-        is_draining: what comes live may have been queued for any time.
+        had: times of the client's publications by content, oldest first. The comparison empties it.
+        is_draining: live publications may have been queued for any length of time.
 
     Attributes:
         removed: publications that the client has and does not get again.
@@ -86,7 +86,7 @@ class Comparison(Generic[Item, LiveItem]):
         return [one for one in entries if id(one) in lacking], known
 
     def may_come(self, since: float) -> list[Entry[Item, LiveItem]]:
-        """Return, after `missing`, which publications of the replay may still come live (rule 5)."""
+        """Return, after `missing`, the publications of the replay that may still come live (rule 5)."""
         often: dict[int, int] = {}
         for one in (*self._replayed, *self._live):
             often[one.content] = often.get(one.content, 0) + 1
@@ -97,7 +97,7 @@ class Comparison(Generic[Item, LiveItem]):
         ]
 
     def _join(self) -> list[Entry[Item, LiveItem]]:
-        """Join what came live and what was replayed (rule 2); return both, oldest first."""
+        """Join live and replayed publications (rule 2); return both, oldest first."""
         waiting: dict[int, deque[Entry[Item, LiveItem]]] = {}
         often: dict[int, int] = {}
         for one in self._live:

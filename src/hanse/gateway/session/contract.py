@@ -1,7 +1,7 @@
 """Promises of a broker in CONNACK, and those that the gateway may make for a set of brokers.
 
-A client that moves keeps the promises of its first CONNACK. So it is told the least that any broker of the set offers,
-and a broker that offers less than the client was told is no place to move to.
+A client that moves keeps the promises of its first CONNACK. The gateway therefore promises the minimum of all brokers
+of the set, and no client moves to a broker that offers less than it was promised.
 """
 
 from collections.abc import Iterable
@@ -41,7 +41,7 @@ _RETURN_CODES: Final = {0: 0x00, 1: 0x84, 2: 0x85, 3: 0x88, 4: 0x86, 5: 0x87}
 
 @dataclass(frozen=True, slots=True)
 class BrokerLimits:
-    """Limits of one broker, or of a set. 0 in `packet_bytes_max` and `keep_alive_s` means that there is none."""
+    """Limits of one broker, or of a set. 0 in `packet_bytes_max` and `keep_alive_s` means no limit."""
 
     receive_max: int = 65_535
     qos_max: int = 2
@@ -53,7 +53,7 @@ class BrokerLimits:
     has_share: bool = True
 
     def met_by(self, other: "BrokerLimits") -> str:
-        """Return what of this promise the other does not keep, as a sentence for a log; empty if it keeps all."""
+        """Return how the other breaks this promise, as a sentence for a log; empty if it keeps all."""
         if other.receive_max < self.receive_max:
             return f"it has Receive Maximum {other.receive_max}; the client was promised {self.receive_max}"
         if other.qos_max < self.qos_max:
@@ -71,7 +71,7 @@ NO_LIMITS: Final = BrokerLimits()
 
 
 def minimum_of(limits: Iterable[BrokerLimits]) -> BrokerLimits:
-    """Return what all of these brokers keep."""
+    """Return the limits that all of these brokers keep."""
     found = list(limits)
     if not found:
         return NO_LIMITS

@@ -11,7 +11,7 @@ class Counters:
         to_clients: publications that clients received.
         drops: publications that were not passed on, by reason.
         closes: client connections that a session ended, by reason.
-        moves: what failovers did: `resent`, `replayed`, `removed`, `in_doubt`, ..., by name.
+        moves: actions of failovers, by name: `resent`, `replayed`, `removed`, `in_doubt`, ...
     """
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ Rules:
 
 from typing import Final
 
-# How far an exchange has come. SENT_1 and SENT_2: PUBLISH of QoS 1 or 2. RECEIVED: PUBREC. RELEASED: PUBREL.
+# States of an exchange. SENT_1 and SENT_2: PUBLISH of QoS 1 or 2. RECEIVED: PUBREC. RELEASED: PUBREL.
 SENT_1: Final = 1
 SENT_2: Final = 2
 RECEIVED: Final = 3

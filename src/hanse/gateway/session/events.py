@@ -1,4 +1,4 @@
-"""Events of a session: what its driver must do, or may want to know. They are rare; data never makes one."""
+"""Events of a session, which tell its driver what to do or what has happened. They are rare; data never causes one."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 class Subscription(NamedTuple):
     """One filter of a client.
 
-    `options` is the byte of SUBSCRIBE (QoS asked for, No Local, Retain As Published, Retain Handling); `qos` is the
+    `options` is the byte of SUBSCRIBE (requested QoS, No Local, Retain As Published, Retain Handling); `qos` is the
     granted one. `identifier` is 0 where the client gave none.
     """
 
@@ -17,7 +17,7 @@ class Subscription(NamedTuple):
 
 
 class Accepted(NamedTuple):
-    """CONNACK with success has gone to the client. It comes once."""
+    """Success: CONNACK has gone to the client. This event comes once."""
 
     session_present: bool
 
@@ -62,7 +62,7 @@ class CloseBroker(NamedTuple):
 class Ended(NamedTuple):
     """The session is over: close what is open and drop the object.
 
-    `will` says what became of the client's will: `none`, `published`, `broker` (left to the broker), `cancelled` or
+    `will` states what happened to the client's will: `none`, `published`, `broker` (left to the broker), `cancelled` or
     `lost`.
     """
 
@@ -74,9 +74,9 @@ class ReadyToMove(NamedTuple):
 
 
 class ReplayWanted(NamedTuple):
-    """Ask the broker's federator for what it retains for these filters; answer with `replayed` and `replay_ended`.
+    """Ask the broker's federator for the publications it retains for these filters.
 
-    `age_ms` is how far back the replay must reach.
+    Answer with `replayed` and `replay_ended`. `age_ms` is how far back the replay must reach.
     """
 
     filters: tuple[bytes, ...]
@@ -113,9 +113,9 @@ class Unsubscribed(NamedTuple):
 
 
 class TopicsAsked(NamedTuple):
-    """A client that is redirected wants the broker of these filters, or of the topic that it publishes to.
+    """Name a broker to a redirected client: the one of these filters, or of the topic that it publishes to.
 
-    Without filters it has asked for nothing for some time. Answer with `Redirection.name` or `no_broker`.
+    Without filters, the client has requested nothing for some time. Answer with `Redirection.name` or `no_broker`.
     """
 
     filters: tuple[str, ...]

@@ -1,14 +1,14 @@
-"""The variant that keeps what a move to another broker needs (`failover = on`): the packets of both directions.
+"""The variant that keeps packets of both directions for a move to another broker (`failover = on`).
 
 Rules:
 
-1. Towards the client go whole packets. A PUBLISH above `hold_bytes` goes in pieces; its client is closed if the broker
-   dies inside it.
-2. Publications of QoS 1 and 2 of the client go to the broker whole, and are kept until the broker has them for good.
-   What waits for a broker is bounded; beyond the bound the client is not read.
-3. Neither side waits for the other in a circle: acknowledgements of the client are always read while the broker is
-   held, except for those behind more publications than may wait.
-4. What one read brought is written uncut where nothing in it changes.
+1. The client gets whole packets. A PUBLISH above `hold_bytes` goes in pieces; its client is closed if the broker dies
+   inside it.
+2. The client's publications of QoS 1 and 2 go to the broker whole, and are kept until the broker has them for good. The
+   amount that waits for a broker is bounded; beyond the bound the client is not read.
+3. The two sides never wait for each other in a circle: acknowledgements of the client are always read while the broker
+   is held, except for those behind more publications than may wait.
+4. The bytes of one read are written in one piece where nothing in them changes.
 """
 
 from hanse.gateway.session import deliveries, outgoing
@@ -48,9 +48,9 @@ _TAKEN_OVER = 0x8E
 
 
 class Keeping(Moving):
-    """A client that can be moved, and what it and its broker say to each other."""
+    """A client that can be moved, and the packets between it and its broker."""
 
-    # Bytes of the client that are dropped because they belong to a packet of which the lost broker has the beginning.
+    # Bytes of the client that are dropped: the rest of a packet of which the lost broker has the beginning.
     _skip = 0
     # Whether the client, or the broker, waits with a packet that may not go through in pieces now.
     _is_client_stuck = False
@@ -66,7 +66,7 @@ class Keeping(Moving):
         self._hold()
 
     def _hold(self) -> None:
-        """Decide who is read."""
+        """Decide which side is read."""
         phase = self._phase
         if not LIVE <= phase <= RESTORING:
             return
@@ -167,7 +167,7 @@ class Keeping(Moving):
         out = self._out
         former = out.kept.get(packet_id)
         if former is not None and former.qos == qos == 2 and former.at_client >= outgoing.RECEIVED:
-            # The client repeats what it has got a PUBREC for.
+            # The client repeats a publication for which it has a PUBREC.
             self.to_client.append(b"\x50\x02" + packet_id.to_bytes(2, "big"))
             return False
         publication = Publication(packet, qos)
@@ -233,7 +233,7 @@ class Keeping(Moving):
                 self._flush_late(now)
             return
         if client_id not in into.live:
-            # It belongs to a session from before this connection, or to nothing: the broker decides.
+            # It belongs to a session from before this connection, or to no exchange: the broker decides.
             if self._is_attached and self._phase == LIVE and client_id not in into.to_client:
                 self.to_broker.append(packet)
             return
@@ -484,7 +484,7 @@ class Keeping(Moving):
                 if is_refused:
                     self.counters.drop("refused_after_move")
             elif kind == PUBREC and publication.at_client != outgoing.SENT:
-                # The client has a PUBREC of the lost broker. It cannot be told of the refusal any more.
+                # The client has a PUBREC of the lost broker. It can no longer learn of the refusal.
                 self.counters.drop("refused_after_move")
                 if publication.at_client == outgoing.RELEASED:
                     self.to_client.append(b"\x70\x02" + packet_id.to_bytes(2, "big"))
@@ -497,7 +497,7 @@ class Keeping(Moving):
         into = self._in
         client_id = into.to_client.get(broker_id, broker_id)
         if broker_id in into.swallowed or (client_id not in into.live and (self._was_moved or client_id in into.own)):
-            # The client has never seen it, or is done with it.
+            # The client has never seen it, or has finished it.
             into.swallowed.discard(broker_id)
             self.to_broker.append(b"\x70\x02" + broker_id.to_bytes(2, "big"))
             self._update_plain()
@@ -516,10 +516,10 @@ class Keeping(Moving):
         self._is_taken_over = code == _TAKEN_OVER
         self.to_client.append(packet)
 
-    # --- publications for the client that are looked at one by one ----------------------------------------------------
+    # --- publications for the client that are examined one by one -----------------------------------------------------
 
     def _incoming(self, packet: bytes, now: float) -> None:
-        """Take a PUBLISH of the broker while something may have to be done with it."""
+        """Take a PUBLISH of the broker that may need more than passing on."""
         found = read_publish(packet, self._version)
         if self._is_unwanted(found.topic, found.payload, found.qos, found.retain, now):
             self._swallow(found.qos, found.packet_id)
@@ -593,7 +593,7 @@ class Keeping(Moving):
         self.to_client.append(packet)
 
     def _flush_late(self, now: float) -> None:
-        """Send what waits, as far as the client's Receive Maximum allows."""
+        """Send waiting publications, as far as the client's Receive Maximum allows."""
         late = self._late
         window = self._window()
         while late and (not late[0].qos or len(self._in) < window):

@@ -1,20 +1,21 @@
-"""How a client is moved from broker to broker (`failover = on`); `keeping` has what happens to packets in between.
+"""Moves of a client from broker to broker (`failover = on`). `keeping` handles the packets in between.
 
 Rules:
 
-1. What the client was told holds: it sees one CONNACK, and an acknowledgement only when a broker has given one.
-2. At another broker comes first CONNECT, then the subscriptions, then the publications without an acknowledgement in
-   their order, then what the client has sent since. The client's new packets wait until the gateway's own packet
-   identifiers are free again, so the client's identifiers are the broker's identifiers.
-3. Publications of the new broker wait until the replay of its federator has ended. So nothing newer comes before it.
+1. Promises to the client hold: it sees one CONNACK, and an acknowledgement only when a broker has given one.
+2. Another broker gets first CONNECT, then the subscriptions, then the publications without an acknowledgement in their
+   order, then what the client has sent since. The client's new packets wait until the gateway's own packet identifiers
+   are free again, so the client's identifiers are the broker's identifiers.
+3. Publications of the new broker wait until the replay of its federator has ended, so that nothing newer comes before
+   it.
 4. No broker gets the will. The gateway publishes it through the client's session when the client is gone without
    DISCONNECT.
-5. A publication that was outstanding while two brokers died goes to no third one: it may be what kills them.
-6. A session that lasts, and was left behind at a broker that was lost, is taken up again when the client returns there
-   (`attach` with `clean=False`). What it had queued is delivered if the client lacks it: per content the larger count.
-7. A client that cannot be kept whole is closed, so that it notices: in the middle of a large packet, with a large
-   publication that was not kept, with an Authentication Method, with a resumed session whose filters nobody knows, and
-   where another broker refuses it.
+5. A publication that was outstanding while two brokers died goes to no third one: it may be the cause.
+6. A lasting session that was left behind at a lost broker is resumed when the client returns there (`attach` with
+   `clean=False`). The publications in its queue are delivered if the client lacks them: per content the larger count.
+7. A client that cannot be moved without a loss is closed, so that it notices: in the middle of a large packet, with a
+   large publication that was not kept, with an Authentication Method, with a resumed session whose filters nobody
+   knows, and if another broker refuses it.
 """
 
 from collections import deque
@@ -89,11 +90,11 @@ _PINGRESP: Final = b"\xd0\x00"
 # DISCONNECT with reason 0, without and with an end of the session.
 _GOODBYE: Final = b"\xe0\x00"
 _GOODBYE_AND_END: Final = b"\xe0\x07\x00\x05\x11\x00\x00\x00\x00"
-# Reasons of a refusal that another broker may not have.
+# Refusals for reasons that another broker may not have.
 _ELSEWHERE: Final = frozenset({0x88, 0x89, 0x8B, 0x97, 0x9C, 0x9D, 0x9F})
 _WILL_DELAY: Final = frozenset({0x18})
 _OF_ONE_BROKER: Final = frozenset({SUBSCRIPTION_IDENTIFIER, TOPIC_ALIAS})
-# Brokers that are tried for one will.
+# Number of brokers to try for one will.
 _WILL_TRIES_MAX: Final = 3
 
 
@@ -142,13 +143,13 @@ class Moving(Session):
         self._to_broker_at = now
         # For each PINGREQ that the broker has not answered: whether it is the client's.
         self._pings: deque[bool] = deque()
-        # Since when a session that lasts has been left behind at a lost broker, and whether it is being emptied.
+        # When a lasting session was left behind at a lost broker, and whether it is being emptied.
         self._away_since: float | None = None
         self._was_moved = False
         # Whether all filters of the session are in the table. Otherwise the client would lose some by a move.
         self._is_table_known = True
         self._is_draining = False
-        # The move: since when, what is on its way.
+        # The move: its start, and everything on its way.
         self._moved_at: float | None = None
         self._is_cleansing = False
         self._restore_until = 0.0
@@ -161,7 +162,7 @@ class Moving(Session):
         self._replay_until = 0.0
         self._subscribed_at = now
         self._resent = self._replayed = self._removed = 0
-        # What the client has and the new broker has not sent yet (`Comparison.expected`), until a time.
+        # Publications that the client has and the new broker has not sent yet (`Comparison.expected`), until a time.
         self._expected: dict[int, int] = {}
         # What it has and may get again at QoS 1, which is only counted.
         self._repeatable: set[int] = set()
@@ -170,7 +171,7 @@ class Moving(Session):
         self._is_settling = False
         self._is_orderly = False
         self._settle_until = 0.0
-        # The end: the client's own DISCONNECT, and how far its will has come.
+        # The end: the client's own DISCONNECT, and the progress of its will.
         self._goodbye = b""
         self._was_accepted = False
         self._is_taken_over = False
@@ -188,7 +189,7 @@ class Moving(Session):
 
     @property
     def subscriptions(self) -> Sequence[Subscription]:
-        """Return what the client is subscribed to."""
+        """Return the client's subscriptions."""
         return list(self._table.subscriptions.values())
 
     def _window(self) -> int:
@@ -232,8 +233,8 @@ class Moving(Session):
         if not is_parting:
             self._phase = RECONNECTING
             self._restore_until = now + RESTORE_TIMEOUT_S
-        # MQTT 3 ends a clean session with its connection. So a session that must last begins without the flag, and is
-        # emptied first if a former one is still there.
+        # MQTT 3 ends a clean session with its connection. A session that must last therefore begins without the flag,
+        # and is emptied first if a former one still exists.
         lasts = self._version < 5 and self.connect.session_expiry_s > 0 and not is_parting
         self.to_broker.append(
             self.connect.encode(
@@ -316,7 +317,7 @@ class Moving(Session):
     # --- restoring ----------------------------------------------------------------------------------------------------
 
     def _restore(self, connack: Connack, now: float) -> None:
-        """Bring a new broker to where the lost one was."""
+        """Bring a new broker to the state of the lost one."""
         self._phase = RESTORING
         self._was_moved = True
         if self._moved_at is not None and now - self._moved_at > ATTACHED_S:
@@ -350,7 +351,7 @@ class Moving(Session):
         return one
 
     def _plan_resends(self) -> None:
-        """Decide what the new broker is sent again; the oldest goes first."""
+        """Decide which publications go to the new broker again; the oldest goes first."""
         out = self._out
         older = dict(out.kept)
         recent = out.take_recent()
@@ -358,7 +359,8 @@ class Moving(Session):
         out.kept_bytes = 0
         for packet, sendings in recent:
             if sendings >= outgoing.SENDINGS_MAX:
-                # It was sent lately when two brokers died. It has been acknowledged, so the client goes on without.
+                # It was sent shortly before two brokers died. It has been acknowledged, so the client goes on without
+                # it.
                 self.counters.drop("suspect")
                 continue
             packet_id = 65_535
@@ -388,7 +390,7 @@ class Moving(Session):
         self._resends = list(reversed(out.kept))
 
     def _pump_resends(self) -> None:
-        """Send as much again as the broker's Receive Maximum allows."""
+        """Send as many publications again as the broker's Receive Maximum allows."""
         if not self._resends:
             return
         kept = self._out.kept
@@ -448,7 +450,7 @@ class Moving(Session):
         self._release_client(now)
 
     def _release_client(self, now: float) -> None:
-        """Let the client's packets go on that have waited for a broker."""
+        """Release the client's packets that have waited for a broker."""
         waiting = self._waiting
         waiting += self._from_client.pieces
         self._waiting = []
@@ -459,7 +461,7 @@ class Moving(Session):
             self.client_data(b"".join(waiting), now)
 
     def _hold(self) -> None:
-        """Decide who is read."""
+        """Decide which side is read."""
         raise NotImplementedError
 
     def _flush_late(self, now: float) -> None:
@@ -514,7 +516,7 @@ class Moving(Session):
         if not complete:
             self.counters.move("replay_incomplete")
         missing, known = replay.missing()
-        # What has overtaken the replay is with the client.
+        # The client already has the publications that overtook the replay.
         waiting = {id(one) for one in self._late_live}
         self._swallow_known([one for one in known if id(one) in waiting])
         own = set(self._published.by_content()) if self._table.has_no_local else set()
@@ -554,7 +556,7 @@ class Moving(Session):
         self._go_on(now)
 
     def _swallow_known(self, known: list[Late]) -> None:
-        """Acknowledge what the new broker has sent and the client has."""
+        """Acknowledge publications of the new broker that the client already has."""
         for one in known:
             self._late_bytes -= len(one.packet)
             self._swallow(one.qos, one.broker_id)
@@ -573,13 +575,13 @@ class Moving(Session):
         self._release_live(self._broker_at)
 
     def _release_live(self, now: float) -> None:
-        """Let the new broker's publications go on that have waited for the replay."""
+        """Release the new broker's publications that have waited for the replay."""
         live, self._late_live = self._late_live, []
         self._received.add([self._digest_of(one.packet) for one in live if one.qos], now)
         self._late += live
 
     def _late_of_replay(self, time: float, packet: bytes, is_own: bool) -> Late | None:
-        """Return a replayed publication as this client gets it; None if it does not."""
+        """Return a replayed publication in the form for this client; None if it does not get it."""
         found = read_publish(packet, 5)
         since = self._table.since
         wanting = [
@@ -632,14 +634,14 @@ class Moving(Session):
             self.events.append(ReadyToMove())
 
     def detach(self, now: float) -> bytes:
-        """Give the broker up; return what to write into the old connection."""
+        """Give up the broker; return the bytes for the old connection."""
         if self._phase == CONNECTING:
             self._refused(0x88, "the connection was given up")
             return b""
         is_attached, self._is_attached = self._is_attached, False
         is_connected, self._is_connected = self._is_connected, False
         is_orderly = self._is_orderly
-        # A goodbye within a packet would be a part of it.
+        # A DISCONNECT inside a packet would be a part of it.
         is_clean_cut = not self._from_client.passing
         self.to_broker.clear()
         self._will_id = 0
@@ -651,7 +653,7 @@ class Moving(Session):
         return _GOODBYE_AND_END if ends and (is_orderly or self.settings.drain_old == "discard") else _GOODBYE
 
     def _leave(self, now: float) -> None:
-        """Keep what the next broker must know of."""
+        """Keep everything that the next broker must get."""
         if self._moved_at is None:
             self._moved_at = now
         is_cut = bool(self._from_broker.passing)
@@ -679,7 +681,7 @@ class Moving(Session):
         self.holds_broker = False
         self._is_plain = False
         if is_cut:
-            # The client waits for the rest of a packet: nothing can be said to it any more.
+            # The client waits for the rest of a packet: nothing else can be sent to it.
             self.to_client.clear()
             self._end_client(0x8B, "cut_packet")
         elif is_lost:
@@ -693,7 +695,7 @@ class Moving(Session):
         raise NotImplementedError
 
     def broker_lost(self, now: float) -> None:
-        """Take note that the connection to a broker that is not dead has ended: the client ends, too."""
+        """End the client, because the connection to a broker that is not dead has ended."""
         self._is_attached = self._is_connected = False
         self.to_broker.clear()
         if self._phase in (CONNECTING, RECONNECTING):
@@ -706,7 +708,7 @@ class Moving(Session):
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def _part(self, now: float) -> None:
-        """Do what is left when the client is gone."""
+        """Finish the session when the client is gone."""
         if self._phase == OVER:
             return
         will = self.connect.will if self._connect is not None else None
@@ -757,12 +759,12 @@ class Moving(Session):
 
     def _end_parting(self) -> None:
         goodbye = self._goodbye or _GOODBYE
-        # The client's own DISCONNECT asked for its will; the broker has none, and is told of a normal end.
+        # The client's own DISCONNECT asked for its will. The broker has none, so it gets a normal DISCONNECT.
         self.to_broker.append(goodbye[:2] + b"\0" + goodbye[3:] if len(goodbye) > 2 else goodbye)
         self._over("published")
 
     def _take_parting(self, data: bytes, now: float) -> None:
-        """Read only what the will waits for."""
+        """Read only the packets that the will waits for."""
         stream = self._from_broker
         if stream.passing:
             gone = min(stream.passing, len(data))
@@ -813,7 +815,7 @@ class Moving(Session):
     # --- time ---------------------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """Look at what depends on time."""
+        """Handle everything that depends on time."""
         phase = self._phase
         if phase == LIVE:
             self._out.forget_before(self._broker_at - self.settings.replay_window_s)

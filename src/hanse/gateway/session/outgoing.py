@@ -7,28 +7,28 @@ Rules:
 2. The client's side and the broker's side of an exchange of QoS 2 are tracked apart: after a move they differ.
 3. Packet identifiers are the client's own at every broker. Identifiers of the gateway's own publications are searched
    from the top; they are in use only while the client's new packets wait.
-4. A publication is sent to two brokers at most if they die with it: it may be what kills them.
+4. A publication is sent to at most two brokers that die with it: it may be the cause.
 """
 
 from collections import deque
 from typing import Final
 
-# How far one side of an exchange has come. SENT: PUBLISH. RECEIVED: PUBREC. RELEASED: PUBREL.
+# States of one side of an exchange. SENT: PUBLISH. RECEIVED: PUBREC. RELEASED: PUBREL.
 UNSENT: Final = 0
 SENT: Final = 1
 RECEIVED: Final = 2
 RELEASED: Final = 3
 
-# Brokers that get the same publication while they die of something.
+# Number of brokers that get the same publication, if each dies soon afterwards.
 SENDINGS_MAX: Final = 2
 
 
 class Publication:
-    """One PUBLISH of QoS 1 or 2 and how far it has come on both sides.
+    """One PUBLISH of QoS 1 or 2 and its state on both sides.
 
     Attributes:
         is_own: the gateway repeats it; the client has its acknowledgement already.
-        sendings: how many brokers have been sent it.
+        sendings: number of brokers that it was sent to.
     """
 
     __slots__ = ("at_broker", "at_client", "is_own", "packet", "qos", "sendings")
@@ -43,10 +43,10 @@ class Publication:
 
 
 class Outgoing:
-    """All such publications of one client, oldest first, and those that were acknowledged a moment ago.
+    """All publications of QoS 1 and 2 of one client, oldest first, and those that were acknowledged a moment ago.
 
     Attributes:
-        kept: by packet identifier.
+        kept: publications by packet identifier.
         kept_bytes: their size.
     """
 

@@ -1,8 +1,8 @@
 """The variant that passes packets through (`failover = off`).
 
 It finds the packet boundaries in both directions, because it reads SUBSCRIBE, UNSUBSCRIBE and their answers (for
-interest reports) and DISCONNECT. Everything else goes on as it came: a read is written uncut, except for the start of a
-packet that is not complete.
+interest reports) and DISCONNECT. Everything else passes unchanged: a read is written in one piece, except for the start
+of a packet that is not complete.
 """
 
 from collections.abc import Sequence
@@ -155,7 +155,7 @@ class PassThrough(Session):
             if i < size:
                 i = self._keep_broker_rest(data, i, size)
         finally:
-            # What came before a packet that breaks a rule goes on.
+            # Packets before one that breaks a rule still pass.
             self.counters.to_clients += count
             if written < i:
                 self.to_client.append(data if i - written == size else data[written:i])

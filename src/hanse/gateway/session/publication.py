@@ -20,7 +20,7 @@ class Publication(NamedTuple):
 
 
 def body_of(data: bytes, start: int) -> int:
-    """Return where the body of a packet begins whose fixed header is complete."""
+    """Return where the body of a packet begins. Its fixed header is complete."""
     i = start + 1
     while data[i] > 127:
         i += 1
@@ -79,7 +79,7 @@ def with_id(packet: bytes, packet_id: int) -> bytes:
 
 
 def check_alias(data: bytes, start: int, end: int) -> None:
-    """Refuse a topic alias, of which the gateway has promised none.
+    """Refuse a topic alias, because the gateway promised that it accepts none.
 
     Raises:
         Refusal: there is one, or the properties are malformed.

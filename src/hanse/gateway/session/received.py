@@ -14,7 +14,7 @@ LARGE_BYTES: Final = 32 * 1024
 
 
 def digest(topic: bytes, payload: bytes) -> int:
-    """Return what a publication is known by in this process."""
+    """Return the hash that identifies a publication in this process."""
     if len(topic) + len(payload) < LARGE_BYTES:
         return hash((topic, payload))
     large = LargeDigest(topic)
@@ -41,7 +41,7 @@ class Received:
     """Digests and times of the publications that went to a client.
 
     Attributes:
-        dropped: digests that the bound has pushed out. What they stood for may be repeated after a move.
+        dropped: number of digests that the bound has pushed out. Their publications may be repeated after a move.
     """
 
     __slots__ = ("_digests", "_entries_max", "_times", "dropped")
@@ -67,7 +67,7 @@ class Received:
             del self._times[:count]
 
     def forget_before(self, time: float) -> None:
-        """Drop what came before this time."""
+        """Forget the publications from before this time."""
         count = bisect_left(self._times, time)
         if count:
             del self._digests[:count]

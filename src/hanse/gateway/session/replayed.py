@@ -1,4 +1,4 @@
-"""One publication that federators replay, as all sessions read it: decoded once, however many clients get it."""
+"""One publication that federators replay, decoded once for all sessions."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ class Replayed(NamedTuple):
     """A publication of QoS 1 or 2.
 
     `time` is when a federator first had it, on the gateway's clock. `packet` is a PUBLISH of MQTT 5; its packet
-    identifier means nothing. `is_at_host`: the client's broker has it, so it will hardly come from there.
+    identifier means nothing. `is_at_host`: the client's broker has it, so it is unlikely to come from there.
     """
 
     time: float
@@ -23,7 +23,7 @@ class Replayed(NamedTuple):
 
 
 def read_replayed(packet: bytes, time: float) -> Replayed | None:
-    """Return what a packet says; None if it has QoS 0 or cannot be read."""
+    """Return the content of a packet; None if it has QoS 0 or cannot be read."""
     try:
         found = read_publish(packet, 5)
     except Refusal:

@@ -1,7 +1,7 @@
 """SUBSCRIBE and UNSUBSCRIBE of one client, until the broker has answered them.
 
-Rules: a request is checked as far as it must be read; what the broker did not grant is no subscription; the number of
-unanswered bytes is bounded.
+Rules: a request is checked as far as it must be read; a filter that the broker did not grant is no subscription; the
+number of unanswered bytes is bounded.
 """
 
 from typing import Final
@@ -139,7 +139,7 @@ class Requests:
         self.waiting[request.packet_id] = request
 
     def answer(self, packet: bytes, version: int) -> Subscribed | Unsubscribed | None:
-        """Take a SUBACK or UNSUBACK; return what it granted or removed; None: nobody asked, or nothing was granted.
+        """Take a SUBACK or UNSUBACK; return the granted or removed filters; None if there are none, or nobody asked.
 
         Raises:
             Refusal: the packet is malformed.

@@ -1,12 +1,12 @@
-"""One client's session: its life from CONNECT to the end, for both variants.
+"""One client's session from CONNECT to the end, for both variants.
 
-`PassThrough` and `Keeping` add what happens to packets in between.
+`PassThrough` and `Keeping` add the handling of packets in between.
 
 Rules:
 
-1. No sockets, no clock. Reads and times come in; what is to be written, and rare events, wait in lists for the driver.
-2. A broken rule of the client closes this client and nothing else. What came before it in the same read goes on.
-3. What one read brought is written at once and uncut where nothing in it changes.
+1. No sockets, no clock. Reads and times come in; bytes to write, and rare events, wait in lists for the driver.
+2. A client that breaks a rule is closed, and nothing else is. Its packets before that in the same read still pass.
+3. The bytes of one read are written at once, in one piece where nothing in them changes.
 """
 
 from collections.abc import Sequence
@@ -48,7 +48,7 @@ CLOSED: Final = 7
 PARTING: Final = 8
 OVER: Final = 9
 
-# A broker that answers CONNECT with one of these may be replaced by another broker: it has no place for the client, or
+# A broker that answers CONNECT with one of these may be replaced by another broker: it cannot take the client now, or
 # does not speak its version of MQTT (0x84).
 _NOT_FINAL: Final = frozenset({0x84, 0x88, 0x89, 0x8B, 0x97, 0x9C, 0x9D, 0x9F})
 
@@ -95,7 +95,7 @@ class Session:
         self._is_client_lost = False
         # Whether DISCONNECT has gone from the client to the broker, or from the broker to the client.
         self._is_goodbye_said = False
-        # Seconds for which the broker keeps the session after the connection; `NEVER` of `front.connect` without end.
+        # Seconds for which the broker keeps the session after the connection. `NEVER` of `front.connect`: without end.
         self.session_expiry_s = 0
 
     # --- state --------------------------------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ class Session:
 
     @property
     def subscriptions(self) -> Sequence[Subscription]:
-        """Return what the client is subscribed to, if this variant knows."""
+        """Return the client's subscriptions, if this variant knows them."""
         return ()
 
     @property
@@ -162,7 +162,7 @@ class Session:
         self.holds_client = self.connect.auth_method is None
 
     def _take_first_packets(self, data: bytes, now: float) -> None:
-        """Read what a broker says before and with its CONNACK."""
+        """Read the broker's packets up to and including its CONNACK."""
         stream = self._from_broker
         data = stream.take(data)
         size = len(data)
@@ -323,7 +323,7 @@ class Session:
         self._end_client(refusal.reason_code, refusal.counted_as, is_counted=True)
 
     def _broker_offended(self, refusal: Refusal, now: float) -> None:  # noqa: ARG002 - as above
-        """End the client of a broker that broke a rule. No other broker gets a client for it."""
+        """End the client because its broker broke a rule. No other broker gets the client for that."""
         if self.is_accepted:
             self._say_disconnect(0x80)
         self._end_client(refusal.reason_code, f"broker_{refusal.counted_as}")
@@ -346,7 +346,7 @@ class Session:
         self._part(now)
 
     def _part(self, now: float) -> None:  # noqa: ARG002 - as above
-        """Do what is left when the client is gone."""
+        """Finish the session when the client is gone."""
         has_will = self._connect is not None and self._connect.will is not None
         self._over("broker" if has_will and not self._is_goodbye_said else "none")
 
@@ -359,7 +359,7 @@ class Session:
     # --- moves; a variant that keeps nothing cannot move --------------------------------------------------------------
 
     def detach(self, now: float) -> bytes:  # noqa: ARG002 - as above
-        """Give the broker up. This variant ends the client."""
+        """Give up the broker. This variant ends the client."""
         if self._phase == CONNECTING:
             self._refused(0x88, "the connection was given up")
         elif self.is_accepted:
@@ -368,7 +368,7 @@ class Session:
         return b""
 
     def broker_lost(self, now: float) -> None:  # noqa: ARG002 - as above
-        """Take note that the connection to a broker that is not dead has ended: the client ends, too."""
+        """End the client, because the connection to a broker that is not dead has ended."""
         if self._phase == CONNECTING:
             self._refused(0x88, "it closed the connection before CONNACK")
         elif self.is_accepted:
@@ -388,7 +388,7 @@ class Session:
         """Take the filters of a session that was resumed; None if nobody knows them."""
 
     def tick(self, now: float) -> None:
-        """Look at what depends on time. A client of this variant is watched by its broker."""
+        """Do nothing: the broker watches a client of this variant."""
 
     # --- for the variants ---------------------------------------------------------------------------------------------
 
@@ -403,7 +403,7 @@ class Session:
     def _read_connack(self, packet: bytes) -> Connack:
         connack = read_connack(packet, self._version)
         if self._version == 5 and not connack.code:
-            # The broker may keep the session for another time than the client asked for (MQTT 5, 3.2.2.3.2).
+            # The broker may keep the session for another time than the client requested (MQTT 5, 3.2.2.3.2).
             self._note_expiry(connack.rest, 0, len(connack.rest))
         return connack
 

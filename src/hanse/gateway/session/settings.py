@@ -29,13 +29,13 @@ LATE_BYTES_MAX: Final = 1 << 20
 # retains 64 MiB for all its neighbours together.
 REPLAY_BYTES_MAX: Final = 8 << 20
 
-# A client that has no broker for longer is counted: `attached_late`.
+# A client without a broker for longer than this is counted: `attached_late`.
 ATTACHED_S: Final = 2.0
 
-# How long after a return the messages that the former session had queued are compared with what the client has.
+# For this time after a return, messages in the queue of the former session are compared with those that the client has.
 DRAIN_S: Final = 10.0
 
-# For CONNACK and the SUBACKs of a broker that a client moves to. Then another broker is tried.
+# Timeout for CONNACK and the SUBACKs of a broker that a client moves to. Afterwards another broker is tried.
 RESTORE_TIMEOUT_S: Final = 5.0
 
 # Publications that may be outstanding before MQTT 5, in both directions: Mosquitto's default.
@@ -52,7 +52,7 @@ def make_client_id() -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How the gateway treats its clients.
+    """Settings of the gateway for its clients.
 
     Attributes:
         failover: keep what a move to another broker needs. False: pass packets through, and read only what the
@@ -61,7 +61,7 @@ class Settings:
         packet_bytes_max: a packet of a client above this size is refused.
         kept_bytes_max: publications of QoS 1 and 2 of one client that wait for the broker's acknowledgement. Beyond it
             the client's socket is not read, and a single larger publication is passed on without being kept.
-        replay_window_s: publications that were acknowledged this short a time before a crash are sent again.
+        replay_window_s: publications that were acknowledged within this time before a crash are sent again.
         replay_window_bytes: how much of them is kept per client.
         retention_s: how long the gateway remembers what the client received. It must cover the time that federators
             retain publications.
@@ -71,8 +71,8 @@ class Settings:
             close the client.
         drain_old: whether messages that an old session queued are delivered (`missing`) or dropped (`discard`).
         settle_s: how long an orderly move waits for outstanding acknowledgements.
-        overlap_s: by how much the times may differ at which one publication arrives at two brokers.
-        lag_s: the same for publications of which the replay has only one of that content.
+        overlap_s: maximum difference between the times at which one publication arrives at two brokers.
+        lag_s: the same for publications whose content occurs only once in the replay.
         watch_s: how long after a replay the new broker's publications are compared with what the client has.
         replay_timeout_s: how long the new broker's publications wait for the replay.
         subscribe_barrier: hold SUBACK until `barrier_passed`.

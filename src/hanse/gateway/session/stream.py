@@ -1,4 +1,4 @@
-"""The bytes of one direction that do not make a whole packet yet.
+"""The bytes of one direction that do not form a whole packet yet.
 
 Rules: a length is judged from the header, before anything of the packet is kept; pieces are joined once, so that a
 packet of 16 MiB in pieces of 1 KiB costs 16 MiB of copying.
@@ -11,8 +11,8 @@ class Stream:
     """One direction of one connection.
 
     Attributes:
-        pieces: what waits for the rest of its packet.
-        passing: bytes of a large packet that are still to come and go through as they come.
+        pieces: the start of a packet whose rest has not arrived.
+        passing: number of bytes of a large packet that are still to come and pass as they arrive.
     """
 
     def __init__(self) -> None:
@@ -41,13 +41,13 @@ class Stream:
         self.need = need
 
     def clear(self) -> None:
-        """Forget what was kept: the connection is another one."""
+        """Forget the kept bytes: the connection is a new one."""
         self.pieces = []
         self.have = self.need = self.passing = 0
 
 
 def end_of(data: bytes, start: int, size: int) -> int:
-    """Return where the packet that begins at `start` ends; 0 if its header is not complete.
+    """Return the end of the packet that begins at `start`; 0 if its header is not complete.
 
     Raises:
         Refusal: the length is longer than it needs to be, or than MQTT allows.

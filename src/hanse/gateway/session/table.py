@@ -13,7 +13,7 @@ _RETAIN_HANDLING = 0x30
 
 
 class Table:
-    """Filters, and since when the client has each.
+    """Filters, and the time from which the client has each.
 
     Attributes:
         quiet: filters of MQTT 3 that the gateway subscribed to again: their retained messages are repetitions.
@@ -61,7 +61,7 @@ class Table:
             self.has_no_local = any(one.options & NO_LOCAL for one in self.subscriptions.values())
 
     def to_repeat(self, version: int) -> list[tuple[int, list[tuple[bytes, int]]]]:
-        """Return what to subscribe to at another broker: identifier, and filters with options, per packet."""
+        """Return the subscriptions to make at another broker: identifier, and filters with options, per packet."""
         found: list[tuple[int, list[tuple[bytes, int]]]] = []
         by_identifier: dict[int, list[tuple[bytes, int]]] = {}
         for one in self.subscriptions.values():
@@ -74,7 +74,7 @@ class Table:
         return found
 
     def replayable(self) -> tuple[bytes, ...]:
-        """Return the filters of which a federator may replay something: it retains QoS 1 and 2, and no `$` topics."""
+        """Return the filters for which a federator may replay: it retains QoS 1 and 2, and no `$` topics."""
         return tuple(one.filter for one in self.subscriptions.values() if one.qos and not one.filter.startswith(b"$"))
 
     def matching(self, topic: bytes) -> list[Subscription]:
