@@ -14,6 +14,7 @@ from tests.brokers import Mosquitto
 from tests.federation import environment
 from tests.gateway import packets as p
 from tests.gateway.recorder import recorded
+from tests.gateways import RawClient
 
 from hanse.gateway.brokers.dialling import Dialler
 from hanse.gateway.discovery import listening
@@ -197,6 +198,26 @@ async def test_looks_are_bounded_and_shared(brokers: list[Mosquitto]) -> None:
         publishing.cancel()
         await asyncio.gather(publishing, return_exceptions=True)
     assert watch.runs == {listening.ENOUGH: 16}, "a broker with a federator was listened to, or a look was not shared"
+    await watch.stop()
+
+
+@pytest.mark.anyio
+async def test_a_look_for_a_shared_subscription_takes_no_message_away(brokers: list[Mosquitto]) -> None:
+    known = [Broker("b0", f"mqtt://127.0.0.1:{brokers[0].port}")]
+    watch = TopicWatch(Topics(), dialler(), lambda: known)
+    with RawClient(brokers[0].port) as member:
+        member.send(p.connect(5, b"member").packet + p.subscribe(1, (b"$share/g/share/t", 1)))
+        assert member.packet()[0] == 0x20
+        assert member.packet() == p.suback(1, 1)
+        look = asyncio.ensure_future(watch.look(["$share/g/share/t"], LONG_S))
+        sent = 0
+        async with asyncio.timeout(LONG_S):
+            while not look.done():
+                await asyncio.to_thread(publish, brokers[0], ["share/t"], retain=False)
+                sent += 1
+        assert sent > 0
+        for _ in range(sent):
+            assert (await asyncio.to_thread(member.packet))[0] & 0xF0 == 0x30
     await watch.stop()
 
 

@@ -4,8 +4,9 @@ Rules:
 
 1. At most `AT_ONCE` brokers are listened to at a time. Each run is bounded (`listening`), and so is the table.
 2. What a broker has not shown for `expiry_s` is forgotten, but only after a run there that was not cut short.
-3. A look on demand subscribes to the filters in question alone, at all brokers at once. It ends when somebody publishes
-   what matches, or after its time. Looks for the same filters share one; beyond `LOOKS_MAX` none is begun.
+3. A look on demand subscribes to the filters in question alone, at up to `LOOKED_AT_ONCE` brokers at once. It ends when
+   somebody publishes what matches, or after its time. Looks for the same filters share one; beyond `LOOKS_MAX` none is
+   begun. Of a shared subscription only the filter is subscribed to: a member of the group would take messages away.
 4. Brokers with a federator are left out (rule 4 of `listening`).
 """
 
@@ -18,6 +19,7 @@ from hanse.gateway.brokers.dialling import Dialler
 from hanse.gateway.discovery.listening import LISTEN_S, RUN_BYTES_MAX, TIME, Credentials, Run, listen
 from hanse.gateway.discovery.topics import Topics
 from hanse.gateway.placement import Broker
+from hanse.protocol.topics import split_share
 
 _log = logging.getLogger(__name__)
 
@@ -25,6 +27,7 @@ AT_ONCE: Final = 4
 INTERVAL_S: Final = 60.0
 EXPIRY_S: Final = 600.0
 LOOKS_MAX: Final = 16
+LOOKED_AT_ONCE: Final = 64
 LOOK_S: Final = 0.5
 
 
@@ -134,7 +137,7 @@ class TopicWatch:
 
     async def look(self, filters: Sequence[str], timeout_s: float = LOOK_S) -> bool:
         """Look now which broker has topics that match (rule 3); return False if that was not begun."""
-        key = tuple(sorted(filters))
+        key = tuple(sorted({split_share(one)[1] for one in filters}))
         task = self._looks.get(key)
         if task is None:
             if len(self._looks) >= LOOKS_MAX:
@@ -148,8 +151,16 @@ class TopicWatch:
 
     async def _look(self, filters: tuple[str, ...], timeout_s: float) -> None:
         enough = asyncio.Event()
+        until = self._loop.time() + timeout_s
+        places = asyncio.Semaphore(LOOKED_AT_ONCE)
 
         async def one(broker: Broker) -> None:
+            async with places:
+                left_s = until - self._loop.time()
+                if left_s > 0 and not enough.is_set():
+                    await look_at(broker, left_s)
+
+        async def look_at(broker: Broker, left_s: float) -> None:
             def on_topic(topic: str, is_retained: bool) -> None:
                 self.topics.saw(broker.id, topic, self._loop.time(), is_retained=is_retained)
                 if not is_retained:
@@ -160,7 +171,7 @@ class TopicWatch:
                 broker,
                 on_topic,
                 filters=filters,
-                for_s=timeout_s,
+                for_s=left_s,
                 bytes_max=self._bytes_max,
                 credentials=self._credentials,
                 enough=enough,
