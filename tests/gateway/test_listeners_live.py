@@ -175,7 +175,7 @@ def test_a_broker_by_tls_and_by_unix_socket_and_from_several_addresses(certifica
 
 
 def test_headers_count_from_listed_addresses_only(broker: Mosquitto, certificates: Path, tmp_path: Path) -> None:
-    words = ("--proxy-from", "127.0.0.2/32", "--connect-timeout", "1s", "--connections-per-address-max", "2",
+    words = ("--proxy-from", "127.0.0.2/32", "--connect-timeout", "3s", "--connections-per-address-max", "2",
              "--cert-file", str(certificates / "server.crt"), "--key-file", str(certificates / "server.key"),
             )  # fmt: skip
     listen = ("mqtt://127.0.0.1:0", "mqtts://127.0.0.1:0")
