@@ -15,6 +15,7 @@ Rules:
    host broker has acknowledged it; at QoS 0, when it has acknowledged a later probe.
 """
 
+import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
@@ -81,6 +82,7 @@ class Delivery:
         self._retained = retained
         # Injections of QoS 0 whose fence the host broker has not answered.
         self._unfenced: set[tuple[int, ...]] = set()
+        self._fenced_next: list[int] = []
         # Rule 3.
         self._waiting: deque[tuple[Run, Obligation]] = deque()
 
@@ -139,7 +141,6 @@ class Delivery:
             if number is not None:
                 numbers[place] = number
             pieces[place] = pieces[place]._replace(body=with_retain(pieces[place].body, is_set=number is not None))
-        unfenced: list[int] = []
         for place, piece in enumerate(pieces):
             number = numbers.get(place)
             if number == DUPLICATE:
@@ -153,7 +154,7 @@ class Delivery:
                     self._deliver_loose(loose)
                     loose = []
                 if self._inject_loose(piece, number):
-                    unfenced.append(number)
+                    self._fence_soon(number)
                     self._machine.count_here("delivered", piece)
                 else:
                     self._machine.count_here("dropped:host", piece)
@@ -163,8 +164,6 @@ class Delivery:
                 self._deliver_owed(piece, obligation)
             else:
                 self._inject_owed(piece, number, obligation)
-        if unfenced:
-            self._fence(tuple(unfenced))
         return loose
 
     def inject(self, packet: bytes, number: int) -> None:
@@ -176,7 +175,7 @@ class Delivery:
             self._inject_owed(run, number, obligation)
             obligation.settle()
         elif self._inject_loose(run, number):
-            self._fence((number,))
+            self._fence_soon(number)
 
     def _inject_owed(self, run: Run, number: int, obligation: Obligation) -> None:
         obligation.owe()
@@ -200,8 +199,14 @@ class Delivery:
         self._retained().uncertain([number])
         return False
 
-    def _fence(self, numbers: tuple[int, ...]) -> None:
-        """Apply rule 6."""
+    def _fence_soon(self, number: int) -> None:
+        """Apply rule 6, with one probe for everything that is injected in one turn of the loop."""
+        if not self._fenced_next:
+            asyncio.get_running_loop().call_soon(self._fence)
+        self._fenced_next.append(number)
+
+    def _fence(self) -> None:
+        numbers, self._fenced_next = tuple(self._fenced_next), []
         self._unfenced.add(numbers)
 
         def passed() -> None:

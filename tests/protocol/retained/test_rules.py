@@ -30,7 +30,7 @@ from hanse.protocol.retained.events import (
     Unwanted,
     Wanted,
 )
-from hanse.protocol.retained.keeper import DUPLICATE, LOST_MIN, Keeper
+from hanse.protocol.retained.keeper import DUPLICATE, LOST_MIN, SPREAD_MAX, Keeper
 from hanse.protocol.retained.messages import Answer, Change, Cursor, Fetch, Push, Rejoined
 from hanse.protocol.retained.values import digest_of
 from hanse.protocol.retained.versions import stamp_at
@@ -451,7 +451,7 @@ def test_r89_a_value_that_the_host_acknowledged_and_never_showed_is_not_a_deleti
     assert number is not None
     desk._take()
     desk.step(Injected((number,)))
-    desk.look()
+    desk.after(3.0)
     assert desk.take(Spread) == []
     assert desk.winner("a") == (version(1), digest_of(value("a", b"x")))
     assert desk.keeper.counters["retained_not_kept"] == 1
@@ -679,6 +679,16 @@ def test_r96_an_unheard_write_is_published_to_those_who_want_it() -> None:
     desk.step(Wanted(("b",)))
     desk.look()
     assert desk.take(Spread) == [], "nobody else wants it"
+
+
+def test_r96_after_many_unheard_writes_everybody_fetches() -> None:
+    desk = wanting("other")
+    for number in range(SPREAD_MAX + 1):
+        desk.write(f"t/{number}", b"x")
+    desk.step(Granted("t/#"))
+    desk.look()
+    assert len(desk.take(Spread)) == SPREAD_MAX
+    assert desk.said() == [(EVERYBODY, Rejoined(ME))]
 
 
 def test_r97_a_mark_and_a_look_decide_where_the_host_does_not_tell() -> None:

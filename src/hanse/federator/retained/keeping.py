@@ -119,7 +119,10 @@ class RetainedState:
         self._is_carrying_out = False
         self._has_joined = False
         self._waiting: list[tuple[int, bytes]] = []
+        self._injected: list[int] = []
         self._is_stopped = False
+        # Whether the last look failed.
+        self._is_blind = False
 
     # --- start and end ------------------------------------------------------------------------------------------------
 
@@ -253,8 +256,14 @@ class RetainedState:
         self._step(events.Received(version.federator, Push((Change(topic, version, value),))))
 
     def injected(self, numbers: Iterable[int]) -> None:
-        """Note that the host broker has acknowledged injections."""
-        self._step(events.Injected(tuple(numbers)))
+        """Note that the host broker has acknowledged injections; those of one read are one step and one write."""
+        if not self._injected:
+            self._loop.call_soon(self._tell_injected)
+        self._injected += numbers
+
+    def _tell_injected(self) -> None:
+        injected, self._injected = self._injected, []
+        self._step(events.Injected(tuple(injected)))
 
     def refused(self, numbers: Iterable[int]) -> None:
         """Note that the host broker refuses injections."""
@@ -388,10 +397,15 @@ class RetainedState:
 
     async def _try_look(self, filters: Iterable[str]) -> Seen | None:
         try:
-            return await look(self._look_settings, filters, self._qos_of)
+            seen = await look(self._look_settings, filters, self._qos_of)
         except (HanseError, TimeoutError) as error:
-            _log.warning("the host broker did not show its retained messages: %s", error)
+            # Told once: looks are tried again every few seconds, and each is counted.
+            level = logging.DEBUG if self._is_blind else logging.WARNING
+            _log.log(level, "the host broker did not show its retained messages: %s", error)
+            self._is_blind = True
             return None
+        self._is_blind = False
+        return seen
 
     def _by_federation_name(self, seen: Seen) -> tuple[dict[str, bytes], frozenset[str]]:
         book = self._keeper.book

@@ -8,8 +8,10 @@ Rules:
 - A topic beyond `topics_max` is not added, but counted.
 """
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable
+from operator import itemgetter
 from typing import NamedTuple
 
 from hanse.protocol.retained.values import ABSENT
@@ -104,6 +106,9 @@ class Book:
         self.sequence = 0
         self.entries: dict[str, Entry] = {}
         self.dirty: set[str] = set()
+        # The feed in order: (number, topic). A row counts while the topic's last change has this number.
+        self._feed: list[tuple[int, str]] = []
+        self._is_ordered = True
         self._topics_max = topics_max
         self._counters = counters
 
@@ -129,6 +134,12 @@ class Book:
         # Wall time keeps the numbers rising over a restart, even if the topic with the largest one was dropped.
         self.sequence = entry.sequence = max(self.sequence + 1, stamp_at(wall_ms))
         self.dirty.add(topic)
+        self._feed.append((entry.sequence, topic))
+        if len(self._feed) > 2 * len(self.entries) + 1_000:
+            self._order()
+
+    def _order(self) -> None:
+        self._feed = sorted((entry.sequence, topic) for topic, entry in self.entries.items())
 
     def drop(self, topic: str) -> None:
         """Forget a topic."""
@@ -140,6 +151,8 @@ class Book:
         if self.open(topic) is not None:
             self.entries[topic] = entry
             self.sequence = max(self.sequence, entry.sequence)
+            # Records come in the order of topics: the feed is sorted when it is asked for.
+            self._is_ordered = False
 
     def matching(self, filters: Iterable[str]) -> set[str]:
         """Return the topics that any of the filters matches."""
@@ -154,10 +167,26 @@ class Book:
             found.update(topic for topic in self.entries if wild.match(topic))
         return found
 
-    def changed_since(self, filters: Iterable[str], sequence: int) -> list[str]:
-        """Return the topics under the filters that changed after a number of the feed, in the feed's order."""
+    def changed_since(self, filters: Iterable[str], sequence: int, limit: int | None = None) -> list[str]:
+        """Return the topics under the filters that changed after a number of the feed, in the order of the feed.
+
+        At most `limit` of them, so that a part of a long answer does not cost as much as all of it.
+        """
+        found: list[str] = []
         if sequence >= self.sequence:
-            return []
+            return found
+        if not self._is_ordered:
+            self._is_ordered = True
+            self._order()
+        index = FilterIndex()
+        for filter_ in filters:
+            index.add(filter_)
         entries = self.entries
-        found = [topic for topic in self.matching(filters) if entries[topic].sequence > sequence]
-        return sorted(found, key=lambda topic: entries[topic].sequence)
+        for at in range(bisect_right(self._feed, sequence, key=itemgetter(0)), len(self._feed)):
+            number, topic = self._feed[at]
+            entry = entries.get(topic)
+            if entry is not None and entry.sequence == number and index.match(topic):
+                found.append(topic)
+                if len(found) == limit:
+                    break
+        return found

@@ -14,7 +14,7 @@ comparison with the book then distinguishes our own injections from writes that 
 import math
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from hanse.errors import RemoteError
@@ -60,6 +60,12 @@ from hanse.protocol.trie import FilterIndex
 DUPLICATE = -1
 # If so many topics are gone at once, they count as lost instead of deleted.
 LOST_MIN = 100
+# Topics that are judged in one step, some 20 ms; between two steps others have their turn.
+JUDGED_MAX = 2_000
+# So many unheard writes of one look are published to those who want them. For more, everybody fetches.
+SPREAD_MAX = 100
+# A part of a long answer needs no look at everything if there was one at most this long ago.
+LOOKED_S = 30.0
 # Topics of one look, and bytes of values in one answer or push.
 LOOK_FILTERS_MAX = 1_000
 ANSWER_BYTES_MAX = 256 * 1024
@@ -87,6 +93,8 @@ class _Ask:
     # 0 for a push.
     number: int = 0
     since: int = 0
+    # What must be looked at first.
+    awaited: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -99,6 +107,9 @@ class _Look:
     granted: frozenset[str]
     # Topics about which it says nothing, because something happened to them meanwhile.
     touched: set[str] = field(default_factory=set)
+    # When it is done: what it showed, and the topics that have yet to be judged.
+    found: Mapping[str, bytes] = field(default_factory=dict)
+    unjudged: list[str] = field(default_factory=list)
 
 
 class Keeper:
@@ -152,13 +163,23 @@ class Keeper:
         self._is_suspicion_saved = False
         # Topics whose injections the host broker does not keep; not injected again before the next version.
         self._unkept: set[str] = set()
-        # Topics with publications at a host broker that does not mark retained ones, and the stamp of those.
+        # Topics of which no look has shown yet that the host broker keeps what is injected.
+        self._unconfirmed: set[str] = set()
+        self._confirm_at = math.inf
+        # Topics that were published on at a host broker that does not say what it retains, and the stamp of that.
         self._touched: dict[str, int] = {}
         self._touched_at = math.inf
         self._is_host_up = False
         self._look: _Look | None = None
         self._look_due: dict[str, None] = {}
         self._look_at = -math.inf
+        # What a large look has shown, for a short time.
+        self._shown: Mapping[str, bytes] = {}
+        self._shown_until = math.inf
+        # Unheard writes that the look under way has shown, and that others want.
+        self._found = 0
+        # When looks at filters with wildcards ended.
+        self._looked_at: dict[str, float] = {}
         self._asks: list[_Ask] = []
         self._values: OrderedDict[str, tuple[Version, bytes]] = OrderedDict()
         self._value_bytes = 0
@@ -272,7 +293,7 @@ class Keeper:
                 if not is_up:
                     self._give_up_look()
             case Looked(number, found, unclear):
-                if self._look is not None and self._look.number == number:
+                if self._look is not None and self._look.number == number and not self._look.unjudged:
                     self._on_looked(self._look, found, unclear)
             case LookFailed(number):
                 if self._look is not None and self._look.number == number:
@@ -497,7 +518,9 @@ class Keeper:
             entry.priors = ()
             self.book.dirty.add(topic)
         if entry is not None and entry.host_digest != ABSENT and not entry.is_kept:
-            self._recheck.add(topic)
+            # R89: many topics are checked by one look, when no more of them come.
+            self._unconfirmed.add(topic)
+            self._confirm_at = self._now + self.settings.verify_s
         if entry is not None and entry.version is None and entry.host_digest == ABSENT:
             self.book.drop(topic)  # a copy was removed
         if topic in self._recheck:
@@ -540,7 +563,11 @@ class Keeper:
     def _begin_look(self) -> None:
         if self._look is not None or not self._is_host_up or self._now < self._look_at or not self._look_due:
             return
-        due = list(self._look_due)[:LOOK_FILTERS_MAX]
+        due = list(self._look_due)
+        if len(due) > FILTERS_MAX and not self.settings.is_exact:
+            due = self._widened(due)
+            self._look_due = dict.fromkeys(due)
+        due = due[:LOOK_FILTERS_MAX]
         for filter_ in due:
             del self._look_due[filter_]
         number = self._next_number
@@ -553,16 +580,34 @@ class Keeper:
             filters = tuple(sorted(self.book.matching(filters) | {one for one in filters if not _is_wild(one)}))
         self._effects.append(Look(number, filters))
 
+    def _widened(self, filters: list[str]) -> list[str]:
+        """Return filters with wildcards in the place of many topics, where we know some that cover them."""
+        found: dict[str, None] = {}
+        for filter_ in filters:
+            wide = filter_
+            if not _is_wild(filter_):
+                known = [*self._interest.match(filter_), *self.observation.granted.match(filter_)]
+                wide = min(filter(_is_wild, known), default=filter_)
+            found[wide] = None
+        return list(found)
+
     def _give_up_look(self) -> None:
         if self._look is not None:
             self._look_due = {**dict.fromkeys(self._look.filters), **self._look_due}
             self._look = None
 
     def _on_looked(self, look: _Look, found: Mapping[str, bytes], unclear: frozenset[str]) -> None:
-        self._look = None
-        self._look_at = self._now + self.settings.look_gap_s
-        self._suspect_a_loss(look, found, unclear)
-        for topic in sorted((found.keys() | self.book.matching(look.filters)) - unclear):
+        matching = self.book.matching(look.filters) - unclear
+        self._suspect_a_loss(look, matching, found)
+        look.found = found
+        look.unjudged = sorted((found.keys() | matching) - unclear, reverse=True)
+        self._judge_some(look)
+
+    def _judge_some(self, look: _Look) -> None:
+        """Judge the next topics of a look that is done. The look goes on until all are judged."""
+        found = look.found
+        last, look.unjudged = look.unjudged[-JUDGED_MAX:], look.unjudged[:-JUDGED_MAX]
+        for topic in reversed(last):
             if topic in look.touched or self._pending[topic]:
                 # R85: the look counts only if nothing happened meanwhile.
                 entry = self.book.get(topic)
@@ -572,13 +617,29 @@ class Keeper:
                     self._look_due[topic] = None
                 continue
             self._judge(topic, found.get(topic, b""))
+        if look.unjudged:
+            return
+        self._look = None
+        self._look_at = self._now + self.settings.look_gap_s
+        for filter_ in look.filters:
+            if _is_wild(filter_):
+                self._looked_at.pop(filter_, None)
+                self._looked_at[filter_] = self._now
+                if len(self._looked_at) > FILTERS_MAX:
+                    self._looked_at.pop(next(iter(self._looked_at)))
         for filter_ in look.granted:
             self.observation.complete(filter_)
+        if len(found) > FILTERS_MAX:
+            # For the parts of long answers.
+            self._shown, self._shown_until = found, self._now + LOOKED_S
+        if self._found > SPREAD_MAX:
+            self._effects.append(Tell(EVERYBODY, Rejoined(self.identity)))
+        self._found = 0
         self._answer_asks(found)
 
-    def _suspect_a_loss(self, look: _Look, found: Mapping[str, bytes], unclear: frozenset[str]) -> None:
+    def _suspect_a_loss(self, look: _Look, matching: set[str], found: Mapping[str, bytes]) -> None:
         """Check whether most expected topics are gone at once (R89): the host broker has lost them, or hides them."""
-        held = [topic for topic in self.book.matching(look.filters) - look.touched - unclear if self._is_held(topic)]
+        held = [topic for topic in matching - look.touched if self._is_held(topic)]
         gone = [topic for topic in held if topic not in found and topic not in self._suspects]
         if len(gone) >= LOST_MIN and 2 * len(gone) >= len(held):
             self.counters["retained_lost"] += len(gone)
@@ -600,9 +661,11 @@ class Keeper:
         if topic in self._leftover and self._remove_copy(topic, entry, digest):
             return
         if entry.version is not None and digest == entry.digest:
-            is_kept = entry.is_kept or digest != ABSENT
-            if entry.host_digest != digest or entry.priors or is_kept != entry.is_kept:
-                entry.host, entry.host_digest, entry.priors, entry.is_kept = entry.version, digest, (), is_kept
+            if not entry.is_kept and digest != ABSENT:
+                entry.is_kept = True
+                self.book.dirty.add(topic)
+            if entry.host_digest != digest or entry.priors:
+                entry.host, entry.host_digest, entry.priors = entry.version, digest, ()
                 self._note(topic, entry)
             self._remember_value(topic, entry.version, packet)
             return
@@ -611,8 +674,8 @@ class Keeper:
         elif not is_suspect and self._is_lost_injection(entry, digest):
             entry.host, entry.host_digest, entry.priors = Version(0, self.identity), digest, ()
             self._note(topic, entry)
-        elif digest == ABSENT and not entry.is_kept and self._is_copy(entry):
-            # The host broker acknowledged our injection but does not hold it: it retains nothing, or not for us.
+        elif not is_suspect and digest == ABSENT and not entry.is_kept and self._is_copy(entry):
+            # The host broker acknowledged our injection and does not hold it: it retains nothing, or not for us.
             self.counters["retained_not_kept"] += 1
             self._unkept.add(topic)
             entry.host, entry.host_digest, entry.priors = Version(0, self.identity), ABSENT, ()
@@ -661,6 +724,8 @@ class Keeper:
             self._win(topic, entry, version, digest, packet)
             # R96. Others want the topic if the federator is subscribed to it for them.
             if self.observation.is_granted(topic):
+                self._found += 1
+            if self.observation.is_granted(topic) and self._found <= SPREAD_MAX:
                 body = with_retain(packet, is_set=True) if packet else clearing(topic)
                 self._effects.append(Spread(topic, body, version.stamp))
         self._note(topic, entry)
@@ -813,20 +878,33 @@ class Keeper:
             if cursor.federator == self.identity and cursor.epoch == self.book.epoch:
                 since = cursor.sequence
         ask = _Ask(sender, fetch.filters, fetch.number, since)
-        unseen = [filter_ for filter_ in fetch.filters if not self._is_seen(filter_)]
+        unseen = [filter_ for filter_ in fetch.filters if not self._is_seen(filter_, since)]
         if unseen:
             self._ask(ask, unseen)  # R91: look first
             return
-        changed = self.book.changed_since(fetch.filters, since)
-        held = [topic for topic in changed if self._is_held(topic)]
-        if not held:
+        changed = self.book.changed_since(fetch.filters, since, CHANGES_MAX)
+        missing = [topic for topic in changed if self._is_held(topic) and not self._has_value(topic)]
+        if not missing:
             self._answer(ask, {})
         else:
-            self._ask(ask, held if len(held) <= FILTERS_MAX else fetch.filters)
+            self._ask(ask, missing if len(missing) <= FILTERS_MAX else fetch.filters)
 
-    def _is_seen(self, filter_: str) -> bool:
+    def _has_value(self, topic: str) -> bool:
+        """Return whether what the host broker holds is in memory."""
+        entry = self.book.entries[topic]
+        shown = self._shown.get(topic)
+        if shown is not None and digest_of(shown) == entry.host_digest:
+            return True
+        known = self._values.get(topic)
+        return (
+            known is not None and entry.is_settled and known[0] == entry.version and self.observation.is_observed(topic)
+        )
+
+    def _is_seen(self, filter_: str, since: int) -> bool:
         """Return whether everything under a filter is observed, so that the book has it."""
         if self.observation.is_complete(filter_):
+            return True
+        if since and self._looked_at.get(filter_, -math.inf) >= self._now - LOOKED_S:
             return True
         if not _is_wild(filter_):
             return self.observation.is_observed(filter_)
@@ -836,15 +914,16 @@ class Keeper:
         if len(self._asks) >= ASKS_MAX:
             self.counters["retained_requests_refused"] += 1
             return
-        self._asks.append(ask)
-        for filter_ in filters:
+        awaited = frozenset(filters)
+        self._asks.append(replace(ask, awaited=awaited))
+        for filter_ in sorted(awaited):
             self._look_due[filter_] = None
 
     def _answer_asks(self, found: Mapping[str, bytes]) -> None:
         """Answer the requests whose filters have all been looked at by now."""
         asks, self._asks = self._asks, []
         for ask in asks:
-            if any(filter_ in self._look_due for filter_ in ask.filters):
+            if not ask.awaited.isdisjoint(self._look_due):
                 self._asks.append(ask)
             elif ask.number:
                 self._answer(ask, found)
@@ -858,15 +937,15 @@ class Keeper:
         through = max(self.book.sequence, ask.since)
         is_last = True
         last = ask.since
-        for topic in self.book.changed_since(ask.filters, ask.since):
+        for topic in self.book.changed_since(ask.filters, ask.since, CHANGES_MAX + 1):
             entry = self.book.entries[topic]
             if len(changes) >= CHANGES_MAX or size > ANSWER_BYTES_MAX:
                 through, is_last = last, False
                 break
             change = self._change_of(topic, entry, found)
             if change is None and entry.host_digest != ABSENT:
-                # Its value is not available now, so the asker's cursor stays before it.
-                through = entry.sequence - 1
+                # Its value was not to be had just now: the asker's cursor stays before it, and it asks again.
+                through, is_last = entry.sequence - 1, False
                 break
             last = entry.sequence
             if change is not None:
@@ -884,8 +963,8 @@ class Keeper:
             return Change(topic, entry.version, b"")
         if entry.host_digest == ABSENT:
             return None
-        packet = found.get(topic, b"")
-        if not packet and topic in self._values:
+        packet = found.get(topic, b"") or self._shown.get(topic, b"")
+        if digest_of(packet) != entry.host_digest and topic in self._values:
             packet = self._values[topic][1]
         if not packet or digest_of(packet) != entry.host_digest:
             return None
@@ -938,6 +1017,15 @@ class Keeper:
             self.fetches.want(self._interest)
             for filter_ in (*self._interest, *self.observation.granted):
                 self._look_due[filter_] = None
+        if self._look is not None and self._look.unjudged:
+            self._judge_some(self._look)
+        if self._now >= self._shown_until:
+            self._shown, self._shown_until = {}, math.inf
+        if self._now >= self._confirm_at:
+            self._confirm_at = math.inf
+            for topic in sorted(self._unconfirmed):
+                self._recheck_soon(topic)
+            self._unconfirmed.clear()
         if self._now >= self._touched_at:
             self._touched_at = math.inf
             for topic in self._touched:
@@ -1014,7 +1102,17 @@ class Keeper:
         self._records = {}
 
     def _set_deadline(self) -> None:
-        due = [self._fetch_at, self._sweep_at, self._touched_at, self.fetches.deadline, *self._lingering.values()]
+        due = [
+            self._fetch_at,
+            self._sweep_at,
+            self._touched_at,
+            self._confirm_at,
+            self._shown_until,
+            self.fetches.deadline,
+            *self._lingering.values(),
+        ]
+        if self._look is not None and self._look.unjudged:
+            due.append(self._now)
         if self._look_due and self._look is None and self._is_host_up:
             due.append(max(self._now, self._look_at))
         self.deadline = min(due)
