@@ -206,9 +206,9 @@ async def test_a_look_for_a_shared_subscription_takes_no_message_away(brokers: l
     known = [Broker("b0", f"mqtt://127.0.0.1:{brokers[0].port}")]
     watch = TopicWatch(Topics(), dialler(), lambda: known)
     with RawClient(brokers[0].port) as member:
-        member.send(p.connect(5, b"member").packet + p.subscribe(1, (b"$share/g/share/t", 1)))
+        member.send(p.connect(5, b"member").packet + p.subscribe(1, (b"$share/g/share/t", 0)))
         assert member.packet()[0] == 0x20
-        assert member.packet() == p.suback(1, 1)
+        assert member.packet() == p.suback(1, 0)
         look = asyncio.ensure_future(watch.look(["$share/g/share/t"], LONG_S))
         sent = 0
         async with asyncio.timeout(LONG_S):
