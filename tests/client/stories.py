@@ -12,15 +12,15 @@ QUICK = BackoffSettings(first_s=0.02, max_s=0.2)
 Story = Callable[[], Coroutine[Any, Any, None]]
 
 
-def run(story: Story) -> None:
-    asyncio.run(asyncio.wait_for(story(), 2 * DEADLINE_S))
+def run(story: Story, within_s: float = 2 * DEADLINE_S) -> None:
+    asyncio.run(asyncio.wait_for(story(), within_s))
 
 
-async def until(condition: Callable[[], object], what: str | Callable[[], str]) -> None:
+async def until(condition: Callable[[], object], what: str | Callable[[], str], within_s: float = DEADLINE_S) -> None:
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + DEADLINE_S
+    deadline = loop.time() + within_s
     while not condition():
-        assert loop.time() < deadline, f"not within {DEADLINE_S} s: {what if isinstance(what, str) else what()}"
+        assert loop.time() < deadline, f"not within {within_s} s: {what if isinstance(what, str) else what()}"
         await asyncio.sleep(0.005)
 
 

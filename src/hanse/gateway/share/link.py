@@ -33,6 +33,8 @@ FILTERS_PER_PACKET: Final = 64
 
 _CONNACK, _PUBLISH, _PUBREL, _SUBACK, _UNSUBACK, _PINGRESP, _DISCONNECT = 0x20, 0x30, 0x60, 0x90, 0xB0, 0xD0, 0xE0
 _PINGREQ: Final = b"\xc0\x00"
+# Reasons to refuse CONNECT that may pass: unavailable, busy, shutting down, quota, use another server, rate.
+_TEMPORARY: Final = frozenset({0x88, 0x89, 0x8B, 0x97, 0x9C, 0x9F})
 
 
 class ShareLink(asyncio.Protocol):
@@ -249,7 +251,10 @@ class ShareLink(asyncio.Protocol):
                 why = (
                     f"Broker {self.broker_id} refused {self.client_id!r}: {connack.code:#04x} {connack.reason}".rstrip()
                 )
-                self._accepted.set_exception(RemoteError(f"{why}; an ACL by client id must allow it."))
+                if connack.code in _TEMPORARY:
+                    self._accepted.set_exception(Unavailable(f"{why}."))
+                else:
+                    self._accepted.set_exception(RemoteError(f"{why}; an ACL by client id must allow it."))
                 self._accepted.exception()
                 self.abort()
                 return

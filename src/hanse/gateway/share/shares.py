@@ -301,22 +301,27 @@ class Shares:
             _log.info("a second session failed", extra={"broker": broker.id, "reason": str(error)})
             self._look_at(broker.id)
             return {}
+        if not link.is_open or member.is_gone:
+            return {}
         granted = [pattern for pattern, code in codes.items() if code < 0x80]
+        # At once: if the link is lost from here on, these groups are lost with it.
+        former: list[tuple[bytes, str]] = []
+        for pattern in granted:
+            group = groups[pattern]
+            known = member.groups.get(pattern)
+            if known is not None and known is not group and known.broker_id not in ("", broker.id):
+                former.append((pattern, known.broker_id))
+            group.broker_id = broker.id
+            group.qos = codes[pattern]
+            member.groups[pattern] = group
+            self._by_pattern.setdefault(pattern, set()).add(member)
+            self.counters["joined"] += 1
         told = self._federators.subscribed(link, [(pattern, codes[pattern]) for pattern in granted])
         if self._holds_suback and told and not any(group.lost_at for group in groups.values()):
             # A federator without its broker passes no barrier; and after a loss there is no time.
             await self._federators.barrier(broker.id, told)
-        if not member.is_gone:
-            for pattern in granted:
-                group = groups[pattern]
-                former = member.groups.get(pattern)
-                if former is not None and former is not group and former.broker_id not in ("", broker.id):
-                    await self._leave(member, former.broker_id, pattern)
-                group.broker_id = broker.id
-                group.qos = codes[pattern]
-                member.groups[pattern] = group
-                self._by_pattern.setdefault(pattern, set()).add(member)
-                self.counters["joined"] += 1
+        for pattern, broker_id in former:
+            await self._leave(member, broker_id, pattern)
         return codes
 
     async def _unsubscribe(self, member: Member, patterns: list[bytes]) -> list[int]:
@@ -475,6 +480,8 @@ class Shares:
                 self._forget(member, pattern)
                 del member.groups[pattern]
                 continue
+            if group.broker_id != broker.id:
+                continue  # lost again meanwhile
             self.counters["moved"] += 1
             if former[pattern]:
                 await self._leave(member, former[pattern], pattern)
