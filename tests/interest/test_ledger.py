@@ -85,6 +85,17 @@ def test_session_of_mqtt_5_that_is_kept_is_found_at_the_next_tick() -> None:
     assert of.state == LedgerState(known=1, unknown=0, ended_unseen=0, doubtful=0)
 
 
+def test_own_session_that_began_clean_ends_with_its_connection() -> None:
+    of = ledger()
+    of.take([ClientBack("hanse-1-x", session_kept=False), Subscribed("hanse-1-x", "t", 0)])
+    of.take([ClientBack("hanse-1", session_kept=True), Subscribed("hanse-1", "u", 0)])
+    of.take([ClientLeft("hanse-1-x", Session.UNKNOWN), ClientLeft("hanse-1", Session.UNKNOWN)])
+    assert of.state.known == 1
+    of.take([ClientBack("hanse-1-x", session_kept=False), ClientBack("hanse-1-x", session_kept=True)])
+    of.take([Subscribed("hanse-1-x", "t", 0), ClientLeft("hanse-1-x", Session.UNKNOWN)])
+    assert of.state.known == 2
+
+
 def test_without_counts_the_end_of_an_mqtt_5_session_stays_unknown() -> None:
     of = ledger()
     of.take([Subscribed("a", "t", 1)])
@@ -270,6 +281,8 @@ class Broker:
         ][kind]
         if is_clean:
             self.held.pop(client, None)
+            # Federators keep no session that begins clean.
+            is_kept = is_kept and not client.startswith("hanse-")
         self.held.setdefault(client, set())
         self.connected[client] = (session, is_kept)
         return [*reports, ClientBack(client, session_kept=not is_clean)]

@@ -21,7 +21,6 @@ from hanse.errors import HanseError, LocalError, RemoteError
 from hanse.federator import log_exposure
 from hanse.federator.accounting import Accounting
 from hanse.federator.batches import HostBatches
-from hanse.federator.broker_output import broker_output
 from hanse.federator.copies import CopyMerger
 from hanse.federator.crossing import Crossing
 from hanse.federator.custodian import Custodian
@@ -38,7 +37,6 @@ from hanse.federator.gateways import Gateways
 from hanse.federator.gauges import gauges
 from hanse.federator.host import HostSession, client_settings
 from hanse.federator.http import HttpServer
-from hanse.federator.learning import Learning
 from hanse.federator.linking import Links, follow_manager, link_up, make_links
 from hanse.federator.links import CONTROL_TOPIC, PROBE_TOPIC
 from hanse.federator.links_by_broker import BrokerLinkBook
@@ -64,7 +62,7 @@ from hanse.federator.store import NO_EPOCH, StateDirectory, save_again
 from hanse.federator.takeovers import Takeovers, uptime_of
 from hanse.federator.tracing import Tracing
 from hanse.federator.turns import Turns
-from hanse.federator.unknown_interest import UnknownInterest
+from hanse.federator.unknown import Learning, UnknownInterest, broker_output
 from hanse.federator.wanted import Wanted
 from hanse.interest import InterestRegistry
 from hanse.mqtt.client import SentAway

@@ -23,12 +23,12 @@ from hanse.errors import HanseError, Unavailable
 from hanse.federator.covering import Change, Covering
 from hanse.federator.journal import DeliveryJournal, MessageId
 from hanse.federator.lane import Groups, Lane
-from hanse.federator.learning import Learning
 from hanse.federator.obligations import DeliveryBook, Obligation
 from hanse.federator.older_host import OlderHost
 from hanse.federator.ring import DeliveredRing
 from hanse.federator.sessions import Sessions
 from hanse.federator.settings import FederatorSettings
+from hanse.federator.unknown.learning import Learning
 from hanse.mqtt.client import Client, ClientHandler, ClientSettings
 from hanse.mqtt.limits import PUBLISH_ID_MAX
 from hanse.mqtt.publication import Publication, encode

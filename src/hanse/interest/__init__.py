@@ -9,6 +9,9 @@ sockets, the clock and the disk:
 3. It hands the reports to `InterestRegistry.apply(now_s, adapter.source, reports)` and acts on the change.
 4. It calls `adapter.lost()` whenever lines may have been missed, and `registry.expire(now_s)` when it is due.
 5. It saves `registry.dump(...)` with `store.save`, and hands the result of `store.read` to `registry.load(...)`.
+
+What Mosquitto's log does not tell follows from its counts (`ledger`), and from three forms in which it shows what it
+holds: its subscription tree (`tree`), its database (`mosquitto_database`) and its log file (`log_replay`).
 """
 
 from hanse.interest.announce import AnnounceAdapter

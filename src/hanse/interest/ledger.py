@@ -15,7 +15,8 @@ Rules:
 4. An MQTT 5 client that left is *uncertain* until the next tick. Nothing missing since the last tick means that its
    session is kept. As much missing as all uncertain clients had means that their sessions ended. Otherwise the number
    of disconnected clients decides, then the only combination of clients that explains what is missing. If several do,
-   the clients stay *doubtful*: interest stays, and rule 6 can end it.
+   the clients stay *doubtful*: interest stays, and rule 6 can end it. Sessions of federators that began clean are not
+   uncertain: they end with their connections.
 5. Nothing is ended at a tick at which an unknown subscription may have ended as well.
 6. The broker acknowledges a publication with "no matching subscribers" exactly if nobody subscribes. That ends the
    doubtful and uncertain subscriptions that match its topic.
@@ -90,7 +91,7 @@ class LedgerState:
 class _Client:
     """One client id with its subscriptions. Mutable, because there may be a million."""
 
-    __slots__ = ("doubtful", "filters", "is_away", "is_undecided")
+    __slots__ = ("doubtful", "filters", "is_away", "is_temporary", "is_undecided")
 
     def __init__(self) -> None:
         # Filter to QoS.
@@ -100,6 +101,8 @@ class _Client:
         self.is_away = False
         # Whether it left since the last tick and its session's fate is open.
         self.is_undecided = False
+        # Whether its session ends with its connection, although the log does not tell.
+        self.is_temporary = False
 
 
 class Ledger:
@@ -262,6 +265,8 @@ class Ledger:
     def _leave(self, client_id: str, session: Session) -> Session:
         """Return what the registry is to believe of the session."""
         client = self._clients.get(client_id)
+        if client is not None and client.is_temporary:
+            session = Session.ENDED
         if session is Session.ENDED:
             if client is not None:
                 self._note_back(client)
@@ -295,6 +300,7 @@ class Ledger:
         else:
             self._note_back(client)
         if session_kept:
+            client.is_temporary = False
             if client.is_undecided:
                 # It is connected again: no longer among the sessions whose number may tell, but its old subscriptions
                 # may be gone with its old session.
@@ -304,7 +310,7 @@ class Ledger:
                 self._is_away_open = True
             return
         self._end(client_id, client)
-        self._new_client(client_id)
+        self._new_client(client_id).is_temporary = client_id.startswith(self._own_prefix)
 
     def _note_back(self, client: _Client) -> None:
         """Note that a session no longer counts as disconnected."""

@@ -8,6 +8,7 @@
 - `supervise`: all of it together, as `Federation`.
 - `agents`: the command line of a federator, and the test for convergence.
 - `managed`: the topology manager beside them.
+- `readiness`: what a federation lacks until messages cross.
 - `table`: the running processes, for the terminal.
 - `emulator`: a link with delay, jitter, bandwidth and cuts, between two federators.
 """

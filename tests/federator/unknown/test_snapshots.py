@@ -8,9 +8,9 @@ from typing import cast
 import pytest
 
 from hanse.errors import HanseError, Unavailable
-from hanse.federator import snapshots as module
-from hanse.federator.broker_output import BrokerOutput
-from hanse.federator.snapshots import SHARED_CLIENT, SOURCE, Snapshots
+from hanse.federator.unknown import snapshots as module
+from hanse.federator.unknown.broker_output import BrokerOutput
+from hanse.federator.unknown.snapshots import SHARED_CLIENT, SOURCE, Snapshots
 from hanse.interest import Gap, Report, Subscribed, Unsubscribed
 from hanse.interest.ledger import Counts, Ledger
 from hanse.interest.tree import Tree

@@ -12,7 +12,7 @@ from tests.brokers import Mosquitto
 from tests.federation import eventually
 
 from hanse.errors import LocalError
-from hanse.federator.broker_output import BrokerOutput
+from hanse.federator.unknown.broker_output import BrokerOutput
 
 HANDLES = "import signal, sys; signal.signal(signal.SIGUSR2, print); print('up', flush=True); sys.stdin.read()"
 IGNORES = "import sys; print('up', flush=True); sys.stdin.read()"

@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from hanse.errors import HanseError
-from hanse.federator.broker_output import BrokerOutput
+from hanse.federator.unknown.broker_output import BrokerOutput
 from hanse.interest import Report, Subscribed, Unsubscribed
 from hanse.interest.ledger import Ledger
 from hanse.interest.tree import Tree

@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from hanse.federator import learning as module
-from hanse.federator.learning import CLIENT, SOURCE, Learning
+from hanse.federator.unknown import learning as module
+from hanse.federator.unknown.learning import CLIENT, SOURCE, Learning
 from hanse.interest import Report, Subscribed, Unsubscribed
 from hanse.mqtt.publication import encode, split, topic_of
 

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from hanse.errors import LocalError
-from hanse.federator.broker_output import BrokerOutput
-from hanse.federator.hints import Hints
-from hanse.federator.learning import Learning
-from hanse.federator.snapshots import SOURCE, Snapshots
+from hanse.federator.unknown.broker_output import BrokerOutput
+from hanse.federator.unknown.hints import Hints
+from hanse.federator.unknown.learning import Learning
+from hanse.federator.unknown.snapshots import SOURCE, Snapshots
 from hanse.interest import MosquittoLogAdapter, Report
 from hanse.interest.ledger import LedgerState, plain_filter
 from hanse.protocol.topics import matches
