@@ -2,10 +2,10 @@
 
 Rules:
 
-1. A worker inherits its listening sockets. They are the supervisor's: what a crashed worker had not accepted waits in
-   them for its successor.
+1. A worker inherits its listening sockets. They are the supervisor's: connections that a crashed worker had not
+   accepted wait in them for its successor.
 2. Settings, which hold secrets, go through a pipe; never through the command line or the environment.
-3. A worker that ends without being asked is replaced after a pause that doubles. Its clients are disconnected.
+3. A worker that ends unexpectedly is replaced after a pause that doubles. Its clients are disconnected.
 4. A worker whose supervisor is gone ends.
 """
 
@@ -31,7 +31,7 @@ from hanse.mqtt.tls import TlsSettings, server_context
 
 _log = logging.getLogger(__name__)
 
-# Between two reports of a worker. A verdict on a broker may be as late as this.
+# Between two reports of a worker. A verdict on a broker may be this late.
 REPORT_S: Final = 0.1
 _START_S: Final = 30.0
 _PAUSE_MAX_S: Final = 5.0
@@ -101,7 +101,7 @@ class OtherProcess:
         return self._heard
 
     def count(self) -> dict[str, Any]:
-        """Return what it counted until its last report."""
+        """Return its counts up to its last report."""
         return self._counts
 
     async def stop(self) -> None:
@@ -185,7 +185,7 @@ def _write(fd: int, data: bytes) -> None:
 
 
 async def serve(channel_fd: int, settings_fd: int, socket_fds: list[int]) -> int:
-    """Run one worker until it is told to stop, or its supervisor is gone."""
+    """Run one worker until it gets the request to stop, or its supervisor is gone."""
     with os.fdopen(settings_fd, "rb") as pipe:
         settings, listeners, index = pickle.load(pipe)  # noqa: S301 - written by the supervisor, which started this process
     logs.configure(settings.log_format, settings.log_level)
@@ -224,7 +224,7 @@ async def serve(channel_fd: int, settings_fd: int, socket_fds: list[int]) -> int
             continue
     await worker.stop()
     channel.send("report", **worker.report())
-    # Let the last report leave before the process does.
+    # Let the last report leave before the process ends.
     await asyncio.sleep(0)
     return 0
 

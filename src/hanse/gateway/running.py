@@ -40,7 +40,7 @@ class InProcess:
         return self._worker.heard()
 
     def count(self) -> dict[str, Any]:
-        """Return what it counted."""
+        """Return its counts."""
         return self._worker.count()
 
     async def stop(self) -> None:

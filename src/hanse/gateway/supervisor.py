@@ -1,13 +1,13 @@
-"""The supervisor: it owns the listening sockets, judges the brokers, keeps drains, and shows what happens.
+"""The supervisor: it owns the listening sockets, judges the brokers, keeps drains, and serves the pages.
 
 Rules:
 
 1. The sockets outlive the workers. Each worker gets its own socket per listener (SO_REUSEPORT), so that the kernel
-   spreads the clients; what a crashed worker had not accepted waits for its successor.
+   spreads the clients; connections that a crashed worker had not accepted wait for its successor.
 2. Verdicts are made here, once for all workers, and sent as a whole directory.
 3. A drain is written to disk before it takes effect, so that it survives a restart.
 4. On SIGTERM `/healthz` answers 503 for `shutdown_grace` while clients are still served. Then the listeners close and
-   the clients are told that the server shuts down. A second signal shortens that.
+   the clients learn that the server shuts down. A second signal shortens the grace.
 """
 
 import asyncio
@@ -75,7 +75,7 @@ class WorkerHandle(Protocol):
         """Return what it counted."""
 
     async def stop(self) -> None:
-        """End its clients, and it."""
+        """End its clients, and the worker itself."""
 
 
 class Supervisor:
@@ -92,7 +92,7 @@ class Supervisor:
         self.workers: list[WorkerHandle] = []
         self.limits: dict[str, BrokerLimits] = {}
         self.is_ending = False
-        # Verdicts that more than half of the brokers being suspect has held back.
+        # Verdicts that were not carried out because more than half of the brokers were suspect.
         self.doubts = 0
         self.verdicts: dict[str, int] = {}
         self._loop = asyncio.get_running_loop()
@@ -101,7 +101,7 @@ class Supervisor:
         self._probes: dict[str, Probe] = {}
         self._judging: asyncio.Task[None] | None = None
         self._is_doubting = False
-        # The latest word of an operator on each broker: drained or not, rate, and when it was said.
+        # The latest request of an operator for each broker: drained or not, rate, and time.
         self._drains: dict[str, tuple[bool, float | None, float]] = {}
         # Counts of workers that have ended, and open connections by worker and address.
         self._gone: dict[str, Any] = {}
@@ -162,7 +162,7 @@ class Supervisor:
     # --- beginning and end --------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Look at the brokers, and wait a moment for their first answers."""
+        """Check the brokers, and wait a moment for their first answers."""
         self._drains.update(read_drains(self.settings.state_dir))
         if self.planner is not None:
             await self.planner.start(FIRST_S)
@@ -181,7 +181,7 @@ class Supervisor:
         until = self._loop.time() + FIRST_S
         for probe in self._probes.values():
             # At most FIRST_S in all: a broker that is silent is judged later.
-            while probe.is_unknown and self._loop.time() < until:  # noqa: ASYNC110 - once; it has many ways to know
+            while probe.is_unknown and self._loop.time() < until:  # noqa: ASYNC110 - once; it can learn from many sources
                 await asyncio.sleep(0.01)
 
     async def _scan(self) -> list[Broker]:
@@ -201,7 +201,7 @@ class Supervisor:
         return found
 
     def _watch(self) -> None:
-        """Begin to watch new brokers, and end to watch those that are gone or have another address."""
+        """Begin to watch new brokers; stop watching those that are gone or have another address."""
         settings = self.settings
         known = {view.broker.id: view.broker for view in self.directory.views}
         for broker_id, probe in list(self._probes.items()):
@@ -245,7 +245,7 @@ class Supervisor:
         (self.settings.state_dir / RUNNING_FILE).unlink(missing_ok=True)
 
     def write_running(self, metrics_url: str) -> None:
-        """Tell the commands of this machine where the gateway is."""
+        """Write the gateway's address for the commands of this machine."""
         document = {
             "pid": os.getpid(),
             "metrics": metrics_url,
@@ -261,7 +261,7 @@ class Supervisor:
         self.tell(worker)
 
     def tell(self, worker: WorkerHandle) -> None:
-        """Tell a worker that has just started everything that the others know."""
+        """Send a worker that has just started everything that the others know."""
         worker.send("directory", **self._document())
 
     def on_worker_gone(self, worker: WorkerHandle, counts: dict[str, Any]) -> None:
@@ -272,15 +272,15 @@ class Supervisor:
 
     @property
     def restarts(self) -> int:
-        """Return how many workers ended without being asked."""
+        """Return how many workers ended unexpectedly."""
         return sum(worker.restarts for worker in self.workers)
 
     def counts(self) -> dict[str, Any]:
-        """Return the sums of what all workers have counted."""
+        """Return the sums of all workers' counts."""
         return added([self._gone, *(worker.count() for worker in self.workers)])
 
     def on_report(self, kind: str, worker: int = 0, **fields: Any) -> None:  # noqa: ANN401 - as JSON brings it
-        """Take a message of a worker's."""
+        """Take a message of a worker."""
         if kind == "ended":
             probe = self._probes.get(fields["broker"])
             if probe is not None:
@@ -295,7 +295,7 @@ class Supervisor:
                     other.send("redirected", **fields)
 
     def _answer(self, worker: int, question: dict[str, Any]) -> None:
-        """Tell a worker where a client's topics are: at once, or after another look at the brokers."""
+        """Send a worker the place of a client's topics: at once, or after another look at the brokers."""
         assert self.knowledge is not None
         number, handle = question["number"], self.workers[worker]
         wish = Wish(
@@ -318,7 +318,7 @@ class Supervisor:
         """Tell each worker how many connections of an address the others have, so that a limit holds for the sum.
 
         Args:
-            worker: whose numbers these are.
+            worker: the worker that has these connections.
             opened: addresses whose number changed; None if the worker is gone.
         """
         mine = self._opened.setdefault(worker, {})
@@ -535,7 +535,7 @@ def write_file(path: Path, document: object) -> None:
 
 
 def write_drains(directory: Path, drains: Mapping[str, tuple[bool, float | None, float]]) -> None:
-    """Write the latest word on each broker.
+    """Write the latest request for each broker.
 
     Raises:
         LocalError: the file cannot be written.
@@ -545,10 +545,10 @@ def write_drains(directory: Path, drains: Mapping[str, tuple[bool, float | None,
 
 
 def read_drains(directory: Path) -> dict[str, tuple[bool, float | None, float]]:
-    """Return the latest word on each broker.
+    """Return the latest request for each broker.
 
     Raises:
-        LocalError: the file is there and cannot be read. To start without it would send clients to a drained broker.
+        LocalError: the file exists and cannot be read. A start without it would send clients to a drained broker.
     """
     path = directory / DRAINS_FILE
     try:
@@ -584,7 +584,7 @@ def listen(address: ListenAddress, count: int) -> list[socket.socket]:
     """Return listening sockets for as many workers, all on one address and port.
 
     Raises:
-        LocalError: the address cannot be had.
+        LocalError: the address is not available.
     """
     try:
         rows = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

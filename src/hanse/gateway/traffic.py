@@ -14,15 +14,15 @@ class Traffic:
         accepted: clients whose CONNECT a broker accepted.
         refused: connections that got no session, by reason.
         moved: clients that were attached to another broker, by reason.
-        broker_failures: connections to brokers that did not come about.
-        late: connections that were cut off because they did not take what was written to them.
-        wills: what became of the wills of clients that are gone.
+        broker_failures: failed connections to brokers.
+        late: connections that were cut off because they did not accept what was written to them.
+        wills: outcomes of the wills of clients that are gone.
         redirects: redirects, by packet and code.
         proxied: clients of redirecting listeners that were proxied, by reason.
         redirect_checks: checks of credentials at brokers.
         redirect_lost: publications of QoS 0 that came from clients while they were redirected.
-        federators: interest told to federators, and barriers of SUBACKs.
-        shares: members of share groups, and what became of their messages.
+        federators: reports of interest to federators, and barriers of SUBACKs.
+        shares: members of share groups, and outcomes of their messages.
     """
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class Traffic:
 
 
 def added(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the sums of what several workers counted."""
+    """Return the sums of the counts of several workers."""
     total: dict[str, Any] = Traffic().as_dict()
     for part in parts:
         for name, value in part.items():

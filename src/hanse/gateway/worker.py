@@ -1,7 +1,7 @@
-"""A worker: the clients of one process, and what happens to them when their broker changes.
+"""A worker, which serves the clients of one process and moves them when their broker changes.
 
-It never decides anything about a broker. The supervisor tells it the directory; it tells the supervisor when the
-connection of a client ended, so that the broker is looked at now.
+It never decides anything about a broker. The supervisor sends it the directory; the worker reports when the connection
+of a client ends, so that the supervisor checks the broker at once.
 
 Rules:
 
@@ -10,10 +10,10 @@ Rules:
 2. When a client's connection to its broker ends, the client waits up to `VERDICT_S` for a verdict on the broker. A
    broker that is up, and has not restarted, has ended this client. The client is then closed.
 3. A client is moved at most `FAILOVERS_MAX` times per minute. Dials are bounded, which is what paces a failover.
-4. Deadlines are looked at ten times per second, without a timer per client.
-5. A client that is not where it belongs, because its broker is drained or because the broker of its hash has returned,
-   is moved at the rate of that broker's drain. A broker that is drained loses every client; a broker that has returned
-   gets only those that the hash places there.
+4. Deadlines are checked ten times per second, without a timer per client.
+5. A client at the wrong broker, because its broker is drained or because the broker of its hash has returned, is moved
+   at the rate of that broker's drain. A broker that is drained loses every client; a broker that has returned gets only
+   those that the hash places there.
 """
 
 import asyncio
@@ -91,13 +91,13 @@ NO_BROKER_S: Final = 10.0
 TICK_S: Final = 0.1
 _ROUNDS: Final = 10
 NAME_CHARACTERS_MAX: Final = 200
-# Connections beyond the limits that are still told why; further ones are cut off at once.
+# Connections beyond the limits that still get a reason; further ones are cut off at once.
 REFUSING_MAX: Final = 1_000
 _LOOK_AGAIN_S: Final = 0.2
 _ASK_AGAIN_S: Final = 0.02
-# Clients per tick that are looked at to find those that must move: about 3 us each and broker.
+# Clients per tick that are checked for a necessary move: about 3 us each and broker.
 _REVIEWED: Final = 500
-# How long clients may take to read that the gateway ends.
+# Time that clients have to read the last packets when the gateway ends them.
 STOP_S: Final = 2.0
 
 Report = Callable[..., None]
@@ -108,8 +108,8 @@ class Worker:
 
     Args:
         report: sends a message to the supervisor.
-        share: how much of each limit and rate is this worker's.
-        number: of this worker, the same over restarts.
+        share: this worker's part of each limit and rate.
+        number: number of this worker, the same over restarts.
     """
 
     def __init__(self, settings: GatewaySettings, report: Report, share: int = 1, number: int = 0) -> None:
@@ -143,7 +143,7 @@ class Worker:
         self._dials = asyncio.Semaphore(DIALS_MAX)
         self._servers: list[asyncio.Server | Acceptor] = []
         self._clients: dict[Client, None] = {}
-        # Clients between two brokers, and those that are gone and have a will to be published.
+        # Clients between two brokers, and clients that are gone and whose will must be published.
         self._moving: dict[Client, None] = {}
         # Clients that have not sent their CONNECT, in the order of their deadlines.
         self._waiting: dict[Client, None] = {}
@@ -154,11 +154,11 @@ class Worker:
         self._contract = BrokerLimits()
         self._changed = asyncio.Event()
         self._is_empty = asyncio.Event()
-        # Connections that are cut off at a time, by how long that is: in the order of their times.
+        # Connections that are cut off at a time, by the delay: in the order of their times.
         self._closing: dict[float, dict[Client | BrokerConnection, float]] = {}
         self._throttled: list[tuple[float, Client]] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        # Clients that may have to move, and per broker how many may be moved now and per second (rule 5).
+        # Clients that may have to move, and per broker the number that may be moved now and per second (rule 5).
         self._review: deque[Client] = deque()
         self._drain_rates: dict[str, float] = {}
         self._allowances: dict[str, float] = {}
@@ -238,7 +238,7 @@ class Worker:
         self._servers.clear()
 
     async def stop(self) -> None:
-        """End all clients: they are told that the server shuts down."""
+        """End all clients: they learn that the server shuts down."""
         self.stop_listening()
         now = self._loop.time()
         for client in list(self._clients):
@@ -306,7 +306,7 @@ class Worker:
                 self.fail_over(client, "broker_down")
 
     def heard(self) -> dict[str, float]:
-        """Return when each broker was last heard, on the clock of this machine."""
+        """Return when this machine last heard each broker, on its clock."""
         return {broker_id: place.heard_at for broker_id, place in self._places.items()}
 
     def count(self) -> dict[str, Any]:
@@ -318,7 +318,7 @@ class Worker:
         return self.traffic.as_dict()
 
     def report(self) -> dict[str, Any]:
-        """Return what a supervisor in another process must be told again and again."""
+        """Return what a supervisor in another process needs again and again."""
         return {"counts": self.count(), "heard": self.heard(), "addresses": self._rates.changes()}
 
     # --- clients ------------------------------------------------------------------------------------------------------
@@ -378,13 +378,13 @@ class Worker:
         if client in self._clients:
             del self._clients[client]
             self._rates.release(client.address)
-        # A client that is gone must not be kept: a thousand redirects per second would be a heap of garbage to trace.
+        # A client that is gone must not be kept: a thousand redirects per second would leave much garbage to trace.
         for closing in self._closing.values():
             closing.pop(client, None)
         if self._shares is not None:
             self._shares.end(client, 0 if client.session is None else _expiry_s(client.session))
         if client.session is not None:
-            # Until its will is published, a client that is gone is looked at.
+            # A client that is gone is served until its will is published.
             self._moving[client] = None
         if not self._clients:
             self._is_empty.set()
@@ -400,7 +400,7 @@ class Worker:
     # --- events of sessions -------------------------------------------------------------------------------------------
 
     def handle(self, client: Client, event: Event) -> None:  # noqa: C901 - one case per event
-        """Do what a session's event asks for."""
+        """Do what a session's event requests."""
         session = client.session
         assert session is not None
         now = self._loop.time()
@@ -420,7 +420,7 @@ class Worker:
                     self._shares.accepted(client, session_present=session_present)
                 self._note_session(client)
                 if client.record is not None:
-                    # It may be where its session was left, and belong elsewhere (rule 5).
+                    # It may be where its session was left, and belong to another broker (rule 5).
                     self._review.append(client)
                 client.accepted()
             case BrokerRefused(code, is_final, text):
@@ -487,7 +487,7 @@ class Worker:
         return [one.id for one in sorted(known, key=lambda one: score(hash_key(one.id), key), reverse=True)[:2]]
 
     def _note_session(self, client: Client, *, is_connected: bool = True) -> None:
-        """Let federators know where the session of this client is, if it lasts."""
+        """Record at federators where the session of this client is, if it lasts."""
         session = client.session
         assert session is not None
         lasts = session.connect.session_expiry_s or session.session_expiry_s
@@ -498,7 +498,7 @@ class Worker:
         self._records.note(session.client_id, self._stores(client), record)
 
     async def _recorded_home(self, client: Client) -> str:
-        """Return the broker at which federators know the session of a client; empty if it is nowhere."""
+        """Return the broker at which the session of a client is according to federators; empty if they know none."""
         session = client.session
         assert session is not None
         connect = session.connect
@@ -519,7 +519,7 @@ class Worker:
             self.federators.left(client, _expiry_s(session), is_moving=is_moving)
 
     async def _replay(self, client: Client, filters: tuple[bytes, ...], age_ms: int) -> None:
-        """Get a client that has moved what was published meanwhile."""
+        """Get the publications of the meantime for a client that has moved."""
         session, connection = client.session, client.broker
         assert session is not None
         texts = [one.decode("utf-8", "replace") for one in filters]
@@ -544,7 +544,7 @@ class Worker:
         return client.place.broker_id if client.place is not None else ""
 
     def broker_gone(self, client: Client, connection: BrokerConnection) -> None:
-        """Judge why a client's connection to its broker has ended (rule 2)."""
+        """Find out why a client's connection to its broker has ended (rule 2)."""
         session = client.session
         if session is None or session.is_over:
             return
@@ -558,7 +558,7 @@ class Worker:
         self._run(self._judge(client, broker_id, connection.incarnation))
 
     def _look_at(self, broker_id: str) -> None:
-        """Ask the supervisor to look at a broker now; not for each of thousands of clients that end together."""
+        """Ask the supervisor to check a broker now: once, even if thousands of clients end together."""
         now = self._loop.time()
         if broker_id and now - self._asked.get(broker_id, float("-inf")) > _ASK_AGAIN_S:
             self._asked[broker_id] = now
@@ -620,7 +620,7 @@ class Worker:
             self._place(client)
 
     def _leave_orderly(self, client: Client) -> None:
-        """Move a client of which nothing is outstanding. Its session at this broker ends."""
+        """Move a client that has nothing outstanding. Its session at this broker ends."""
         session, place = client.session, client.place
         assert session is not None
         self._detach(client)
@@ -810,7 +810,7 @@ class Worker:
         return None
 
     def _key(self, client: Client) -> bytes:
-        """Return what the hash is taken of."""
+        """Return the bytes that are hashed for a client."""
         session = client.session
         assert session is not None
         if self.settings.placement_key == "username":
@@ -852,7 +852,7 @@ class Worker:
         self._tick_sessions(now)
 
     def _move_some(self, now: float) -> None:
-        """Look at some clients, and move those that are not where they belong (rule 5)."""
+        """Check some clients, and move those at the wrong broker (rule 5)."""
         rates = self._drain_rates
         default = self.settings.drain_rate / self._share
         allowances = self._allowances
@@ -946,9 +946,9 @@ def session_settings(settings: GatewaySettings) -> SessionSettings:
 
 
 def federator_login(settings: GatewaySettings, number: int) -> FederatorLogin:
-    """Return how a worker shows itself to federators."""
+    """Return the identity of a worker for federators."""
     return FederatorLogin(
-        # The same over restarts, so that federators know whom a new incarnation replaces.
+        # The same over restarts, so that federators know what a new incarnation replaces.
         settings.gateway_id or f"{socket.gethostname()}:{settings.state_dir.resolve()}"[:NAME_CHARACTERS_MAX],
         secrets.token_hex(8),
         number,

@@ -1,4 +1,4 @@
-"""The gateway's connections to federators: interest goes there, replays come from there.
+"""The gateway's connections to federators, for reports of interest and for replays.
 
 A worker has one `Federators`, one `SessionRecords`, and one `Replays` for clients that have moved:
 

@@ -1,4 +1,4 @@
-"""A gateway's connection to one federator: it dials, says hello, stays connected, and lets others ask.
+"""A gateway's connection to one federator: it dials, sends the hello, stays connected, and carries requests.
 
     federator = FederatorConnection(endpoint, login, on_open=..., on_lost=...)
     federator.start()
@@ -9,8 +9,8 @@ there `offer(kind, handler)` answers requests of a kind, and `request.part(...)`
 
 Rules:
 
-1. It never gives up: it dials again with a back-off, and `on_open` hears of every new connection. The federator
-   keeps nothing of the connection before, except what was reported for its owner (`login`).
+1. It never gives up: it dials again with a back-off, and calls `on_open` for every new connection. The federator keeps
+   nothing of the previous connection, except the reports for its owner (`login`).
 2. The federator's certificate must hold the host name of its address.
 3. A federator that refuses the hello is asked again, slowly: an operator may correct the token there.
 """
@@ -44,7 +44,7 @@ class FederatorLogin:
         gateway: Its id.
         incarnation: A random text, new at each start of the process.
         connection: The number of the worker.
-        token: What federators are shown; None if the certificate is enough.
+        token: The secret for federators; None if the certificate is enough.
         tls: CA, certificate and key for `tls://`.
     """
 
@@ -74,7 +74,7 @@ class FederatorConnection:
         on_lost: Callable[["FederatorConnection"], None] | None = None,
     ) -> None:
         self.endpoint = endpoint
-        # The federator's id, once it has told it.
+        # The federator's id, as soon as it is known.
         self.federator: int | None = None
         # Connections that were opened, and attempts that failed.
         self.opened = 0

@@ -3,7 +3,7 @@
 Rules:
 
 1. There is one connection to each federator that a broker of the directory names. It begins when the broker appears,
-   and ends when it is gone.
+   and ends when the broker is gone.
 2. A client's interest is reported to the federator of the broker where the client is, from CONNACK on. When the client
    moves, it leaves one and arrives at the other.
 3. The barrier for a filter has passed when the federator of the client's broker has joined the filter's mesh, and all
@@ -24,10 +24,10 @@ from hanse.request_channel import parse_endpoint
 
 # Filters per request of a barrier; the federator's limit is 10,000.
 FILTERS_PER_BARRIER: Final = 1_000
-# Beyond the time that the federator is given to answer.
+# Added to the time that the federator has for its answer.
 ANSWER_EXTRA_S: Final = 1.0
-# How long the interest of a client that moves stays at the federator of the former broker: a verdict, a few attempts to
-# attach it, and the replay.
+# Time for which the interest of a client that moves stays at the federator of the former broker: for a verdict, a few
+# attempts to attach it, and the replay.
 MOVE_S: Final = 10.0
 
 _log = logging.getLogger(__name__)
@@ -52,8 +52,8 @@ class Federators:
     """All connections of one worker to federators.
 
     Args:
-        login: who this worker is.
-        barrier_timeout_s: how long a SUBACK waits at most.
+        login: identity of this worker.
+        barrier_timeout_s: maximum delay of a SUBACK.
         clock: the time in seconds.
         may_change: whether brokers with federators may appear later. If not, and there are none, nothing is remembered.
 
@@ -134,7 +134,7 @@ class Federators:
         return list(self._reporters)
 
     async def join(self, broker_id: str, filters: Iterable[str], timeout_s: float) -> None:
-        """Return when the federator of this broker has joined the meshes of these filters.
+        """Wait until the federator of this broker has joined the meshes of these filters.
 
         Raises:
             HanseError: it has not in time, or there is no connection to it.
@@ -162,7 +162,7 @@ class Federators:
     def accepted(
         self, key: object, broker_id: str, client_id: bytes, *, is_complete: bool, expiry_s: int | None
     ) -> None:
-        """Take a client in that a broker has accepted. `is_complete`: the broker had no session of it."""
+        """Take over a client that a broker has accepted. `is_complete`: the broker had no session of it."""
         if not self._reporters and not self._may_change:
             return
         held = Held(key, client_id.decode("utf-8", "replace"), is_complete=is_complete, expiry_s=expiry_s)
@@ -213,10 +213,10 @@ class Federators:
             reporter.unsubscribed(held, texts)
 
     def left(self, key: object, expiry_s: int | None, *, is_moving: bool = False) -> None:
-        """Take note that the client has left its broker, which keeps its session for so long; None: without end.
+        """Take note that the client has left its broker, which keeps its session for `expiry_s`; None: without end.
 
-        The interest of a client that moves stays there for `MOVE_S`. Otherwise nobody would retain what is published
-        until the federator of its next broker has joined.
+        The interest of a client that moves stays there for `MOVE_S`. Otherwise nobody would retain publications until
+        the federator of its next broker has joined.
         """
         found = self._clients.get(key)
         if found is None or not found[1]:
@@ -244,7 +244,7 @@ class Federators:
     # --- the barrier --------------------------------------------------------------------------------------------------
 
     async def barrier(self, broker_id: str, filters: Iterable[str]) -> None:
-        """Return when the filters of a client at this broker may be relied on, or the time is over (rule 3)."""
+        """Wait until the filters of a client at this broker are reliable, or the time is over (rule 3)."""
         barrier = self._barriers.get(broker_id)
         if barrier is None:
             barrier = self._barriers[broker_id] = _Barrier(self._loop.create_future())
@@ -289,7 +289,7 @@ class Federators:
             asked = (one.connection.ask("claims", fields, timeout_s=timeout_s) for one in others)
             outcomes = await asyncio.gather(*asked, return_exceptions=True)
             for one, outcome in zip(others, outcomes, strict=True):
-                # A federator that is lost meanwhile is not reachable any more.
+                # A federator that was lost meanwhile can no longer be reached.
                 if isinstance(outcome, BaseException) and one.connection.is_open:
                     raise outcome
 

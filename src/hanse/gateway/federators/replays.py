@@ -1,16 +1,16 @@
-"""Replays for the clients of one worker that have moved: asked of federators, put together, and shared.
+"""Replays for the clients of one worker that have moved: requested from federators, combined, and shared.
 
 Rules:
 
 1. Clients that arrive at a broker within `GATHER_S` share the requests: 200 clients with one filter cost as one does.
-2. First the new broker's federator must have joined the meshes of the filters. What is published from then on comes to
-   the client from its broker.
-3. Then the other federators are asked, above all that of the lost broker, which had the client's interest so far. The
-   new broker's federator is asked last, and says what its broker will send anyway.
-4. A publication is known by origin, epoch and id. It is replayed once, even if several federators retain it, with
+2. First the new broker's federator must have joined the meshes of the filters. From then on the client gets
+   publications from its broker.
+3. Then the other federators are asked, above all that of the lost broker, which had the client's interest until then.
+   The new broker's federator is asked last, and reports what its broker will send anyway.
+4. A publication is identified by origin, epoch and id. It is replayed once, even if several federators retain it, with
    the greatest age. Publications of one origin keep their order.
-5. A replay is complete if the new broker's federator has joined and answered. Without it, the rest is replayed all the
-   same.
+5. A replay is complete if the new broker's federator has joined and answered. Otherwise the rest is replayed
+   nevertheless.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from hanse.request_channel import Answer
 GATHER_S: Final = 0.02
 JOIN_S: Final = 2.0
 ANSWER_S: Final = 3.0
-# Between the answers of the others and the last question: publications cross the mesh in less.
+# Delay between the answers of the others and the last question: publications cross the mesh in less.
 CROSSING_S: Final = 0.05
 # Federators that are asked for one replay. In larger federations the mesh of the new broker's federator must suffice.
 ASKED_MAX: Final = 32
@@ -69,7 +69,7 @@ class Replay:
         return len(self._items)
 
     def matching(self, filters: Sequence[str]) -> list[Replayed]:
-        """Return what these filters match."""
+        """Return the publications that these filters match."""
         if len(filters) == 1:
             places: Iterable[int] = self._places.get(filters[0], ())
         else:
@@ -82,8 +82,8 @@ class Replays:
 
     Args:
         federators: the connections.
-        clock: the time of the sessions.
-        counters: to count into: `replays`, `replays_incomplete`, `replay_publications`, `replay_failures`.
+        clock: the clock of the sessions.
+        counters: receives `replays`, `replays_incomplete`, `replay_publications`, `replay_failures`.
     """
 
     def __init__(self, federators: Federators, clock: Callable[[], float], counters: Counter[str]) -> None:
@@ -94,7 +94,7 @@ class Replays:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def ask(self, broker_id: str, former_id: str, filters: Iterable[str], age_ms: int) -> Replay:
-        """Return what federators retain for a client that has moved from one broker to another."""
+        """Return the publications that federators retain for a client that has moved from one broker to another."""
         loop = asyncio.get_running_loop()
         batch = self._batches.get(broker_id)
         if batch is None:

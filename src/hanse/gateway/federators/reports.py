@@ -2,10 +2,10 @@
 
 Rules:
 
-1. The table always says what holds now. Rows tell the federator each change, in order, one request at a time.
-2. Each new connection begins with a snapshot of the table. So nothing has to be kept for a federator that is away.
+1. The table always holds the current state. Rows report each change to the federator, in order, one request at a time.
+2. Each new connection begins with a snapshot of the table, so nothing has to be kept for a federator that is away.
 3. Rows that wait are bounded: a federator that is too slow gets a snapshot instead, once it takes requests again.
-4. Filters that are never federated (`$SYS/#` and others that begin with `$`) are not told; `$share/...` is.
+4. Filters that are never federated (`$SYS/#` and others that begin with `$`) are not reported; `$share/...` is.
 """
 
 import asyncio
@@ -31,13 +31,13 @@ _log = logging.getLogger(__name__)
 
 
 class Held:
-    """A client at a broker: who it is, and what it holds.
+    """A client at a broker, with its filters.
 
     Attributes:
         key: the client's connection; a later connection of the same id replaces it.
-        is_complete: whether `filters` is all that its session holds.
-        expiry_s: of its session; None without end.
-        filters: QoS, and since when, by filter.
+        is_complete: whether `filters` are all filters of its session.
+        expiry_s: expiry of its session; None without end.
+        filters: QoS, and time of the subscription, by filter.
     """
 
     __slots__ = ("client_id", "expiry_s", "filters", "is_complete", "key")
@@ -54,20 +54,20 @@ class Reporter:
     """The table of one broker, and the requests that bring it to the federator.
 
     Args:
-        connection: to the federator.
-        counters: to count into: `interest_rows`, `interest_snapshots`, `interest_overflows`, `interest_failures`.
+        connection: connection to the federator.
+        counters: receives `interest_rows`, `interest_snapshots`, `interest_overflows`, `interest_failures`.
         clock: the time in seconds.
     """
 
     def __init__(self, connection: FederatorConnection, counters: Counter[str], clock: Callable[[], float]) -> None:
         self.connection = connection
-        # Whether the federator takes rows: it may have another source of interest.
+        # Whether the federator accepts rows: it may have another source of interest.
         self.is_taken = True
         self._counters = counters
         self._clock = clock
         self._held: dict[str, Held] = {}
         self._waiting: list[Row] = []
-        # Rows said, and rows that the federator has answered, counted over all time.
+        # Reported rows, and rows that the federator has answered, counted over all time.
         self._said = 0
         self._done = 0
         self._needs_snapshot = True
@@ -95,23 +95,23 @@ class Reporter:
     # --- changes ------------------------------------------------------------------------------------------------------
 
     def here(self, held: Held) -> None:
-        """Take a client in, with what it holds."""
+        """Report a client that is here, with its filters."""
         self._held[held.client_id] = held
         self._say([_here(held)])
         self._say(self._subscribed_rows(held, held.filters))
 
     def subscribed(self, held: Held, filters: Iterable[str]) -> None:
-        """Tell filters that a broker has granted, and that stand in `held`."""
+        """Report filters that a broker has granted, and that are in `held`."""
         if self._held.get(held.client_id) is held:
             self._say(self._subscribed_rows(held, filters))
 
     def unsubscribed(self, held: Held, filters: Iterable[str]) -> None:
-        """Tell filters that a broker has removed."""
+        """Report filters that a broker has removed."""
         if self._held.get(held.client_id) is held:
             self._say([["unsubscribed", held.client_id, text] for text in filters if _is_told(text)])
 
     def left(self, held: Held) -> None:
-        """Tell that the client's connection to the broker has ended, unless a later one has replaced it."""
+        """Report that the client's connection to the broker has ended, unless a later one has replaced it."""
         if self._held.get(held.client_id) is held:
             del self._held[held.client_id]
             self._say([["left", held.client_id, held.expiry_s]])
@@ -138,7 +138,7 @@ class Reporter:
         self._wake.set()
 
     async def flushed(self) -> None:
-        """Return when the federator has answered everything that was said before this call.
+        """Wait until the federator has answered every report from before this call.
 
         Raises:
             Unavailable: There is no connection, or it ended meanwhile.
@@ -175,7 +175,7 @@ class Reporter:
 
     async def _send_snapshot(self) -> None:
         self._counters["interest_snapshots"] += 1
-        # What is said from now on follows the snapshot; it may say again what the snapshot holds.
+        # Later reports follow the snapshot; they may repeat what the snapshot holds.
         self._needs_snapshot = False
         self._waiting.clear()
         said = self._said

@@ -2,8 +2,8 @@
 
 Rules:
 
-1. A record says where the session is and what it is subscribed to. It is written after every change, a moment later,
-   and the newest one waits for a federator that is away.
+1. A record holds the place of the session and its subscriptions. It is written a moment after every change, and the
+   newest one waits for a federator that is away.
 2. Any gateway finds it: the first two brokers of a client are the same for all. Of two records the newer one counts.
 3. The client never waits for a write, and for a read `FIND_S` at most.
 """
@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 class SessionRecord(NamedTuple):
-    """What is known of one session. `expiry_s` is None for a session without end."""
+    """Knowledge about one session. `expiry_s` is None for a session without end."""
 
     broker_id: str
     subscriptions: tuple[Subscription, ...]
@@ -45,9 +45,9 @@ class SessionRecords:
     """The records of one worker's clients.
 
     Args:
-        federators: where they are kept.
-        counters: to count into: `session_records`, `session_records_dropped`, `session_records_failed`.
-        wall: the time of day, by which versions of different gateways are ordered.
+        federators: the federators that keep the records.
+        counters: receives `session_records`, `session_records_dropped`, `session_records_failed`.
+        wall: the time of day, which orders versions of different gateways.
     """
 
     def __init__(self, federators: Federators, counters: Counter[str], wall: Callable[[], float] = time.time) -> None:
@@ -77,7 +77,7 @@ class SessionRecords:
                 task.add_done_callback(self._tasks.discard)
 
     async def stop(self) -> None:
-        """Write nothing any more, except what waits and can be written at once."""
+        """Stop writing, except for waiting records that can be written at once."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=GATHER_S * 4)
         for task in self._tasks:
