@@ -145,6 +145,7 @@ def test_a_slow_connect_ends_at_its_deadline(gateway: Gateway, bystander: Bystan
                 break
         bystander.check()
         for client in clients:
+            # Without an answer, although the version is known: CONNACK has no code for it.
             assert client.is_closed()
     wait_until(lambda: gateway.metric('hanse_gateway_refused_total{reason="connect_timeout"}') >= 60, "all are counted")
 

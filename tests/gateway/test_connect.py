@@ -188,3 +188,8 @@ def test_any_bytes_are_a_connect_or_refused(data: bytes) -> None:
 
 def test_a_password_is_never_shown() -> None:
     assert "secret" not in repr(read(connect_5(username="anna", password=b"secret")))
+
+
+def test_a_late_connect_has_no_answer() -> None:
+    """0xA0 is a reason of DISCONNECT and not of CONNACK."""
+    assert [refuse(level, 0xA0) for level in (0, 3, 4, 5)] == [b""] * 4

@@ -17,7 +17,14 @@ from typing import Final
 
 from hanse.mqtt.limits import CONNECT_BYTES_MAX
 from hanse.mqtt.properties import check_text, read_varint, varint, walk
-from hanse.mqtt.refusal import PACKET_TOO_LARGE, UNSUPPORTED_VERSION, Refusal, malformed, protocol_error
+from hanse.mqtt.refusal import (
+    CONNECT_TIMEOUT,
+    PACKET_TOO_LARGE,
+    UNSUPPORTED_VERSION,
+    Refusal,
+    malformed,
+    protocol_error,
+)
 
 MQTT_3_1: Final = 3
 MQTT_3_1_1: Final = 4
@@ -441,9 +448,12 @@ def _stranger(have: bytes) -> Refusal:
 def refuse(level: int, reason_code: int, reason: str = "", server_reference: bytes = b"") -> bytes:
     """Return the CONNACK that refuses a client of this version.
 
-    It is empty where the version has no code for the reason: MQTT 3.1.1 then closes without an answer (3.1.4). A
-    client whose version is not known gets return code 1, as 3.1.1 has it, for an unknown version, and nothing else.
+    It is empty where the version has no code for the reason: MQTT 3.1.1 then closes without an answer (3.1.4), and so
+    does MQTT 5 when CONNECT was late, because 0xA0 belongs to DISCONNECT alone. A client whose version is not known
+    gets return code 1, as 3.1.1 has it, for an unknown version, and nothing else.
     """
+    if reason_code == CONNECT_TIMEOUT:
+        return b""
     if level == MQTT_5:
         properties = b""
         if server_reference:
