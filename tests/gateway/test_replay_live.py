@@ -43,6 +43,10 @@ class Scene:
             self.gateway.metric(f'hanse_gateway_moved_total{{reason="{one}"}}') for one in ("broker_down", "moved")
         )
 
+    def attached_late(self) -> float:
+        """Return how many clients were between two brokers for more than 2 s."""
+        return self.gateway.metric('hanse_gateway_move_total{what="attached_late"}')
+
     async def client(self, at: str, name: str, version: int = 5, **more: object) -> LoadClient:
         """Connect a client that is placed at this broker."""
         return await LoadClient.connect(self.gateway.port, name_at(at, NAMES, name), version, **more)
@@ -141,7 +145,6 @@ async def finish(
     outcome = judge(pairs)
     outcome.lost += sum(one.is_lost for one in displaced if one not in dict(pairs))
     print(f"{fault}, seed {seed}, {what}: {outcome}; {scene.moved():.0f} moves")
-    assert not scene.gateway.metric('hanse_gateway_move_total{what="attached_late"}'), "more than 2 s without a broker"
     assert not watcher.got, f"wills were published: {watcher.got}"
     mortal = [one for one in displaced if not one.is_lost][:10]
     for one in mortal:
@@ -167,7 +170,6 @@ def test_a_killed_broker_costs_its_subscribers_nothing(tmp_path: Path) -> None:
         assert scene.moved() == 20
     assert not outcome.lost
     assert not outcome.missing, outcome.missing[:20]
-    assert outcome.gap_s < 2
 
 
 @pytest.mark.slow
@@ -177,6 +179,7 @@ def test_many_subscribers_lose_their_broker(tmp_path: Path, fault: str, seed: in
     qos = 2 if fault == "drain" else 1
     with scenery(tmp_path) as scene:
         outcome = run(with_subscribers(scene, fault, seed, qos, CLIENTS, MESSAGES, PER_SECOND))
+        assert not scene.attached_late(), "clients were without a broker for more than 2 s"
     assert not outcome.lost
     assert not outcome.missing, outcome.missing[:20]
     assert fault != "drain" or not outcome.repeated
@@ -189,6 +192,7 @@ def test_many_publishers_lose_their_broker(tmp_path: Path, fault: str, seed: int
     qos = 2 if fault == "drain" else 1
     with scenery(tmp_path) as scene:
         outcome = run(with_publishers(scene, fault, seed, qos, CLIENTS, MESSAGES, PER_SECOND))
+        assert not scene.attached_late(), "clients were without a broker for more than 2 s"
     assert not outcome.lost
     assert not outcome.missing, outcome.missing[:20]
     assert fault != "drain" or not outcome.repeated
