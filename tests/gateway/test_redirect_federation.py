@@ -32,7 +32,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningFede
 def gateway(federation: RunningFederation, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     listed = [f"mqtt://127.0.0.1:{federation.port(k)}" for k in range(BROKERS)]
     pages = [entry["metrics"] for entry in federation.state["federators"]]
-    words = ["--mode", "auto", "--groups-interval", "100ms", "--vitals-topic", "hanse/vitals"]
+    words = ["--mode", "auto", "--groups-interval", "100ms", "--vitals-topic", "federator/vitals"]
     words += [word for k, page in enumerate(pages) for word in ("--groups", f"b{k}={page}")]
     with Gateway(tmp_path_factory.mktemp("gateway"), *listed, words=tuple(words)) as running:
         yield running
@@ -111,7 +111,7 @@ def test_a_broker_that_reports_little_memory_or_battery_is_spared(
     reports = [{"load": 0.9, "memory_free": 0.5}, {"load": 0.1, "memory_free": 0.05}, {"battery": 0.1}, {"load": 0.2}]
     for k, report in enumerate(reports):
         with PahoClient(federation.port(k)) as client:
-            client.publish(f"hanse/vitals/b{k}", json.dumps(report).encode(), retain=True)
+            client.publish(f"federator/vitals/b{k}", json.dumps(report).encode(), retain=True)
 
     def shown() -> list[str]:
         return [row["reason"] for row in ranking(gateway, "spare/t", "subscriber")]
