@@ -198,6 +198,28 @@ def test_an_id_of_another_session_that_is_used_from_elsewhere_is_told(scene: Sce
     assert takeovers(federators[0]) == 1
 
 
+def test_the_id_of_an_older_version_is_given_up_when_its_session_is_gone(scene: Scene) -> None:
+    brokers, federators = scene
+    record = federators[0].directory / "federator-0" / "session"
+    federators[0].end()
+    record.unlink()
+    older = Thief(brokers[0].port, "hanse-federator-0")
+    older.end()
+    federators[0].start()
+    eventually(lambda: federators[0].health() is not None, "the federator is back")
+    assert json.loads(record.read_text())["current"] == "hanse-federator-0"
+    brokers[0].restart()
+    eventually(lambda: json.loads(record.read_text())["current"] != "hanse-federator-0", "it has a secret id")
+    eventually(lambda: json.loads(record.read_text())["ending"] == [], "the old one is ended")
+    with Client(brokers[1].port) as subscriber, Client(brokers[0].port) as publisher:
+        subscriber.subscribe("plant/#")
+        eventually(lambda: federators[0].health() is not None, "the federator is back")
+        eventually(lambda: knows_all(federators, "plant/#"), "plant/# is known")
+        publisher.publish("plant/x", b"later")
+        assert subscriber.expect(1)[0].payload == b"later"
+    assert takeovers(federators[0]) == 0
+
+
 def test_an_old_session_that_could_not_be_ended_is_ended_by_the_next_process(scene: Scene) -> None:
     brokers, federators = scene
     former = f"hanse-federator-0-{'5' * 32}"

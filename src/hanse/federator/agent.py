@@ -679,7 +679,7 @@ class Agent:
                 address=self.host.client.local_address,
             )
         if is_connected:
-            self._renewal.connected()
+            self._renewal.connected(session_present=self.host.session_present)
             _log.info("host broker %s: connected", self.settings.broker)
             self.retained.host_up(session_present=self.host.session_present)
             return

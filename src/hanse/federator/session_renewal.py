@@ -1,4 +1,4 @@
-"""A new client id for the session at the host broker, after another client took the old one over.
+"""A new client id for the session at the host broker: after a take-over, or in place of an id that can be guessed.
 
 Rules:
 
@@ -62,9 +62,15 @@ class SessionRenewal:
             self._timer = self._loop.call_later(wait_s, self._renew)
         return True
 
-    def connected(self) -> None:
-        """Note that the session stands: former ones may be ended."""
+    def connected(self, *, session_present: bool) -> None:
+        """Note that the session stands: former ones may be ended.
+
+        An id of an older version, or of another pattern, is given up once the broker has forgotten that session,
+        because nothing waits there then.
+        """
         self._wake.set()
+        if not session_present and self._sessions.must_move:
+            self._loop.call_soon(self._renew)
 
     async def end_former_sessions(self) -> None:
         """End former sessions, again and again; cancel it to stop."""

@@ -4,8 +4,8 @@ Rules:
 
 1. The record is on disk before a client id is used for the first time. A federator that was killed therefore finds its
    session again.
-2. An older version used ids that anyone could guess. Its session is taken along: it keeps its id until `moving` has
-   moved what waits there.
+2. An older version used ids that anyone could guess. Its session is continued under that id, until the broker has
+   forgotten it or another client takes it over (`session_renewal`).
 3. A damaged record is put aside. The session that it named is lost to the federator then, with what waits in it; the
    broker forgets that session when it expires.
 """
