@@ -253,3 +253,10 @@ def test_expiry_of_the_session_is_what_client_and_broker_agreed_last(
     session.broker_data(p.connack(connect.level, properties=connack), 0.0)
     session.client_data(goodbye, 0.0)
     assert session.session_expiry_s == expiry_s
+
+
+@pytest.mark.parametrize(("code", "said"), [(0x8B, 0x8B), (0x88, 0x89), (0x84, 0x80), (0x86, 0x80), (0x9D, 0x9D)])
+def test_a_disconnect_has_a_reason_that_mqtt_allows_there(code: int, said: int) -> None:
+    session = live()
+    session.disconnect(code, 1.0)
+    assert taken(session.to_client) == p.disconnect(said)

@@ -52,6 +52,9 @@ OVER: Final = 9
 # does not speak its version of MQTT (0x84).
 _NOT_FINAL: Final = frozenset({0x84, 0x88, 0x89, 0x8B, 0x97, 0x9C, 0x9D, 0x9F})
 
+# Reason codes that a server may send in DISCONNECT (MQTT 5, 3.14.2.1).
+_OF_DISCONNECT: Final = frozenset({0x00, *range(0x80, 0x84), 0x87, 0x89, 0x8B, *range(0x8D, 0x91), *range(0x93, 0xA3)})
+
 CONNACK: Final = 0x20
 PUBLISH: Final = 0x30
 PUBACK: Final = 0x40
@@ -309,6 +312,9 @@ class Session:
     def _say_disconnect(self, code: int, reference: str = "") -> None:
         if self._version < 5:
             return
+        if code not in _OF_DISCONNECT:
+            # A reason of CONNACK alone. Unavailable comes nearest to busy.
+            code = 0x89 if code == 0x88 else 0x80
         told = b""
         if reference:
             text = reference.encode()
