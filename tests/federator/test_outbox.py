@@ -969,6 +969,15 @@ def test_a_log_that_is_gone_is_told(tmp_path: Path) -> None:
     assert make(tmp_path).damages == []
 
 
+@pytest.mark.parametrize("size", [0, 1, HEADER_BYTES - 1])
+def test_a_log_that_lost_its_header_and_all_behind_it_is_told(tmp_path: Path, size: int) -> None:
+    os.truncate(filled(tmp_path), size)
+    outbox = make(tmp_path)
+    assert [(one.first, one.end, one.records, one.size) for one in outbox.damages] == [(0, 10, 10, size)]
+    assert outbox.ways() == {1: (10, 10)}
+    assert make(tmp_path).damages == []
+
+
 def test_damage_between_records_is_told_with_its_neighbours(tmp_path: Path) -> None:
     log = filled(tmp_path)
     flip(log, start_of(3) + RECORD_BYTES)

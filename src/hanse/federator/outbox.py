@@ -669,6 +669,8 @@ class Outbox:
                     state.next = max(state.next, guess)
                     has_lost_name = True
                     lost.append((path, Stretch(0, len(data), first, max(following, first) or guess, b"", b"")))
+                elif following > first:
+                    lost.append((path, Stretch(0, len(data), first, following, b"", b"")))
                 done_path.unlink(missing_ok=True)
                 continue
             if "done" in firsts[first]:
