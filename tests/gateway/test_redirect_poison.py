@@ -218,6 +218,7 @@ def test_the_pages_of_federators_are_read_with_care(tmp_path: Path) -> None:
             with Gateway(tmp_path, *listed, words=words) as gateway:
                 wait_until(lambda: gateway.metric("hanse_gateway_groups") == 1, "one row is good")
                 assert redirected(gateway.port, b"c", b"t") == (0x9C, f"127.0.0.1:{second.port}")
+                assert gateway.metric('hanse_gateway_groups_dropped_total{reason="unreadable"}') == 2
                 assert gateway.log.count("a federator shows no groups") == 1
     finally:
         thread.join(20)

@@ -52,6 +52,9 @@ class Metrics:
         self._topics_dropped = registry.counter("topics_dropped_total", "Topics dropped because the limit was reached.")
         self._looks_refused = registry.counter("looks_refused_total", "Looks for topics that were not begun.")
         self._groups = registry.gauge("groups", "Groups that federators have shown, once per broker.")
+        self._groups_dropped = registry.counters(
+            "groups_dropped_total", "Rows of federators' groups that were left out.", ("reason",)
+        )
         self._up = registry.gauges("broker_up", "1 if the broker accepts clients.", ("broker",))
         self._at = registry.gauges("broker_clients", "Clients that are attached to the broker.", ("broker",))
         self._rtt = registry.gauges("broker_rtt_seconds", "Round trip of the health session.", ("broker",))
@@ -98,6 +101,8 @@ class Metrics:
             self._topics_dropped.set(knowledge.topics.dropped)
             self._looks_refused.set(knowledge.watch.looks_refused)
             self._groups.set(len(knowledge.groups))
+            self._groups_dropped.labels("full").set(knowledge.groups.dropped)
+            self._groups_dropped.labels("unreadable").set(knowledge.groups.unreadable)
         for verdict, count in supervisor.verdicts.items():
             self._verdicts.labels(verdict).set(count)
         for view in supervisor.directory.views:

@@ -32,7 +32,7 @@ BATTERY_LOW: Final = 0.2
 
 
 class Vitals(NamedTuple):
-    """A broker's report about itself; None if it says nothing.
+    """A broker's report about itself; None for each value that it does not report.
 
     Attributes:
         load: 0 idle to 1 saturated.

@@ -44,6 +44,7 @@ class Groups:
 
     Attributes:
         dropped: rows that were left out.
+        unreadable: rows that could not be read.
         version: grows with every document.
     """
 
@@ -51,6 +52,7 @@ class Groups:
         self._rows_max = rows_max
         self._rows: dict[str, dict[str, tuple[str, int | None]]] = {}
         self.dropped = 0
+        self.unreadable = 0
         self.version = 0
 
     def __len__(self) -> int:
@@ -71,6 +73,7 @@ class Groups:
                 rows[group] = (role if role in (CORE, MEMBER) else "", hops)
         self._rows[broker_id] = rows
         self.version += 1
+        self.unreadable += unreadable
         return unreadable
 
     def take_manager(self, broker_ids: Iterable[str], groups: Iterable[object], topology: object) -> None:
