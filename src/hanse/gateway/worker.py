@@ -39,6 +39,7 @@ from hanse.gateway.federators import FederatorLogin, Federators, Replays, Sessio
 from hanse.gateway.front.accepting import Acceptor
 from hanse.gateway.front.client import Client
 from hanse.gateway.front.connect import (
+    CLIENT_ID_NOT_VALID,
     CONNECTION_RATE_EXCEEDED,
     MQTT_5,
     NEVER,
@@ -74,6 +75,7 @@ from hanse.gateway.session.events import (
 )
 from hanse.gateway.session.replayed import Replayed
 from hanse.gateway.settings import GatewaySettings
+from hanse.gateway.share.link import SUFFIX
 from hanse.gateway.share.shares import Shares
 from hanse.gateway.traffic import Traffic
 from hanse.mqtt.refusal import CONNECT_TIMEOUT, SHUTTING_DOWN, UNSUPPORTED_VERSION
@@ -360,6 +362,12 @@ class Worker:
         client.session = session
         session.start(connect, b"" if self._shares is not None else rest, now)
         if self._shares is not None:
+            if session.client_id.endswith(SUFFIX):
+                # It would end the second session of another client.
+                self.traffic.refuse("reserved_id")
+                session.refuse(CLIENT_ID_NOT_VALID, now)
+                client.settle()
+                return
             if connect.auth_method is None:
                 rest = self._shares.begin(client, connect, session.client_id).from_client(rest)
             session.client_data(rest, now)

@@ -5,15 +5,16 @@ import contextlib
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
 import pytest
 from tests.brokers import Mosquitto
 from tests.client.stories import QUICK, run, take, until
+from tests.gateway import packets as p
 from tests.gateway.test_interest_live import federation
-from tests.gateways import Gateway
+from tests.gateways import Gateway, RawClient
 
 from hanse.client import Client, Message
 from hanse.gateway.placement import Broker, score
@@ -64,7 +65,18 @@ def client_at(broker: int, prefix: str) -> str:
 def test_each_message_reaches_one_member(
     place: tuple[list[Mosquitto], Gateway], qos: int, version: Literal[4, 5], count: int
 ) -> None:
-    brokers, gateway = place
+    deliver_once(*place, qos, version, count)
+
+
+@pytest.mark.slow
+def test_each_message_reaches_one_member_of_two_workers(tmp_path: Path) -> None:
+    words = ("--share", "once", "--subscribe-barrier", "--workers", "2")
+    with federation(tmp_path, 3, *words) as (brokers, _, gateway):
+        deliver_once(brokers, gateway, 1, 5, 2_000)
+
+
+def deliver_once(brokers: Sequence[Mosquitto], gateway: Gateway, qos: int, version: Literal[4, 5], count: int) -> None:
+    """Publish at all brokers to six members at all brokers, and check that each message reaches one of them."""
     name = f"{qos}{version}{count}"
     pattern = f"$share/team{name}/jobs/{name}/#"
     ids = [client_at(k % 3, f"m{name}{k}-") for k in range(6)]
@@ -159,6 +171,15 @@ def test_groups_come_back_with_the_session_and_end_with_unsubscribe(place: tuple
                 assert [one.payload for one in await take(messages, 1)] == [b"3"]
 
     run(story)
+
+
+def test_attack_client_cannot_take_over_a_second_session(place: tuple[list[Mosquitto], Gateway]) -> None:
+    _, gateway = place
+    with RawClient(gateway.port) as client:
+        client.send(p.connect(5, b"victim~share").packet)
+        assert client.packet()[:4] == b"\x20\x03\x00\x85"
+        assert client.is_closed()
+    assert gateway.metric('hanse_gateway_refused_total{reason="reserved_id"}') == 1
 
 
 def test_group_moves_away_from_a_drained_broker_and_back(place: tuple[list[Mosquitto], Gateway]) -> None:
