@@ -15,7 +15,6 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from operator import itemgetter
 
 from hanse.errors import HanseError, LocalError, RemoteError
 from hanse.federator import log_exposure
@@ -79,7 +78,6 @@ from hanse.protocol.messages import HOST, Publication, Run
 
 _log = logging.getLogger(__name__)
 
-_RETAIN = itemgetter(3)
 # Time after the start in which the host broker may hand in again publications that a former process has numbered.
 COME_AGAIN_S = 30.0
 
@@ -507,8 +505,10 @@ class Agent:
         self.takeovers.received(len(batch))
         stamp = 0
         if self.host.tells_retain:
-            if any(map(_RETAIN, batch)):
-                stamp = self.retained.heard(outgoing)
+            for publication in batch:
+                if publication[3]:
+                    stamp = self.retained.heard(outgoing)
+                    break
         elif outgoing:
             self.retained.touched(outgoing)
         if not receipts:

@@ -125,6 +125,8 @@ class HostSession(ClientHandler):
         self._counters: Counter[str] = Counter() if counters is None else counters
         self._listened: list[str] = []
         self._older: OlderHost | None = None
+        # Whether the host says of each publication whether it is retained. MQTT 3.1.1 cannot.
+        self.tells_retain = True
         self._left_at: float | None = None
         self._lane_address = lane
         self._lane_id = lane_id
@@ -209,11 +211,6 @@ class HostSession(ClientHandler):
                 self._older.released(filter_)
         if change.unsubscribe:
             self.client.unsubscribe(change.unsubscribe)
-
-    @property
-    def tells_retain(self) -> bool:
-        """Return whether the host broker marks publications to be retained, which a 3.1.1 broker cannot."""
-        return self._older is None
 
     @property
     def newest_identifier(self) -> int:
@@ -434,6 +431,7 @@ class HostSession(ClientHandler):
         away_s = 0.0 if self._left_at is None else now - self._left_at
         self._left_at = None
         traits = self.client.traits
+        self.tells_retain = traits.has_no_local
         if traits.has_no_local:
             self._older = None
             return
