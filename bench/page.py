@@ -368,6 +368,58 @@ def _outage(figures: Figures) -> list[str]:
     ]
 
 
+def _retained(figures: Figures) -> list[str]:
+    return [
+        *listed(
+            figures,
+            (
+                ("retained topics", "topics", ""),
+                ("payload", "payload_bytes", "bytes"),
+                ("all of them at the second broker after", "whole_s", "s"),
+                ("topics", "per_s", "per s"),
+                ("messages that its subscriber received", "arrived", ""),
+                ("on the link for the first comparison", "fetch_link_bytes", "bytes"),
+                ("the same per topic", "fetch_link_bytes_per_topic", "bytes"),
+                ("on the link per comparison while nothing changes", "quiet_link_bytes_per_comparison", "bytes"),
+                ("book on disk at the origin", "book_bytes_origin", "bytes"),
+                ("book on disk at the copy", "book_bytes_copy", "bytes"),
+                ("the same per topic", "book_bytes_per_topic", "bytes"),
+                ("1,000 values written again, until they arrive", "changed_per_s", "per s"),
+            ),
+        ),
+        *_per_federator(
+            figures,
+            (
+                ("memory before", "memory_mb_idle", "MB"),
+                ("memory after", "memory_mb", "MB"),
+                ("longest wait for a page", "longest_pause_ms", "ms"),
+            ),
+        ),
+    ]
+
+
+def _retained_drill(figures: Figures) -> list[str]:
+    return [
+        *listed(
+            figures,
+            (
+                ("topics", "topics", ""),
+                ("writes and deletions", "writes", ""),
+                ("of these, deletions", "deletions", ""),
+                ("written within", "written_s", "s"),
+                ("all brokers equal after", "equal_after_s", "s"),
+                ("last writes judged", "judged", ""),
+                ("of these, deletions", "deletions_judged", ""),
+            ),
+        ),
+        *_per_federator(
+            figures,
+            (("retained at the end", "retained_at_the_end", ""), ("messages received live", "received_live", "")),
+        ),
+        *promises(figures),
+    ]
+
+
 def _storm(figures: Figures) -> list[str]:
     return [
         *listed(
@@ -726,6 +778,18 @@ SECTIONS: dict[str, Section] = {
         "A storm at ten times capacity",
         "For a minute clients publish ten times what a link can carry at QoS 0, beside a trickle at QoS 1.",
         _storm,
+    ),
+    "retained": Section(
+        "Retained state: 100,000 topics",
+        "Two real brokers. Everything is written at the first before anybody is interested; then a client subscribes "
+        "at the second.",
+        _retained,
+    ),
+    "retained_drill": Section(
+        "Retained state: kills, a partition and a restored backup",
+        "Writes and deletions at three real brokers at once, while federators and brokers are killed, a site is cut "
+        "off for 30 s, and a broker comes back with older files.",
+        _retained_drill,
     ),
     "sim": Section(
         "The simulator, and announcements per core against per group",

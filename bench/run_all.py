@@ -33,6 +33,8 @@ BENCHMARKS: dict[str, list[str]] = {
     "topics": ["bench/bench_topics.py"],
     "outage": ["bench/bench_outage.py"],
     "storm": ["bench/bench_storm.py"],
+    "retained": ["bench/bench_retained.py"],
+    "retained_drill": ["bench/bench_retained_drill.py"],
     "sim": ["bench/bench_sim.py"],
     "mqtt": ["bench/bench_mqtt.py"],
     "outbox": ["bench/bench_outbox.py"],

@@ -4,9 +4,10 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import mqtt5
+import pytest
 from tests.protocol.net import Network
 
 from hanse.federator.crossing import Crossing
@@ -23,6 +24,10 @@ from hanse.mqtt.memory import MemoryTransport, join
 from hanse.mqtt.publication import encode
 from hanse.protocol.effects import Acknowledge, Effect
 from hanse.protocol.messages import HOST, Publication, Run
+from hanse.protocol.packets import topic_of
+from hanse.protocol.retained import Version
+from hanse.protocol.retained.keeper import DUPLICATE
+from hanse.protocol.retained.versions import FOUND
 from hanse.protocol.settings import MANAGEMENT_GROUP
 
 RECEIPT = 77
@@ -35,6 +40,7 @@ class Broker(asyncio.Protocol):
         self.transport: asyncio.WriteTransport | None = None
         self.taken: list[tuple[str, bytes, int]] = []
         self.unacknowledged: list[int] = []
+        self.retained: list[str] = []
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, MemoryTransport)
@@ -49,6 +55,8 @@ class Broker(asyncio.Protocol):
             elif isinstance(packet, mqtt5.PublishPacket):
                 payload = bytes(packet.payload or b"")
                 self.taken.append((packet.topic, payload, int(packet.qos)))
+                if packet.retain:
+                    self.retained.append(packet.topic)
                 if packet.packet_id is not None:
                     self.unacknowledged.append(packet.packet_id)
 
@@ -60,6 +68,33 @@ class Broker(asyncio.Protocol):
     def _write(self, packet: mqtt5.Packet) -> None:
         assert self.transport is not None
         self.transport.write(packet.write())
+
+
+class Retained:
+    """Decides by the topic, in the place of the keeper of retained state."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, tuple[int, ...]]] = []
+        self.arrived: list[tuple[str, Version]] = []
+        self.what_was_found: list[tuple[str, Version]] = []
+
+    def arrive(self, publications: Sequence[tuple[str, Version, bytes]]) -> list[int | None]:
+        self.arrived += [(topic, version) for topic, version, _ in publications]
+        decisions = {"new": 7, "old": None, "same": DUPLICATE}
+        return [decisions[topic.rpartition("/")[2]] for topic, _, _ in publications]
+
+    def found(self, topic: str, version: Version, packet: bytes) -> None:
+        assert topic_of(packet) == topic
+        self.what_was_found.append((topic, version))
+
+    def injected(self, numbers: Sequence[int]) -> None:
+        self.told.append(("injected", tuple(numbers)))
+
+    def refused(self, numbers: Sequence[int]) -> None:
+        self.told.append(("refused", tuple(numbers)))
+
+    def uncertain(self, numbers: Sequence[int]) -> None:
+        self.told.append(("uncertain", tuple(numbers)))
 
 
 class Scene:
@@ -76,6 +111,7 @@ class Scene:
         self.ring = DeliveredRing(directory / "delivered", capacity=1024)
         self.effects: list[Effect] = []
         self.internal: list[Run] = []
+        self.keeper: Retained | None = None
         self.is_connected = asyncio.Event()
         self.host = HostSession(
             ClientSettings("mqtt://memory", "hanse-1", **settings),
@@ -102,7 +138,8 @@ class Scene:
         )
 
     def _retained(self) -> RetainedState:
-        raise AssertionError("nothing here is retained")
+        assert self.keeper is not None, "nothing here is retained"
+        return cast("RetainedState", self.keeper)
 
     async def _dial(self, make: Callable[[], Connection]) -> None:
         join(make(), self.broker)
@@ -114,6 +151,16 @@ class Scene:
         """Publish for clients of federator 0 in one read, and deliver the result."""
         packets = [Publication(topic, qos, encode(topic, payload, qos=qos)) for topic, payload, qos in publications]
         runs = self.net.machines[0].publish(self.net.now, packets, 5).frames[1]
+        routed = self.machine.forward(self.net.now, 0, runs, RECEIPT)
+        self._carry_out(routed.effects)
+        self.delivery.deliver(routed.deliveries, routed.tokens.get(HOST, 0))
+
+    def hand_in_stamped(self, *publications: tuple[str, bytes, int, bool], stamp: int = 1_000) -> None:
+        packets = [
+            Publication(topic, qos, encode(topic, payload, qos=qos, retain=is_retained))
+            for topic, payload, qos, is_retained in publications
+        ]
+        runs = self.net.machines[0].publish(self.net.now, packets, 5, None, stamp).frames[1]
         routed = self.machine.forward(self.net.now, 0, runs, RECEIPT)
         self._carry_out(routed.effects)
         self.delivery.deliver(routed.deliveries, routed.tokens.get(HOST, 0))
@@ -253,3 +300,72 @@ def test_the_journal_and_the_ring_name_what_was_delivered_where_a_crossing_leave
         assert sorted(scene.ring.entries()) == [(8, 50, 10, 1), (8, 50, 12, 1), (8, 50, 14, 1)]
 
     play(tmp_path, steps, crossing=Crossing(import_deny=("no",)))
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_what_is_retained_is_published_as_its_version_decides(tmp_path: Path, qos: int) -> None:
+    async def steps(scene: Scene) -> None:
+        scene.keeper = Retained()
+        scene.hand_in_stamped(
+            ("a/new", b"1", qos, True),
+            ("a/live", b"2", qos, False),
+            ("a/old", b"3", qos, True),
+            ("a/same", b"4", qos, True),
+        )
+        await until(lambda: len(scene.broker.taken) == (3 if qos else 4))
+        fence = [] if qos else [("hanse/probe/self/retained", b"", 1)]
+        sent = [("a/new", b"1", qos), ("a/live", b"2", qos), ("a/old", b"3", qos)]
+        assert [one for one in scene.broker.taken if one not in fence] == sent
+        assert scene.broker.retained == ["a/new"]
+        assert scene.keeper.arrived == [
+            ("a/new", Version(1_000, 0)),
+            ("a/old", Version(1_002, 0)),
+            ("a/same", Version(1_003, 0)),
+        ]
+        assert scene.measured("merged") == 1
+        assert scene.keeper.told == []
+        scene.broker.acknowledge()
+        await until(lambda: scene.keeper is not None and scene.keeper.told)
+        assert scene.keeper.told == [("injected", (7,))]
+        assert scene.acknowledged == [Acknowledge(0, (RECEIPT,))]
+
+    play(tmp_path, steps)
+
+
+def test_what_a_look_found_elsewhere_is_not_delivered(tmp_path: Path) -> None:
+    async def steps(scene: Scene) -> None:
+        scene.keeper = Retained()
+        scene.hand_in_stamped(("a/new", b"1", 1, True), stamp=FOUND + 5)
+        assert scene.keeper.what_was_found == [("a/new", Version(5, 0))]
+        assert scene.acknowledged == [Acknowledge(0, (RECEIPT,))]
+        assert scene.broker.taken == []
+
+    play(tmp_path, steps)
+
+
+def test_an_injection_of_qos_0_is_uncertain_when_the_connection_ends(tmp_path: Path) -> None:
+    async def steps(scene: Scene) -> None:
+        scene.keeper = Retained()
+        scene.delivery.inject(encode("a/new", b"1", retain=True), 7)
+        await until(lambda: len(scene.broker.taken) == 2)
+        scene.delivery.lose_host()
+        assert scene.keeper.told == [("uncertain", (7,))]
+        scene.broker.acknowledge()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert scene.keeper.told == [("uncertain", (7,))]
+
+    play(tmp_path, steps)
+
+
+def test_an_injection_that_the_host_refuses_is_told_so(tmp_path: Path) -> None:
+    async def steps(scene: Scene) -> None:
+        scene.keeper = Retained()
+        scene.delivery.inject(encode("a/new", b"1", qos=1, retain=True), 7)
+        await until(lambda: scene.broker.unacknowledged)
+        (packet_id,) = scene.broker.unacknowledged
+        scene.broker._write(mqtt5.PubAckPacket(packet_id, reason_code=mqtt5.PubAckReasonCode.NOT_AUTHORIZED))
+        await until(lambda: scene.keeper is not None and scene.keeper.told)
+        assert scene.keeper.told == [("refused", (7,))]
+
+    play(tmp_path, steps)

@@ -2,6 +2,8 @@
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 from tests.protocol.net import Network
 
@@ -9,6 +11,7 @@ from hanse.federator.gauges import gauges
 from hanse.federator.host import HostSession
 from hanse.federator.journal import DeliveryJournal
 from hanse.federator.outbox import Outbox
+from hanse.federator.retained import RetainedState
 from hanse.federator.ring import DeliveredRing
 from hanse.interest.ledger import LedgerState
 from hanse.mqtt.client import ClientSettings
@@ -41,6 +44,7 @@ def test_gauges_follow_the_values_that_they_show(tmp_path: Path) -> None:
             filters=lambda: len(wanted),
             unknown=lambda: states[-1],
             membership=lambda: None,
+            retained=lambda: cast("RetainedState", SimpleNamespace(topics=4, lingering=2)),
         )
 
         def read() -> dict[str, float]:
@@ -49,6 +53,7 @@ def test_gauges_follow_the_values_that_they_show(tmp_path: Path) -> None:
         before = read()
         assert before["neighbours"] == 1
         assert before["filters"] == 1
+        assert (before["retained_topics"], before["retained_lingering"]) == (4, 2)
         assert before["host_connected"] == 0
         assert before["outbox_records"] == 0
         assert before["manager_away"] == before["own_links"] == 0

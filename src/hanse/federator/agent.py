@@ -296,6 +296,7 @@ class Agent:
                 filters=lambda: len(self.interest),
                 unknown=self.unknown.state,
                 membership=lambda: self.membership,
+                retained=lambda: self.retained,
             ),
             certificates=settings.certificates(),
         )

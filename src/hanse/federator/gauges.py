@@ -5,6 +5,7 @@ from collections.abc import Callable
 from hanse.federator.host import HostSession
 from hanse.federator.membership import MembershipShell
 from hanse.federator.outbox import Outbox
+from hanse.federator.retained import RetainedState
 from hanse.interest.ledger import LedgerState
 from hanse.protocol.machine import Machine
 
@@ -20,6 +21,7 @@ def gauges(
     filters: Callable[[], int],
     unknown: Callable[[], LedgerState | None],
     membership: Callable[[], MembershipShell | None],
+    retained: Callable[[], RetainedState],
 ) -> Gauges:
     """Return all gauges; `unknown` is None without an adapter that counts, `membership` without a manager."""
     return {
@@ -28,6 +30,7 @@ def gauges(
         **_of_disk(outbox),
         **_of_interest(unknown),
         **_of_manager(membership),
+        **_of_retained(retained),
         "filters": ("Filters of local interest.", filters),
     }
 
@@ -89,6 +92,16 @@ def _of_disk(outbox: Outbox) -> Gauges:
     return {
         "outbox_bytes": ("Bytes that wait on disk.", lambda: outbox.bytes),
         "outbox_records": ("Batches that wait on disk.", lambda: outbox.records),
+    }
+
+
+def _of_retained(retained: Callable[[], RetainedState]) -> Gauges:
+    return {
+        "retained_topics": ("Topics in the book of retained state.", lambda: retained().topics),
+        "retained_lingering": (
+            "Filters without a subscriber whose copies are kept fresh.",
+            lambda: retained().lingering,
+        ),
     }
 
 
