@@ -182,10 +182,10 @@ class Gateways:
     def forget(self, channel: RequestChannel, peer: GatewayPeer | None, reason: str) -> None:
         """Take note of the end of a connection."""
         self._channels.discard(channel)
-        if peer is None:
+        if peer is None or self.peers.get(peer.name) is not peer:
+            # It has not said hello, or a newer connection has its name.
             return
-        if self.peers.get(peer.name) is peer:
-            del self.peers[peer.name]
+        del self.peers[peer.name]
         _log.info("gateway %s is gone: %s", peer.name, reason)
         if self.on_gone is not None:
             self.on_gone(peer)

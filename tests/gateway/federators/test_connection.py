@@ -11,6 +11,7 @@ from hanse.errors import RemoteError, Unavailable
 from hanse.federator import gateways as federator_side
 from hanse.federator.gateways import GatewayName, GatewayPeer, Gateways
 from hanse.gateway.federators import FederatorConnection, FederatorLogin
+from hanse.mqtt.backoff import Backoff, BackoffSettings
 from hanse.mqtt.tls import TlsSettings
 from hanse.request_channel import Answer, Endpoint, Request, RequestChannel
 
@@ -71,20 +72,26 @@ def test_gateway_comes_back_when_the_federator_does() -> None:
     run(story)
 
 
-def test_newer_connection_of_the_same_name_replaces_the_older_one() -> None:
+def test_newer_connection_of_the_same_name_replaces_the_older_one_which_is_not_gone() -> None:
     async def story() -> None:
+        told: list[str] = []
         federator = Gateways(1)
         federator.offer("echo", echo)
+        federator.on_come = lambda peer: told.append(f"come {peer.name}")
+        federator.on_gone = lambda peer: told.append(f"gone {peer.name}")
         endpoint = await federator.listen(ANYWHERE)
         older, newer = (FederatorConnection(endpoint, FederatorLogin("g", "i")) for _ in range(2))
         older.start()
         await until(lambda: older.is_open, "the first")
+        # Its end has not reached the federator when the gateway is back.
+        older._backoff = Backoff(BackoffSettings(first_s=60, max_s=60), lambda: 1.0)
         newer.start()
         await until(lambda: newer.is_open, "the second")
-        assert older._task is not None
-        older._task.cancel()
         assert (await newer.ask("echo", {}, timeout_s=10)).fields == {"owner": "g/i/0"}
+        await until(lambda: len(federator._channels) == 1, "the end of the first")
+        assert told == ["come g/i/0", "come g/i/0"]
         await newer.stop()
+        await until(lambda: told[-1] == "gone g/i/0", "the end of the second")
         await older.stop()
         await federator.stop()
 
