@@ -177,7 +177,7 @@ def gateway_of_two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway
         (("--broker", "x=mqtt://127.0.0.1:1?reference=host:99999"), "reference that clients cannot use"),
         (("--redirect-moved", "a/#=nobody"), "names the broker 'nobody'; known: b0"),
         (("--groups", "nobody=http://127.0.0.1:1"), "names the broker 'nobody'; known: b0"),
-        (("--groups", "b0=ftp://127.0.0.1:1"), "names no page of a federator"),
+        (("--groups", "b0=ftp://127.0.0.1:1"), "is not the page of a federator"),
         (("--redirect-deny", "a/#/b"), "misplaced #"),
         (("--listen", "ws://127.0.0.1:0?mode=redirect"), "cannot redirect"),
     ],

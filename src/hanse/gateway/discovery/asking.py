@@ -18,7 +18,7 @@ class Asker(Protocol):
         """Return the CONNECT."""
 
     def on_packets(self, connection: "Connection", packets: list[Packet]) -> None:
-        """Take what one read brought."""
+        """Take the packets of one read."""
 
 
 class Connection(asyncio.Protocol):
@@ -29,8 +29,8 @@ class Connection(asyncio.Protocol):
 
     Attributes:
         ended: set when the connection is closed.
-        failure: why it ended, if the broker broke a rule.
-        received_bytes: what came.
+        failure: reason of the end, if the broker broke a rule.
+        received_bytes: number of received bytes.
     """
 
     def __init__(self, asker: Asker, wanted_bytes_max: int = 0) -> None:
@@ -80,23 +80,23 @@ class Connection(asyncio.Protocol):
             self._transport.write(data)
 
     def close(self) -> None:
-        """Say DISCONNECT, and close."""
+        """Send DISCONNECT, and close."""
         if self._transport is not None:
             self._transport.write(DISCONNECT)
             self._transport.close()
 
     def abort(self) -> None:
-        """Close without a word."""
+        """Close without DISCONNECT."""
         if self._transport is not None:
             self._transport.abort()
 
 
 class Greeter:
-    """An asker that wants nothing but the CONNACK.
+    """An asker that needs only the CONNACK.
 
     Attributes:
-        connack: what follows its fixed header; None until it came.
-        answered: set when it came, or something else did.
+        connack: its bytes behind the fixed header; None until it came.
+        answered: set when it came, or another packet did.
     """
 
     def __init__(self, hello: bytes) -> None:

@@ -6,10 +6,10 @@ tried at once, and a port that accepts connections is not yet a broker: it must 
 Rules:
 
 1. A scan is bounded in addresses (`ranges`), in connections at once, and in time per address.
-2. A scan sends no credentials, so it may speak TLS without checking certificates. Whoever uses a broker that was found
-   this way checks its certificate then.
-3. A broker that refuses the session is found, too: it speaks MQTT. MQTT 5 is asked for first, then 3.1.1.
-4. A manager names brokers; none of them is asked anything here.
+2. A scan sends no credentials, so it may speak TLS without checking certificates. The certificate of a found broker is
+   checked when the broker is used.
+3. A broker that refuses the session counts as found: it speaks MQTT. MQTT 5 is tried first, then 3.1.1.
+4. A manager names brokers; none of them gets a request here.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ class Finding(NamedTuple):
         what: `broker`, `no answer` (within the timeout), `refused` (nobody listens) or `not MQTT`.
         version: of MQTT: 5 or 3.1.1; empty if it is no broker.
         code: reason code of CONNACK; 0 if it accepts clients without credentials.
-        ms: from the first packet to CONNACK, TCP included.
+        ms: time from the first packet to CONNACK, TCP included.
     """
 
     target: Target
@@ -76,13 +76,13 @@ async def scan(
     timeout_s: float = TIMEOUT_S,
     on_found: Callable[[Finding], None] | None = None,
 ) -> list[Finding]:
-    """Try every target; return what each of them is, in the order given.
+    """Try every target; return the result of each, in the given order.
 
     Args:
         targets: from `ranges.parse_targets`, which bounds them.
-        concurrency: how many are tried at once.
-        timeout_s: for each of them.
-        on_found: told of each broker at once.
+        concurrency: number of simultaneous attempts.
+        timeout_s: for each attempt.
+        on_found: called with each broker at once.
     """
     findings: list[Finding | None] = [None] * len(targets)
     waiting = iter(enumerate(targets))
@@ -100,7 +100,7 @@ async def scan(
 
 
 async def look(target: Target, timeout_s: float = TIMEOUT_S) -> Finding:
-    """Return what one address and port is (algorithm 1 for one address)."""
+    """Try one address and port (algorithm 1 for one address)."""
     try:
         async with asyncio.timeout(timeout_s):
             finding = await _greet(target, MQTT_5)
@@ -155,7 +155,7 @@ Ask = Callable[[str], Awaitable[dict[str, Any]]]
 
 
 async def brokers_of_manager(ask: Ask) -> tuple[int, list[Broker], list[str]]:
-    """Return the version of a manager's topology, its brokers, and what could not be read.
+    """Return the version of a manager's topology, its brokers, and the entries that could not be read.
 
     The id of a federator is the id of its broker. Federators that have left are omitted.
 

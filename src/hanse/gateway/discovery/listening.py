@@ -8,9 +8,9 @@
 
 Rules:
 
-1. A run ends after its time, or when it has received `bytes_max`. It says which.
+1. A run ends after its time, or when it has received `bytes_max`. Its result says which.
 2. Publications of QoS 1 are acknowledged at once, so the broker keeps nothing for this session. Payloads are skipped.
-3. The subscription asks for QoS 1, as in the paper. MQTT 5 is asked for first, then 3.1.1.
+3. The subscription requests QoS 1, as in the paper. MQTT 5 is tried first, then 3.1.1.
 4. A broker with a federator must not be listened to with `#`: the federator would see a local subscriber to everything,
    and the whole federation's traffic would come to this broker. Its topics are its federator's groups.
 """
@@ -40,10 +40,10 @@ from hanse.mqtt.properties import read_varint
 
 EVERYTHING: Final = ("#",)
 LISTEN_S: Final = 5.0
-# Of one run. Mosquitto sends some 100 MB/s to a fast reader: a busy broker is looked at for part of the time only.
+# For one run. Mosquitto sends some 100 MB/s to a fast reader: discovery listens to a busy broker only part of the time.
 RUN_BYTES_MAX: Final = 64 << 20
-# Mosquitto keeps no more than this in flight and 1,000 more in its queue, and drops what else it retains: 20 if nothing
-# is said.
+# Mosquitto keeps no more than this in flight and 1,000 more in its queue, and drops its other retained messages.
+# Without a value it assumes 20.
 _RECEIVE_MAX: Final = 65_534
 _PACKET_ID: Final = 1
 _BAD_VERSION: Final = frozenset({1, 0x84})
@@ -75,10 +75,11 @@ class Run(NamedTuple):
     """Result of a run.
 
     Attributes:
-        ended: `time`, `bytes`, `enough` (what was asked for has come), `refused` (by CONNACK or SUBACK) or `lost`.
-        detail: why it was refused or lost.
-        publications: how many came.
-        received_bytes: all that came.
+        ended: `time`, `bytes`, `enough` (the requested topics have arrived), `refused` (by CONNACK or SUBACK) or
+            `lost`.
+        detail: reason of a refusal or a loss.
+        publications: number of received publications.
+        received_bytes: number of received bytes.
     """
 
     ended: str
@@ -88,7 +89,7 @@ class Run(NamedTuple):
 
     @property
     def is_good(self) -> bool:
-        """Return whether the broker was listened to."""
+        """Return whether the run could listen to the broker."""
         return self.ended in (TIME, BYTES, ENOUGH)
 
     def as_json(self) -> dict[str, Any]:
@@ -183,15 +184,15 @@ async def listen(
     """Listen at a broker, and report each topic that a publication has.
 
     Args:
-        dialler: how brokers are reached.
-        broker: one without a federator (rule 4).
-        on_topic: told of each publication.
-        filters: what is subscribed to.
-        for_s: how long, from the dial on.
+        dialler: opens connections to brokers.
+        broker: a broker without a federator (rule 4).
+        on_topic: called for each publication.
+        filters: filters of the subscription.
+        for_s: duration from the dial on.
         bytes_max: rule 1.
         credentials: of the session.
         enough: ends the run when it is set.
-        on_payload: told of the payloads of publications of at most `PAYLOAD_BYTES_MAX`; without it none is kept.
+        on_payload: called with payloads of publications of at most `PAYLOAD_BYTES_MAX`; without it none is kept.
     """
     loop = asyncio.get_running_loop()
     until = loop.time() + for_s

@@ -1,11 +1,11 @@
-"""Packets of discovery: a few to send, and a reader of what a broker sends, which keeps no payloads.
+"""Packets of discovery: a few to send, and a reader of a broker's packets that keeps no payloads.
 
 Rules:
 
 1. The reader trusts nothing. Of a publication it keeps the topic, the QoS and the packet identifier; the payload is
    skipped while it arrives. Of any other packet it keeps at most `OTHER_BYTES_MAX`.
-2. The first byte must be that of CONNACK, so that a peer of another protocol is not waited for.
-3. A malformed packet is a `Refusal`, behind what came before it. The caller then ends the connection.
+2. The first byte must be that of CONNACK, so that discovery does not wait for a peer of another protocol.
+3. A malformed packet is a `Refusal`, after the packets before it. The caller then ends the connection.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ from hanse.mqtt.refusal import PACKET_TOO_LARGE, Refusal, malformed, protocol_er
 
 DISCONNECT: Final = b"\xe0\x00"
 PINGREQ: Final = b"\xc0\x00"
-# CONNACK and DISCONNECT may hold a reason and user properties; nothing else that comes is large.
+# CONNACK and DISCONNECT may hold a reason and user properties; no other incoming packet is large.
 OTHER_BYTES_MAX: Final = 65_536
 
 CONNACK: Final = 2
@@ -32,7 +32,8 @@ class Packet(NamedTuple):
 
     Attributes:
         kind: type of the packet, 1 to 15.
-        body: what follows the fixed header; of PUBLISH what follows topic and packet identifier, if that is wanted.
+        body: bytes behind the fixed header; for PUBLISH the bytes behind topic and packet identifier, if they are
+            wanted.
         topic: raw bytes.
         packet_id: 0 at QoS 0.
         is_retained: the RETAIN flag.
@@ -64,7 +65,7 @@ def connect(
     keep_alive_s: int = 60,
     receive_max: int | None = None,
 ) -> bytes:
-    """Return the CONNECT of a session that leaves nothing behind: clean, without a will."""
+    """Return the CONNECT of a session that leaves no state: clean, without a will."""
     flags = 0x02 | (0x80 if username is not None else 0) | (0x40 if password is not None else 0)
     head = b"\x00\x04MQTT" + bytes((level, flags)) + keep_alive_s.to_bytes(2, "big")
     if level == MQTT_5:
@@ -114,7 +115,7 @@ def suback_codes(body: bytes, level: int) -> bytes:
 
 
 class Reader:
-    """Splits what a broker sends, or a client.
+    """Splits the bytes of a broker, or of a client, into packets.
 
     Args:
         first: the type that the first packet must have; None for any.
@@ -124,7 +125,7 @@ class Reader:
     __slots__ = ("_first", "_have", "_skip", "_wanted_bytes_max", "refusal")
 
     def __init__(self, first: int | None = CONNACK, wanted_bytes_max: int = 0) -> None:
-        # Set when the stream cannot be read on.
+        # Set when the rest of the stream cannot be read.
         self.refusal: Refusal | None = None
         self._have = b""
         self._first = first
@@ -133,13 +134,13 @@ class Reader:
 
     @property
     def waiting_bytes(self) -> int:
-        """Return how much is kept of a packet that has not come whole."""
+        """Return the number of kept bytes of an incomplete packet."""
         return len(self._have)
 
     def feed(self, data: bytes) -> list[Packet]:
         """Take one read; return the packets whose kept part is complete.
 
-        What came before a fault is handed out, and `refusal` is set. After that nothing more is read.
+        Packets before a fault are returned, and `refusal` is set. Afterwards nothing more is read.
         """
         found: list[Packet] = []
         if self.refusal is None and data:
@@ -203,7 +204,7 @@ def _check_header(head: int, length: int) -> None:
 
 
 def _publication(have: bytes, at: int, body: int, here: int, end: int) -> Packet | None:
-    """Return the topic of a publication; None if it has not come whole. `here` is the end of what has come."""
+    """Return the topic of a publication; None if it is incomplete. `here` is the end of the received bytes."""
     qos = have[at] >> 1 & 3
     need = body + 2
     if need <= here:

@@ -4,9 +4,9 @@
 
 Rules:
 
-1. A scan is bounded before it begins: addresses times ports above the limit are refused, and are counted without being
-   listed. An IPv6 network of 64 bits is a short text and 18 quintillion addresses.
-2. Of a network every address is tried except those that name the network itself or everybody in it.
+1. A scan is bounded before it begins: addresses times ports above the limit are refused, and are counted without a list
+   of them. An IPv6 network of 64 bits is a short text and 18 quintillion addresses.
+2. Of a network every address is tried except the network's own address and the broadcast address.
 3. An address or a port that is written twice is tried once.
 """
 
@@ -37,7 +37,7 @@ class Target(NamedTuple):
 
     @property
     def url(self) -> str:
-        """Return it as the gateway's `broker` setting takes it."""
+        """Return the URL in the form of the gateway's `broker` setting."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'mqtts' if self.is_tls else 'mqtt'}://{host}:{self.port}"
 
@@ -63,7 +63,7 @@ def parse_ports(text: str) -> list[Port]:
     """Read a list of ports such as `1883,8883/tls,1900-1905`.
 
     Raises:
-        LocalError: says what was expected.
+        LocalError: the text is invalid.
     """
     found: dict[int, Port] = {}
     for word in text.split(","):
@@ -85,7 +85,7 @@ def parse_ports(text: str) -> list[Port]:
 
 
 def parse_targets(ranges: Sequence[str], ports: Sequence[Port], targets_max: int = TARGETS_MAX) -> list[Target]:
-    """Return what a scan tries: every address of every range, at every port.
+    """Return the targets of a scan: every address of every range, at every port.
 
     Raises:
         LocalError: a range cannot be read, or together they are more than `targets_max` (rule 1).
@@ -123,7 +123,7 @@ def _parse_range(text: str) -> _Span:
 
 
 def _hosts_of(network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> _Span:
-    """Return the addresses of a network that hosts have (rule 2)."""
+    """Return the addresses of a network that hosts can have (rule 2)."""
     first, last = int(network.network_address), int(network.broadcast_address)
     if network.max_prefixlen - network.prefixlen > 1:
         first += 1

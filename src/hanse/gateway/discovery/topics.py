@@ -2,11 +2,11 @@
 
 Rules:
 
-1. The table is bounded in topics and in estimated bytes, over all brokers together. What does not fit is counted and
-   left out; it finds a place when others have expired.
-2. A sight is dated. A *published* sight came while somebody published; a *retained* one came because of a subscription,
-   and may be years old. A topic's home is the broker where it was published last. Without such a sight, every broker
-   that retains the topic counts as its home.
+1. The table is bounded in topics and in estimated bytes, over all brokers together. Further topics are counted and left
+   out; they can enter when others have expired.
+2. A sight has a time. A *published* sight came while a client published; a *retained* one came because of a
+   subscription, and may be years old. A topic's home is the broker where it was published last. Without such a sight,
+   every broker that retains the topic counts as its home.
 3. Levels with topics below keep totals, so that `a/#` is answered without a walk. A filter with `+` takes at most
    `STEPS_MAX` steps, a millisecond or two, however many topics there are. Beyond that the answer is a sample.
 4. The table does no IO and reads no clock.

@@ -1,12 +1,13 @@
-"""Keeps the table of topics fresh: listens at each broker from time to time, and on demand.
+"""Updates of the table of topics: from time to time, and on demand, the gateway listens at brokers.
 
 Rules:
 
 1. At most `AT_ONCE` brokers are listened to at a time. Each run is bounded (`listening`), and so is the table.
-2. What a broker has not shown for `expiry_s` is forgotten, but only after a run there that was not cut short.
-3. A look on demand subscribes to the filters in question alone, at up to `LOOKED_AT_ONCE` brokers at once. It ends when
-   somebody publishes what matches, or after its time. Looks for the same filters share one; beyond `LOOKS_MAX` none is
-   begun. Of a shared subscription only the filter is subscribed to: a member of the group would take messages away.
+2. A topic that a broker has not shown for `expiry_s` is forgotten, but only after a run there that was not cut short.
+3. A look on demand subscribes only to the filters in question, at up to `LOOKED_AT_ONCE` brokers at once. It ends when
+   a client publishes to a matching topic, or after its time. Looks for the same filters share one; beyond `LOOKS_MAX`
+   none is begun. For a shared subscription, the look subscribes to the plain filter: as a member of the group it would
+   take messages from others.
 4. Brokers with a federator are left out (rule 4 of `listening`).
 """
 
@@ -36,11 +37,11 @@ class TopicWatch:
 
     Args:
         topics: the table to fill.
-        dialler: how brokers are reached.
+        dialler: opens connections to brokers.
         brokers: returns the brokers that are up.
-        credentials: of the sessions.
-        interval_s: from the end of one round to the beginning of the next.
-        listen_s: of one run.
+        credentials: login of the sessions.
+        interval_s: time from the end of one round to the beginning of the next.
+        listen_s: duration of one run.
         expiry_s: rule 2.
     """
 
@@ -136,7 +137,7 @@ class TopicWatch:
             )
 
     async def look(self, filters: Sequence[str], timeout_s: float = LOOK_S) -> bool:
-        """Look now which broker has topics that match (rule 3); return False if that was not begun."""
+        """Check now which broker has topics that match (rule 3); return False if no look was begun."""
         key = tuple(sorted({split_share(one)[1] for one in filters}))
         task = self._looks.get(key)
         if task is None:

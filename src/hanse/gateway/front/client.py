@@ -2,7 +2,7 @@
 
 Rules:
 
-1. Before CONNECT is complete, a client has a deadline and a bound on its bytes. Nothing of it reaches a broker.
+1. Before CONNECT is complete, a client has a deadline and a bound on its bytes. No byte of it reaches a broker.
 2. The result of one read is written at once: no task, no future and no log line per packet.
 3. A slow side stops the other one: beyond `buffer_bytes` that wait for the broker, the client is not read, and the
    reverse.
@@ -83,9 +83,9 @@ class Client:
         former: the id of the broker that it had before.
         record: what federators knew of its session.
         home: the id of the broker where its own session is.
-        holds_client, holds_broker: what the session wished when this was last looked at.
+        holds_client, holds_broker: the session's wishes when they were last checked.
         is_lingering: the end has been written; what the client still sends is read and dropped.
-        is_held: nothing is read, because it is not known yet what became of the broker.
+        is_held: nothing is read until the broker has been judged.
     """
 
     __slots__ = (
@@ -349,7 +349,7 @@ class Client:
     # --- the session's wishes -----------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Write what the session has to say, set who is read, and handle its events, until there are none."""
+        """Write the session's data, set which side is read, and handle its events, until there are none."""
         session = self.session
         if session is None or self._is_settling:
             return

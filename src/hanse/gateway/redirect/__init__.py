@@ -6,7 +6,7 @@ In a worker:
 - `exchange`: the gateway's side of figure 2, without IO: CONNECT, CONNACK, SUBSCRIBE, SUBACK, DISCONNECT.
 - `credentials`: the check that a broker has accepted a client's credentials.
 - `returns`: clients that were redirected a moment ago, and are proxied now.
-- `targets`: the address that a client is told for each broker.
+- `targets`: the address of each broker for a client.
 
 Beside the supervisor:
 

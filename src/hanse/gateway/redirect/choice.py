@@ -3,13 +3,14 @@
 Rules:
 
 1. Only a broker that takes clients, and has an address that the client can use, is a candidate.
-2. A subscriber goes where its topics are: to the core or a member of the mesh of each filter's group, or, at brokers
-   without federators, to the home of the topics that match. The more of its filters, the better.
+2. A subscriber goes to a broker that has its topics: the core or a member of the mesh of each filter's group, or, among
+   brokers without federators, the home of the matching topics. The more of its filters, the better.
 3. A publisher goes to a broker within two hops of the core of its topic's group (the paper's two-hop rule), or to the
    home of its topic. All brokers within two hops are equal, so that the publisher may stay near.
-4. Then follow: the round trip in EMMA's groups; a broker that reports little memory or battery comes behind one that
-   does not; the reported load in tenths; free memory and battery in tenths; the clients sent there; the hash.
-5. A client that has come back from a broker is sent there again only if nobody else has its topics.
+4. These criteria follow: the round trip in EMMA's groups; a broker that reports little memory or battery comes behind
+   one that does not; the reported load in tenths; free memory and battery in tenths; the clients sent there recently;
+   the hash.
+5. A client that has come back from a broker is sent there again only if no other broker has its topics.
 6. A topic that has moved for good goes to the broker that the operator named, whatever else is known.
 7. The members of a share group all go to one broker, the first of the hash of the share name and filter, so that it
    delivers each message once.
@@ -52,16 +53,16 @@ class Vitals(NamedTuple):
 
 
 class Place:
-    """A broker, and what is known of it for one client.
+    """A broker, and its properties for one client.
 
     Attributes:
         view: from the directory.
         reference: the address for the client.
         obstacle: why there is no address for the client; empty if there is one.
-        standings: per filter, what its federator is to the filter's group; None if it knows none.
-        presences: per filter, what discovery has seen; None if nothing.
+        standings: per filter, the federator's relation to the filter's group; None if it knows no such group.
+        presences: per filter, the broker's topics that discovery has seen; None if there are none.
         vitals: what it reports.
-        sent: clients that were sent there of late.
+        sent: clients that were sent there recently.
     """
 
     __slots__ = ("obstacle", "presences", "reference", "sent", "standings", "view", "vitals")
@@ -90,9 +91,9 @@ class Wish(NamedTuple):
     """Request of a client.
 
     Attributes:
-        key: the bytes that are hashed.
-        filters: of its SUBSCRIBE, or the topic of its PUBLISH.
-        is_publisher: it was a PUBLISH.
+        key: the bytes to hash.
+        filters: filters of its SUBSCRIBE, or the topic of its PUBLISH.
+        is_publisher: the request was a PUBLISH.
         came_from: id of the broker that it was sent to before and has come back from.
         moved_to: id of the broker that its topics have moved to for good.
     """
@@ -133,7 +134,7 @@ def _second(row: tuple[int, Entry]) -> int:
 
 
 def _judge(wish: Wish, place: Place, share: bytes, by_hash: int) -> tuple[tuple[object, ...], list[str]]:
-    """Return what a broker is sorted by, the smallest first, and the reasons in words."""
+    """Return the sort key of a broker, the best first, and the reasons in words."""
     broker_id = place.view.broker.id
     reasons: list[str] = []
     is_named = bool(wish.moved_to) and broker_id == wish.moved_to
@@ -155,7 +156,7 @@ def _judge(wish: Wish, place: Place, share: bytes, by_hash: int) -> tuple[tuple[
             reasons.append(f"{name} {value:.0%}")
     if vitals.is_low:
         reasons.append("spared: little memory or battery")
-    reasons.append(f"{place.sent} clients sent of late")
+    reasons.append(f"{place.sent} clients sent recently")
     if came_back:
         # Rule 5: behind others that have the topics, and in front of those that do not.
         has = -0.5 if has < 0 else has + 0.5
@@ -178,7 +179,7 @@ def _tenth(value: float | None, missing: int = 0) -> int:
 
 
 def _subscriber(place: Place) -> tuple[float, list[str]]:
-    """Return how few of a subscriber's topics a broker has, and the reasons (rule 2)."""
+    """Return a number that is smaller the more of a subscriber's topics a broker has, and the reasons (rule 2)."""
     matched = 0
     reasons: list[str] = []
     for standing in place.standings:

@@ -1,4 +1,4 @@
-"""Check that a broker has accepted a client's credentials: without that, no broker is named to the client.
+"""Check that a broker has accepted a client's credentials. Without that, no broker is named to the client.
 
 Rules:
 
@@ -6,9 +6,9 @@ Rules:
    a will, ended at once. The client's own id would end the session that the client has there.
 2. A verdict is kept under a keyed hash of the credentials, for a time. No credentials are kept or logged.
 3. Checks are limited in rate and number. A client whose check cannot be made now is proxied.
-4. A client whose credentials are not accepted is proxied, too: its broker then refuses it in its own words. A broker
-   that judges by client id refuses the fresh id, and its clients are always proxied.
-5. A reference to another server that a broker gives in its answer is no acceptance, and goes nowhere.
+4. A client whose credentials are not accepted is proxied as well: its broker then refuses it with its own reason. A
+   broker that judges by client id refuses the fresh id, and its clients are always proxied.
+5. A reference to another server in a broker's answer does not count as acceptance, and is not passed on.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ class Credentials:
 
     Args:
         rate: checks per second.
-        timeout_s: for one check.
+        timeout_s: time for one check.
         clock: monotonic seconds.
     """
 
@@ -69,7 +69,7 @@ class Credentials:
         return hashlib.blake2b(text, digest_size=16, key=self._secret).digest()
 
     def known(self, key: bytes) -> str:
-        """Return the verdict, if there is one; else nothing."""
+        """Return the verdict if there is one, else nothing."""
         found = self._verdicts.get(key)
         if found is None or found[0] < self._clock():
             return ""

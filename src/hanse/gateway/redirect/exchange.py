@@ -4,19 +4,19 @@
     client -> SUBSCRIBE    gateway -> SUBACK, DISCONNECT 0x9C, 0x9D with a reference   or SUBACK, DISCONNECT 0x8F
     client -> PUBLISH      gateway -> DISCONNECT 0x9C, 0x9D with a reference
 
-It has the shape of a `Session`, so that the front serves it as it serves any client.
+It has the interface of a `Session`, so that the front serves it like any client.
 
 Rules:
 
 1. The driver decides at CONNECT: `accept`, `name`, or `give_up`, after which the client is proxied with everything that
-   it has sent so far. Until then what the client sends is kept, within a bound.
-2. After `accept`, proxying is impossible, because the client has its CONNACK. It gets the address of a
-   broker, or is told that the server is busy.
+   it has sent so far. Until then its data is kept, within a bound.
+2. After `accept`, proxying is impossible, because the client has its CONNACK. It gets the address of a broker, or
+   learns that the server is busy.
 3. SUBACK says 0x8F for each filter that is not accepted. A client none of whose filters is accepted gets DISCONNECT
    0x8F and no reference.
 4. A PUBLISH is never acknowledged here, so at QoS 1 and 2 the client sends it again at its broker. At QoS 0 it is lost
    and counted.
-5. The will of the CONNECT is not published: the client takes it along.
+5. The will of the CONNECT is not published: the client keeps it for its broker.
 6. A client without requests gets the address of a broker after `idle_s`.
 """
 
@@ -95,7 +95,7 @@ class Redirection(Session):
         return rest
 
     def accept(self, now: float) -> None:
-        """Answer CONNECT with success, and wait for what the client asks for."""
+        """Answer CONNECT with success, and wait for the client's request."""
         if self._phase != WAITING:
             return
         properties = b""
@@ -129,7 +129,7 @@ class Redirection(Session):
         """Tell an accepted client that no broker takes it now (rule 2)."""
         self.disconnect(SERVER_BUSY, now)
 
-    # --- what the client asks for -------------------------------------------------------------------------------------
+    # --- requests of the client ---------------------------------------------------------------------------------------
 
     def _keep(self, data: bytes) -> None:
         self._early_bytes += len(data)
@@ -205,7 +205,7 @@ class Redirection(Session):
             self.not_accepted()
 
     def _ask(self, filters: tuple[str, ...], *, is_publisher: bool) -> None:
-        # The first wish decides: the answer to it may be under way.
+        # The first request decides: the answer to it may be on its way.
         if self.wish is None:
             self.wish = TopicsAsked(filters, is_publisher)
             self.events.append(self.wish)
@@ -213,7 +213,7 @@ class Redirection(Session):
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """Look whether the client asks for nothing (rule 6)."""
+        """Check whether the client requests nothing (rule 6)."""
         if self._phase == LIVE and self.wish is None and now - self._idle_since >= self._idle_s:
             self.wish = TopicsAsked((), False)
             self.events.append(self.wish)

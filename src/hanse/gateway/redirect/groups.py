@@ -1,15 +1,15 @@
 """Brokers that carry the groups of the federation, and the distance of each from a group's core.
 
-A group is what one mesh serves: by default one subscription filter. A broker carries it if its federator is the core or
-a member of the mesh. Federators show their groups at `/groups`; the manager shows all that it was told.
+A group is the unit that one mesh serves: by default one subscription filter. A broker carries it if its federator is
+the core or a member of the mesh. Federators show their groups at `/groups`; the manager shows all groups that it knows.
 
 Rules:
 
-1. The table is bounded in rows over all brokers. What does not fit is counted and left out.
-2. A filter belongs to the group of the same name, or else to one that covers it. Of covering groups those are looked
-   for that replace the end of the filter by `#` or one of its levels by `+`, so that a question does not depend on how
-   many groups there are.
-3. Only brokers that the gateway knows are kept, whatever a document names.
+1. The table is bounded in rows over all brokers. Further rows are counted and left out.
+2. A filter belongs to the group of the same name, or else to one that covers it. Only some covering groups are tried:
+   those that replace the end of the filter by `#` or one of its levels by `+`. The cost of a question therefore does
+   not depend on the number of groups.
+3. Only brokers that the gateway knows are kept, even if a document names others.
 """
 
 from collections.abc import Iterable, Mapping
@@ -80,7 +80,7 @@ class Groups:
         """Take over the manager's groups.
 
         Args:
-            broker_ids: those that the gateway knows; of federators they are the ids (rule 3).
+            broker_ids: brokers that the gateway knows; for federators these are the ids (rule 3).
             groups: rows of `/api/v1/groups`, from all its pages.
             topology: the document of `/api/v1/topology`, whose links give the hops.
         """
@@ -122,7 +122,7 @@ class Groups:
         self._rows.pop(broker_id, None)
 
     def standing(self, broker_id: str, filter_: str) -> Standing | None:
-        """Return what a broker is to the group of a filter; None if it knows no such group (rule 2)."""
+        """Return a broker's relation to the group of a filter; None if it knows no such group (rule 2)."""
         rows = self._rows.get(broker_id)
         if not rows:
             return None

@@ -2,15 +2,15 @@
 
 Rules:
 
-1. Only brokers of the directory are answered with, whatever a federator, a manager or a broker says.
+1. Answers name only brokers of the directory, even if a federator, a manager or a broker names others.
 2. Groups come from the manager, or from the pages of federators (`groups = ID=URL`). Without a manager, brokers
    without such a page and without a federator are listened to if `discover` is on (`hanse.gateway.discovery`). With a
    manager every broker has a federator.
-3. A source that does not answer keeps what it said last, for `STALE_S`.
+3. The last data of a source that does not answer is kept for `STALE_S`.
 4. A client that has come back from a broker makes the gateway look again, if `discover` is on (figures 3 and 4 of the
-   TD-MQTT paper). It waits for that at most `LOOK_S`.
-5. What a broker reports of itself is a retained JSON object on `<vitals_topic>/<broker id>` at that broker:
-   `{"load": 0.4, "memory_free": 0.5, "battery": 0.9}`, each from 0 to 1, each optional.
+   TD-MQTT paper). The client waits at most `LOOK_S` for that.
+5. A broker's report about itself is a retained JSON object on `<vitals_topic>/<broker id>` at that broker: `{"load":
+   0.4, "memory_free": 0.5, "battery": 0.9}`, each from 0 to 1, each optional.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ class Knowledge:
         self._sources = dict(parse_source(text) for text in settings.groups)
         self._said_at: dict[str, float] = {}
         self._vitals: dict[str, tuple[float, Vitals]] = {}
-        # Clients that were sent to each broker of late, and when that was last counted: halved every `HALF_S`.
+        # Clients that were sent to each broker recently, and the time of the last count: halved every `HALF_S`.
         self._sent: dict[str, tuple[float, float]] = {}
         self._silent: set[str] = set()
         self._tasks: list[asyncio.Task[None]] = []
@@ -102,7 +102,7 @@ class Knowledge:
         await self.watch.stop()
 
     async def _each(self, work: Sequence[Coroutine[Any, Any, None]]) -> None:
-        """Do all of it, a few at a time."""
+        """Run all of them, a few at a time."""
         places = asyncio.Semaphore(AT_ONCE)
 
         async def one(part: Coroutine[Any, Any, None]) -> None:
@@ -207,16 +207,16 @@ class Knowledge:
     # --- the answer ---------------------------------------------------------------------------------------------------
 
     def needs_look(self, wish: Wish) -> bool:
-        """Return whether the brokers should be looked at again for this client (rule 4)."""
+        """Return whether the brokers should be checked again for this client (rule 4)."""
         return bool(wish.came_from and wish.filters) and self._settings.discover
 
     async def where(self, wish: Wish, listener: ListenAddress) -> dict[str, Any]:
-        """Return where a client's topics are, after another look."""
+        """Return the place of a client's topics, after another look."""
         await self.watch.look(wish.filters, LOOK_S)
         return self.where_now(wish, listener)
 
     def where_now(self, wish: Wish, listener: ListenAddress) -> dict[str, Any]:
-        """Return where a client's topics are: `code`, and with 0x9C and 0x9D `broker` and `reference`."""
+        """Return the place of a client's topics: `code`, and with 0x9C and 0x9D `broker` and `reference`."""
         wish = wish._replace(moved_to=self._moved_to(wish.filters))
         if wish.filters and self._settings.redirect_unknown == "refuse" and not self._knows(wish):
             return {"code": FILTER_NOT_ACCEPTED}
@@ -230,7 +230,7 @@ class Knowledge:
         return {"code": code, "broker": chosen.id, "reference": references[chosen.id]}
 
     def wish(self, client: bytes, filters: tuple[str, ...], *, is_publisher: bool) -> Wish:
-        """Return what a client that has never been here would ask for."""
+        """Return the request of a client that has never been here."""
         return Wish(client, filters, is_publisher, "", self._moved_to(filters))
 
     def rank(self, wish: Wish, listener: ListenAddress) -> tuple[Ranking, dict[str, str]]:
@@ -258,7 +258,7 @@ class Knowledge:
         return rank(wish, places), references
 
     def _sent_to(self, broker_id: str, now: float) -> float:
-        """Return how many clients were sent to a broker of late.
+        """Return how many clients were sent to a broker recently.
 
         Without the decay a broker that joins later would get every client until it has caught up.
         """
@@ -287,7 +287,7 @@ class Knowledge:
 
 
 def parse_vitals(payload: bytes) -> Vitals | None:
-    """Return what a broker reports; None if it cannot be read. What is out of range is left out."""
+    """Return a broker's report; None if it cannot be read. Values out of range are left out."""
     try:
         document = json.loads(payload)
     except (ValueError, RecursionError):

@@ -1,16 +1,16 @@
-"""Redirects of a worker's clients: their choice, and the steps from CONNECT to the reference.
+"""Redirects of a worker's clients: the choice, and the steps from CONNECT to the reference.
 
 Rules:
 
 1. A client is redirected only if its listener redirects (`mode = redirect`, or `auto` and the client says in CONNECT
    that it follows), it speaks MQTT 5 over TCP or TLS without enhanced authentication, it was not redirected just now
    (`returns`), and a broker has accepted its credentials (`credentials`). Every other client is proxied.
-2. The broker is named in CONNACK where it is known then: for a client with a session, which belongs where the hash
-   places it; for a client that names its topic in CONNECT; and where only one broker can be named. Else the gateway
-   accepts the client, and names the broker after its SUBSCRIBE or PUBLISH.
-3. 0x9D is said for topics that have moved for good, and to a client that was sent to a broker before whose address has
+2. CONNACK names the broker if it is known then: for a client with a session, which belongs where the hash places it;
+   for a client that names its topic in CONNECT; and if only one broker can be named. Otherwise the gateway accepts the
+   client, and names the broker after its SUBSCRIBE or PUBLISH.
+3. The code is 0x9D for topics that have moved for good, and for a client that was sent to a broker whose address has
    changed since.
-4. All workers hear of each redirect, so that rule 1 holds over them.
+4. All workers learn of each redirect, so that rule 1 holds across them.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ from hanse.protocol.topics import check_filter, covers
 FOLLOWS_PROPERTY: Final = (FOLLOWS[0].encode(), FOLLOWS[1].encode())
 TOPIC_PROPERTY: Final = b"server-reference-topic"
 
-# Asks the supervisor; the answer comes to `answered`.
+# Asks the supervisor; the answer goes to `answered`.
 Ask = Callable[..., None]
 Proxy = Callable[[Client, Connect, bytes], None]
 
@@ -200,7 +200,7 @@ class Redirector:
     # --- topics -------------------------------------------------------------------------------------------------------
 
     def asked(self, client: Client, event: TopicsAsked) -> None:
-        """Take what an accepted client asks for."""
+        """Take the request of an accepted client."""
         session = client.session
         if isinstance(session, Redirection):
             self._traffic.redirect_lost += session.lost
@@ -235,7 +235,7 @@ class Redirector:
             self._name(client, session, self.returns.key(session.connect, client.address), view.broker, code)
             return
         if not session.is_accepted and code == FILTER_NOT_ACCEPTED:
-            # CONNACK has no such code: the client is told when it subscribes.
+            # CONNACK has no such code: the client learns it when it subscribes.
             session.accept(self._loop.time())
         elif not session.is_accepted:
             self._give_up(client, session, "no_target")
@@ -248,7 +248,7 @@ class Redirector:
 
     def _name(self, client: Client, session: Redirection, key: bytes, broker: Broker, code: int) -> None:
         now = self._loop.time()
-        # What is told is worked out here, from this worker's own directory: nothing that anybody sent can get into it.
+        # The address is computed here, from this worker's own directory, so nothing that others sent can get into it.
         reference, _ = reference_of(broker, client.listener)
         if not reference:
             session.no_broker(now)

@@ -2,8 +2,9 @@
 
 Rules:
 
-1. A client that is back within `window_s` of its redirect did not follow it, or could not. It is proxied. So there is
-   at most one redirect in a row, and a client whose library ignores references is served after one reconnection.
+1. A client that is back within `window_s` of its redirect did not follow it, or could not. It is proxied. There is
+   therefore at most one redirect in a row, and a client whose library ignores references is served after one
+   reconnection.
 2. Each connection that is proxied for this reason renews the window, so a client that reconnects again and again is
    not redirected in between.
 3. A client is known by its id, or without one by its address and user name. The table is bounded: beyond it the
@@ -19,7 +20,7 @@ from hanse.gateway.front.connect import Connect
 RETURN_S: Final = 30.0
 # About 250 bytes each.
 ENTRIES_MAX: Final = 100_000
-# After the window, where a client came from still counts in the choice of its broker.
+# After the window, the broker from which a client came still counts in the choice for this time.
 REMEMBERED_S: Final = 600.0
 
 
@@ -48,7 +49,7 @@ class Returns:
 
     @staticmethod
     def key(connect: Connect, address: str) -> bytes:
-        """Return what a client is known by (rule 3)."""
+        """Return the key of a client (rule 3)."""
         if connect.client_id:
             return hashlib.blake2b(connect.client_id, digest_size=16, person=b"id").digest()
         text = address.encode() + b"\0" + (connect.username or b"")

@@ -26,7 +26,7 @@ def check_reference(broker: Broker) -> None:
     """Check a broker's configured reference.
 
     Raises:
-        LocalError: it is none.
+        LocalError: it is invalid.
     """
     if broker.reference:
         try:
@@ -49,9 +49,9 @@ def _own_address(url: str, is_tls: bool, is_loopback: bool) -> tuple[str, str]:
     if address.socket_path:
         return "", f"it is reached by a Unix socket; {_GIVE}"
     if address.is_tls != is_tls:
-        return "", f"it is dialled {'with' if address.is_tls else 'without'} TLS and the client came otherwise; {_GIVE}"
+        return "", f"it is dialled {'with' if address.is_tls else 'without'} TLS, unlike the client; {_GIVE}"
     if _is_loopback(address.host) and not is_loopback:
-        return "", f"{address.host} is this machine only; {_GIVE}"
+        return "", f"{address.host} is only this machine; {_GIVE}"
     try:
         return format_reference(address.host, address.port), ""
     except LocalError as error:
@@ -74,7 +74,7 @@ def parse_moved(text: str) -> tuple[str, str]:
     """
     filter_, equals, broker_id = text.rpartition("=")
     if not equals or not filter_ or not broker_id:
-        raise LocalError(f"{text!r} names no topics that have moved; write FILTER=BROKER.")
+        raise LocalError(f"{text!r} is not a move of topics; write FILTER=BROKER.")
     return filter_, broker_id
 
 
@@ -87,5 +87,5 @@ def parse_source(text: str) -> tuple[str, str]:
     broker_id, equals, url = text.partition("=http")
     parts = urlsplit(f"http{url}")
     if not equals or not broker_id or parts.scheme not in ("http", "https") or not parts.hostname:
-        raise LocalError(f"{text!r} names no page of a federator; write BROKER=http://HOST:PORT.")
+        raise LocalError(f"{text!r} is not the page of a federator; write BROKER=http://HOST:PORT.")
     return broker_id, f"http{url}"

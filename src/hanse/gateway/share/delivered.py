@@ -3,8 +3,8 @@
 Rules:
 
 1. Contents are known by hash, per group. A delivery counts for one replayed publication.
-2. A delivery may count for a publication only if it came after a federator had it, less `EARLY_S`. So an old delivery
-   of the same content takes nothing away.
+2. A delivery counts for a publication only if it came after a federator had it, less `EARLY_S`. An old delivery of the
+   same content therefore removes nothing.
 3. Where it is not certain for which group a broker has delivered, nothing is noted: a replay may then repeat.
 """
 
@@ -21,7 +21,7 @@ from hanse.protocol.topics import matches
 # Federators retain for about 7 s.
 KEPT_S: Final = 12.0
 KEPT_MAX: Final = 200_000
-# By how much a delivery may seem to be earlier than the replayed publication.
+# Time by which a delivery may seem to be earlier than the replayed publication.
 EARLY_S: Final = 0.5
 
 
@@ -44,7 +44,7 @@ class Delivered:
             self._records.popleft()
 
     def missing(self, pattern: bytes, items: Iterable[Replayed]) -> list[Replayed]:
-        """Return what was not delivered for a group."""
+        """Return the publications that were not delivered for a group."""
         times: dict[int, deque[float]] = {}
         for at, one, content in self._records:
             if one == pattern:

@@ -2,13 +2,13 @@
 
 Rules:
 
-1. It is the client's in all but three things: its id is `ID~share`, it has no will, and it is clean and ends with the
-   connection. So an absent member keeps no turns.
-2. It speaks the client's version of MQTT, so that a PUBLISH goes on with nothing but another packet identifier.
+1. It equals the client's own session except in three things: its id is `ID~share`, it has no will, and it is clean and
+   ends with the connection. An absent member therefore keeps no turns.
+2. It speaks the client's version of MQTT, so that a PUBLISH passes unchanged except for its packet identifier.
 3. It pings by itself: the client's PINGREQ goes to the client's own broker. A broker that does not answer within the
    keep-alive has lost the session.
 4. It is not read while too much waits for the client.
-5. A PUBREL is answered at once: what it releases has reached the client.
+5. A PUBREL is answered at once: the publication that it releases has reached the client.
 """
 
 import asyncio
@@ -41,16 +41,16 @@ class ShareLink(asyncio.Protocol):
     """One second session.
 
     Args:
-        broker_id: of the serving broker.
+        broker_id: id of the serving broker.
         connect: the client's CONNECT.
         client_id: the client's id, also where CONNECT has none.
-        owner: whose second session it is.
-        on_publication: given a whole PUBLISH, its QoS and its packet identifier.
+        owner: client of the second session.
+        on_publication: gets a whole PUBLISH, its QoS and its packet identifier.
         on_lost: called once, when the connection has ended or was given up.
 
     Attributes:
         filters: the filters that the broker has granted, with options and QoS.
-        heard_at: when something last came from the broker.
+        heard_at: time of the last data from the broker.
         is_hung: the broker was judged hung, and the owner ends the session.
     """
 
@@ -84,10 +84,10 @@ class ShareLink(asyncio.Protocol):
         self._is_reading = True
         self._is_ended = False
 
-    # --- what the owner asks ------------------------------------------------------------------------------------------
+    # --- requests of the owner ----------------------------------------------------------------------------------------
 
     async def wait_accepted(self) -> None:
-        """Return when the broker has accepted the session.
+        """Wait until the broker has accepted the session.
 
         Raises:
             RemoteError: It refused.
@@ -137,7 +137,7 @@ class ShareLink(asyncio.Protocol):
             self._write(bytes((kind, 2)) + broker_id.to_bytes(2, "big"))
 
     def set_reading(self, is_wanted: bool) -> None:
-        """Read on, or stop (rule 4)."""
+        """Continue reading, or stop (rule 4)."""
         if is_wanted == self._is_reading or self._transport is None:
             return
         self._is_reading = is_wanted
@@ -148,7 +148,7 @@ class ShareLink(asyncio.Protocol):
             self._transport.pause_reading()
 
     def tick(self, now: float) -> None:
-        """Ping, or give a silent broker up (rule 3). Called about once per second."""
+        """Ping, or give up a silent broker (rule 3). Called about once per second."""
         if not self.is_open:
             return
         if self._is_reading and now - self.heard_at > 1.5 * self._keep_alive_s:

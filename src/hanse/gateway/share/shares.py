@@ -5,15 +5,15 @@ Rules:
 1. The serving broker of a group is the first live one in the order of the rendezvous hash of (name, filter), over the
    brokers of the directory. Every gateway with the same directory makes the same choice.
 2. When the serving broker changes, a member subscribes at the new one before it unsubscribes at the old one. While
-   members differ about it, messages double.
-3. When a serving broker or a second session is lost, the member joins again wherever the directory says. Then one
-   member of the group, at one gateway, gets what federators retain from `GAP_S` before the loss on, without what this
-   worker has delivered.
-4. A client that leaves hands what it has not acknowledged to another member of this worker.
+   members use different brokers, messages arrive twice.
+3. When a serving broker or a second session is lost, the member joins again at the broker that the directory gives.
+   Then one member of the group, at one gateway, gets the publications that federators retain from `GAP_S` before the
+   loss on, except those that this worker has delivered.
+4. The unacknowledged publications of a client that leaves go to another member of this worker.
 5. A client whose deliveries are not acknowledged, or that reads slowly, holds its second sessions.
 6. Requests of one client are served in their order.
 7. The second session ends with the client's connection. If the client's own session lasts, its groups are remembered
-   for as long, and joined again when its broker says that the session is present.
+   for as long, and joined again when its broker reports that the session is present.
 """
 
 import asyncio
@@ -46,10 +46,10 @@ RETRY_MAX_S: Final = 2.0
 WAITING_MAX: Final = 1_000
 # Sessions whose groups are remembered without their clients; the oldest is forgotten first.
 REMEMBERED_MAX: Final = 10_000
-# What a lost broker may have acknowledged and not delivered: the queue of a member that lags by this much. Longer
-# repeats more of what other gateways have delivered.
+# Maximum lag of a member whose queue a lost broker may have acknowledged and not delivered. A longer time repeats more
+# deliveries of other gateways.
 GAP_S: Final = 1.0
-# Second sessions that are being made at once.
+# Second sessions that are being opened at once.
 DIALS_MAX: Final = 50
 # Reason codes: not authorized; implementation specific error.
 NOT_AUTHORIZED: Final = 0x87
@@ -60,7 +60,8 @@ _OF_SUBSCRIPTION: Final = frozenset({0x0B})
 
 _log = logging.getLogger(__name__)
 
-# Asks federators for what they retain: given the new broker, the lost one, the filter, and the age in milliseconds.
+# Asks federators for retained publications: given the new broker, the lost one, the filter, and the age in
+# milliseconds.
 Replay = Callable[[str, str, str, int], Awaitable[list[Replayed]]]
 
 
@@ -74,16 +75,16 @@ class ShareClient(Protocol):
         """Return whether the client accepts no more bytes now."""
 
     def flush_tap(self) -> None:
-        """Write what the tap has for the client."""
+        """Write the tap's data for the client."""
 
 
 class Group:
     """A `$share` filter of one member.
 
     Attributes:
-        broker_id: where the member has it now; empty for nowhere.
-        qos: the granted one.
-        lost_at: since when messages may be missing, because `lost_id` was lost; 0 if none are.
+        broker_id: the broker where the member has it now; empty for none.
+        qos: the granted QoS.
+        lost_at: time from which messages may be missing, because `lost_id` was lost; 0 if none are.
     """
 
     __slots__ = ("broker_id", "identifier", "key", "lost_at", "lost_id", "options", "qos", "wanted")
@@ -117,15 +118,15 @@ class Member:
 
 
 class Shares:
-    """All of one worker.
+    """All share groups of one worker.
 
     Args:
         directory: the brokers.
         dialler: dials them.
-        federators: told of the interest of the second sessions.
+        federators: receive the interest of the second sessions.
         look_at: asks the supervisor to judge a broker now.
         replay: see `Replay`; None without federators.
-        hang_s: how long a broker may have been hung before it is judged so.
+        hang_s: time for which a broker may have been hung before the verdict.
         holds_suback: whether a SUBACK waits for the barrier.
         clock: the time in seconds.
 
@@ -160,7 +161,7 @@ class Shares:
         self._members: dict[ShareClient, Member] = {}
         self._by_tap: dict[ShareTap, Member] = {}
         self._by_pattern: dict[bytes, set[Member]] = {}
-        # Groups of sessions whose clients are away, and until when, by client id.
+        # Groups of sessions whose clients are away, and the time until which they are kept, by client id.
         self._remembered: dict[bytes, tuple[float, dict[bytes, Group]]] = {}
         self._filled_at: dict[bytes, float] = {}
         self._dials = asyncio.Semaphore(DIALS_MAX)
@@ -169,7 +170,7 @@ class Shares:
     # --- clients ------------------------------------------------------------------------------------------------------
 
     def begin(self, client: ShareClient, connect: Connect, client_id: bytes) -> ShareTap:
-        """Take a client in."""
+        """Take over a client."""
         tap = ShareTap(connect.level, connect.receive_max, self)
         member = self._members[client] = self._by_tap[tap] = Member(client, connect, client_id, tap)
         member.client.tap = tap
@@ -284,7 +285,7 @@ class Shares:
         return [codes.get(pattern, FAILED) for _, pattern, _ in asked.shares]
 
     async def _join(self, member: Member, broker: Broker, groups: dict[bytes, Group]) -> dict[bytes, int]:
-        """Subscribe at a serving broker; return the codes of the filters that it has answered for."""
+        """Subscribe at a serving broker; return the codes of the filters that the broker answered."""
         try:
             link = await self._link(member, broker)
             asked = [(pattern, group.options) for pattern, group in groups.items()]
@@ -304,7 +305,7 @@ class Shares:
         if not link.is_open or member.is_gone:
             return {}
         granted = [pattern for pattern, code in codes.items() if code < 0x80]
-        # At once: if the link is lost from here on, these groups are lost with it.
+        # At once: if the link is lost from now on, these groups are lost with it.
         former: list[tuple[bytes, str]] = []
         for pattern in granted:
             group = groups[pattern]
@@ -395,7 +396,7 @@ class Shares:
     def _lost(self, link: ShareLink) -> None:
         member = cast("Member", link.owner)
         is_wanted = not member.is_gone and member.links.get(link.broker_id) is link
-        # The interest stays for a moment: what is published until the next broker serves the group is retained.
+        # The interest stays for a moment, so that publications are retained until the next broker serves the group.
         self._federators.left(link, 0, is_moving=is_wanted)
         self._federators.forget(link, 0)
         member.tap.link_lost(link)
@@ -434,7 +435,7 @@ class Shares:
         down = {view.broker.id for view in self._directory.views if view.verdict != "up"}
         for member in list(self._members.values()):
             for broker_id in down.intersection(member.links):
-                # A broker that hangs closes nothing.
+                # A broker that hangs closes no connection.
                 member.links[broker_id].is_hung = True
                 member.links[broker_id].abort()
             if member.groups and any(self._is_misplaced(group) for group in member.groups.values()):
@@ -490,7 +491,7 @@ class Shares:
                 await self._fill(member, broker.id, pattern, group, lost_at)
 
     async def _fill(self, member: Member, broker_id: str, pattern: bytes, group: Group, lost_at: float) -> None:
-        """Ask for what the group may have missed, for one member (rule 3)."""
+        """Ask for the publications that the group may have missed, for one member (rule 3)."""
         if self._replay is None or self._filled_at.get(pattern, -math.inf) >= lost_at:
             return
         self._filled_at[pattern] = self._clock()
@@ -521,10 +522,10 @@ class Shares:
             return True
         return answer.fields.get("granted") is not False
 
-    # --- handing on ---------------------------------------------------------------------------------------------------
+    # --- handing over -------------------------------------------------------------------------------------------------
 
     def _hand_on(self, former: Member, delivery: Delivery) -> None:
-        """Give what a client did not acknowledge to another member of its group."""
+        """Give unacknowledged publications of a client to another member of its group."""
         topic = read_publish(delivery.packet, former.connect.level).topic.decode("utf-8", "replace")
         for pattern, group in former.groups.items():
             others = self._by_pattern.get(pattern)
@@ -561,6 +562,6 @@ class Shares:
 
 
 def key_of(pattern: bytes) -> bytes:
-    """Return what is hashed of a `$share` filter: its name, a zero byte (neither holds one), and the filter."""
+    """Return the bytes that are hashed for a `$share` filter: name, zero byte (neither holds one), and filter."""
     name, _, wanted = pattern[len(SHARE) :].partition(b"/")
     return name + b"\0" + wanted

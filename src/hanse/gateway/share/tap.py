@@ -7,8 +7,8 @@ Rules:
 2. A delivery of a serving broker gets a packet identifier that nothing else uses at this client, from the top of the
    range down. Brokers count from below.
 3. A publication of the session whose identifier is in use by a delivery waits for the acknowledgement, and so does
-   everything behind it. Then the client's broker is not read.
-4. The client's Receive Maximum holds for both together. Deliveries beyond it wait in a queue, which is bounded by the
+   everything behind it. Meanwhile the client's broker is not read.
+4. The client's Receive Maximum limits both together. Deliveries beyond it wait in a queue, which is bounded by the
    Receive Maximum of the second session.
 5. Nothing is put between the pieces of a large packet.
 6. The client's acknowledgements of deliveries do not reach the session. QoS 2 ends here on both sides.
@@ -46,8 +46,8 @@ class Delivery:
     """One publication of QoS 1 or 2 for this client.
 
     Attributes:
-        link: where it came from; None if that session is gone, or if it is a repetition.
-        packet: PUBLISH as it came.
+        link: source of the publication; None if that session is gone, or if it is a repetition.
+        packet: PUBLISH as it arrived.
         is_released: the client has answered PUBREC.
     """
 
@@ -93,7 +93,7 @@ class ShareTap:
     A message of QoS 0 costs 0.5 us on its way through, and one of QoS 1 with its PUBACK 1.8 us (sources, not compiled).
 
     Attributes:
-        to_client: what to write to the client, in order; the owner clears it.
+        to_client: bytes for the client, in order; the owner clears it.
         holds_broker: the client's broker must not be read (rule 3).
     """
 
@@ -127,7 +127,7 @@ class ShareTap:
     # --- from the client ----------------------------------------------------------------------------------------------
 
     def from_client(self, data: bytes) -> bytes:
-        """Take one read of the client; return what the session gets."""
+        """Take one read of the client; return the bytes for the session."""
         if self._is_off:
             return data
         if self._in_passing:
@@ -201,7 +201,7 @@ class ShareTap:
         return b""
 
     def _request(self, packet: bytes) -> bytes | None:
-        """Split a request; return None if there is nothing to split, else what the session gets."""
+        """Split a request; return None if there is nothing to split, else the bytes for the session."""
         request = read_request(packet, self._version)
         shares = [(k, one, options) for k, (one, options) in enumerate(request.filters) if is_share(one)]
         if not shares or request.packet_id in self._asked or len(self._asked) >= REQUESTS_MAX:
@@ -245,18 +245,18 @@ class ShareTap:
         self._pump()
 
     def give_up(self) -> list[bytes]:
-        """Return what is held back, because the connection ends now."""
+        """Return the held bytes, because the connection ends now."""
         held, self._held = self._held, []
         return held
 
     def link_lost(self, link: Link) -> None:
-        """Take note that a second session is gone. What it delivered and the client has not got still goes there."""
+        """Take note that a second session is gone. Its deliveries that the client has not got yet still go there."""
         for delivery in (*self._queue, *self._own.values()):
             if delivery.link is link:
                 delivery.link = None
 
     def undelivered(self) -> list[Delivery]:
-        """Return what the client, which is gone, has not acknowledged."""
+        """Return the unacknowledged publications of a client that is gone."""
         left = [one for one in self._own.values() if not one.is_released] + list(self._queue)
         self._own.clear()
         self._queue.clear()
@@ -265,7 +265,7 @@ class ShareTap:
     # --- to the client ------------------------------------------------------------------------------------------------
 
     def from_session(self, out: list[bytes]) -> None:
-        """Take what the session has for the client."""
+        """Take the session's bytes for the client."""
         for data in out:
             if self._held:
                 self._held.append(data)
@@ -371,7 +371,7 @@ class ShareTap:
                 return packet_id
 
     def _go_on(self) -> None:
-        """Use what an acknowledgement has freed: first for what the session had before."""
+        """Use the room that an acknowledgement has made: first for earlier packets of the session."""
         if self._held:
             held, self._held = self._held, []
             for k, data in enumerate(held):
