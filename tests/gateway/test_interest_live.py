@@ -72,6 +72,13 @@ def test_interest_follows_the_clients_and_outlives_gateway_and_federator(tmp_pat
             assert [message.payload for message in subscriber.expect(2)] == [b"1", b"2"]
         eventually(lambda: not federators[1].knows(LONG), "the end of the client is known")
         assert gateway.metric('hanse_gateway_federator_total{what="interest_snapshots"}') >= 3
+        # A gateway that is stopped says that its clients have left; nobody waits for its lease.
+        with Client(gateway.port, name=name) as subscriber:
+            subscriber.subscribe("last/#")
+            eventually(lambda: federators[1].knows("last/#"), "the last client is known")
+            subscriber.client.loop_stop()
+            gateway.end()
+            eventually(lambda: not federators[1].knows("last/#"), "the end of the gateway", deadline_s=20)
 
 
 def test_gateway_that_is_killed_and_returns_ends_the_interest_of_its_former_clients(tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ from hanse.request_channel import parse_endpoint
 
 # Filters per request of a barrier; the federator's limit is 10,000.
 FILTERS_PER_BARRIER: Final = 1_000
+# For the last rows when the worker stops: without them its clients count as here until the lease ends.
+LAST_S: Final = 1.0
 # Added to the time that the federator has for its answer.
 ANSWER_EXTRA_S: Final = 1.0
 # Time for which the interest of a client that moves stays at the federator of the former broker: for a verdict, a few
@@ -114,8 +116,14 @@ class Federators:
         await reporter.connection.stop()
 
     async def stop(self) -> None:
-        """End all connections."""
+        """Tell what is left to tell, and end all connections."""
         reporters = list(self._reporters.values())
+        left = [asyncio.ensure_future(one.flushed()) for one in reporters if one.connection.is_open]
+        if left:
+            await asyncio.wait(left, timeout=LAST_S)
+        for one in left:
+            one.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
         self._reporters.clear()
         self._addresses.clear()
         await asyncio.gather(*(self._end(reporter) for reporter in reporters))
