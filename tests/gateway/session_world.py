@@ -330,7 +330,7 @@ class Broker:
         found = read_publish(packet, session.version)
         if found.payload in self.world.deadly:
             self.world.killed_by[found.payload] += 1
-            self.kill()
+            self.world.kill(self)
             return
         if found.qos == 2:
             session.incoming[found.packet_id] = (found.topic, found.payload, 2)

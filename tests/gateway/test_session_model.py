@@ -158,3 +158,21 @@ def test_a_lasting_session_is_emptied_when_its_broker_returns(fault: str) -> Non
             world.check(excluded={one.payload for client in world.clients for one in client.all_sent} - seen)
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
+
+
+@pytest.mark.parametrize(("qos", "brokers_lost"), [(0, 1), (1, 2), (2, 2)])
+def test_a_publication_that_kills_brokers_does_not_travel_through_all_of_them(qos: int, brokers_lost: int) -> None:
+    for seed in range(10):
+        world = World(seed, brokers=4)
+        world.deadly = {b"deadly"}
+        other = world.client(b"o", 5, filters=((b"a/#", 1),))
+        killer = world.client(b"k", 5)
+        world.clock.run(1.0)
+        killer.publish(b"a/b", b"deadly", qos)
+        world.clock.run(5.0)
+        world.client(b"p", 5).publish(b"a/b", b"later", 1)
+        world.clock.run(8.0)
+        assert world.killed_by == {b"deadly": brokers_lost}
+        assert [one.is_up for one in world.brokers].count(True) == 4 - brokers_lost
+        assert world.lost == ([b"k"] if qos else [])
+        assert [payload for _, payload, _, _ in other.got] == [b"later"]
