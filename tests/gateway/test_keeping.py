@@ -643,3 +643,41 @@ def test_a_client_that_has_no_broker_for_long_is_counted() -> None:
     session.attach(3.1)
     session.broker_data(p.connack(5), 3.2)
     assert session.counters.moves["attached_late"] == 1
+
+
+def test_a_client_that_dies_inside_a_large_packet_has_its_will_published_by_another_connection() -> None:
+    session = live(options=Settings(hold_bytes=100), will=WILL)
+    large = p.publish(b"t", bytes(300))
+    session.client_data(large[:150], 0.2)
+    session.to_broker.clear()
+    session.client_lost(1.0)
+    assert not session.to_broker, "it would be a part of the packet"
+    assert events(session) == [CloseBroker(), BrokerWanted()]
+    session.attach(1.1)
+    session.to_broker.clear()
+    session.broker_data(p.connack(5), 1.2)
+    assert taken(session.to_broker) == p.publish(b"w", b"gone", 1, 65_535)
+
+
+def test_a_will_that_is_published_in_passing_leaves_a_lasting_session_as_it_is() -> None:
+    session = live(4, clean=False, will=WILL)
+    session.broker_lost(1.0)
+    session.client_lost(1.0)
+    session.attach(1.1)
+    assert taken(session.to_broker) == p.connect(4, clean=False).packet
+    session.broker_data(p.connack(4, present=True) + p.publish(b"t", b"queued", 1, 3, version=4), 1.2)
+    assert taken(session.to_broker) == p.publish(b"w", b"gone", 1, 65_535, version=4)
+    session.broker_data(p.ack(0x40, 65_535), 1.3)
+    assert taken(session.to_broker) == GOODBYE
+
+
+def test_a_replay_that_is_too_large_is_cut_counted_and_not_complete() -> None:
+    session = live()
+    subscribed(session, (b"t/#", 1))
+    moved(session)
+    session.broker_data(p.suback(65_535, 1), 1.1)
+    size = 1 << 20
+    session.replayed(replayed(*[p.publish(b"t/%d" % k, bytes(size), 1) for k in range(9)]), 1.2)
+    session.replay_ended(1.2, True)
+    assert session.counters.drops == {"replay_overflow": 2}
+    assert session.counters.moves["replay_incomplete"] == 1

@@ -90,6 +90,8 @@ FAILOVERS_S: Final = 60.0
 DIALS_MAX: Final = 100
 # How long an accepted client waits while no broker at all takes it.
 NO_BROKER_S: Final = 10.0
+# How long a client is not placed at a broker that has refused it or sent it away.
+AVOID_S: Final = 60.0
 TICK_S: Final = 0.1
 _ROUNDS: Final = 10
 NAME_CHARACTERS_MAX: Final = 200
@@ -439,8 +441,7 @@ class Worker:
                 if not is_final:
                     self._refused_by_broker(client, code)
             case MoveAsked():
-                if client.place is not None:
-                    client.avoids.add(client.place.broker_id)
+                self._avoid(client, self._at(client))
                 self.fail_over(client, "broker_asked")
             case ReadyToMove():
                 self._leave_orderly(client)
@@ -660,13 +661,18 @@ class Worker:
         session.to_broker.clear()
         self._place(client, place.broker_id if place is not None else "")
 
+    def _avoid(self, client: Client, broker_id: str) -> None:
+        """Place a client elsewhere for a while. A broker that shuts down comes back, and its clients with it."""
+        client.avoids.add(broker_id)
+        self._loop.call_later(AVOID_S, client.avoids.discard, broker_id)
+
     def _refused_by_broker(self, client: Client, code: int) -> None:
         connection = client.broker
         broker_id = self._at(client)
         incarnation = connection.incarnation if connection is not None else 0
         client.leave_broker()
         if code in (USE_ANOTHER_SERVER, SERVER_MOVED, UNSUPPORTED_VERSION) and broker_id:
-            client.avoids.add(broker_id)
+            self._avoid(client, broker_id)
             if code == UNSUPPORTED_VERSION and self.choose(client) is None:
                 # No broker speaks the client's version. It may try an older one.
                 self._give_up(client, code)
@@ -681,7 +687,7 @@ class Worker:
         session = client.session
         if session is not None and session.is_moving:
             # Another broker may take it. If none does, this one is asked again.
-            client.avoids.add(broker_id)
+            self._avoid(client, broker_id)
             await asyncio.sleep(_LOOK_AGAIN_S)
             self._place(client)
             return

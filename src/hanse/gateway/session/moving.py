@@ -32,6 +32,7 @@ from hanse.gateway.session.events import (
     Accepted,
     BrokerRefused,
     BrokerWanted,
+    CloseBroker,
     Event,
     ReadyToMove,
     Redial,
@@ -159,6 +160,7 @@ class Moving(Session):
         self._is_replay_due = False
         self._replay: Comparison[bytes, Late] | None = None
         self._replay_bytes = 0
+        self._is_replay_cut = False
         self._replay_until = 0.0
         self._subscribed_at = now
         self._resent = self._replayed = self._removed = 0
@@ -235,12 +237,14 @@ class Moving(Session):
             self._restore_until = now + RESTORE_TIMEOUT_S
         # MQTT 3 ends a clean session with its connection. A session that must last therefore begins without the flag,
         # and is emptied first if a former one still exists.
-        lasts = self._version < 5 and self.connect.session_expiry_s > 0 and not is_parting
+        lasts = self._version < 5 and self.connect.session_expiry_s > 0
+        # A will is published in passing: the session that may be here stays as it is.
+        is_guest = is_parting and self.connect.session_expiry_s > 0
         self.to_broker.append(
             self.connect.encode(
                 client_id=self.client_id,
-                clean_start=not self._is_home and (not lasts or self._is_cleansing),
-                session_expiry_s=0 if is_parting else None,
+                clean_start=not (self._is_home or is_guest) and (not lasts or self._is_cleansing),
+                session_expiry_s=0 if is_parting and not is_guest else None,
                 strip_will=strip or is_parting,
                 topic_alias_max=0,
             )
@@ -424,6 +428,7 @@ class Moving(Session):
                     if late.qos:
                         self._replay.came_live(self._digest_of(late.packet), now, late)
                 self._replay_bytes = 0
+                self._is_replay_cut = False
                 self._subscribed_at = now
                 self._replay_until = now + settings.replay_timeout_s
                 since = min(self._table.since[one] for one in filters)
@@ -504,6 +509,7 @@ class Moving(Session):
         for one in publications:
             if self._replay_bytes + len(one.packet) > REPLAY_BYTES_MAX:
                 self.counters.drop("replay_overflow")
+                self._is_replay_cut = True
                 continue
             self._replay_bytes += len(one.packet)
             replay.add(one.time, one.content, one.packet, is_once=one.qos == 2, is_at_host=one.is_at_host)
@@ -513,6 +519,7 @@ class Moving(Session):
         replay = self._replay
         if replay is None:
             return
+        complete = complete and not self._is_replay_cut
         if not complete:
             self.counters.move("replay_incomplete")
         missing, known = replay.missing()
@@ -612,7 +619,10 @@ class Moving(Session):
         known = self._table.subscriptions
         new = tuple(one for one in subscriptions if one.filter not in known and one.filter not in self._table.removed)
         if new:
-            self._table.add(new, now)
+            try:
+                self._table.add(new, now)
+            except Refusal as refusal:
+                self._offended(refusal)
 
     # --- leaving a broker ---------------------------------------------------------------------------------------------
 
@@ -720,6 +730,10 @@ class Moving(Session):
             self._over("cancelled")
         else:
             self._phase = PARTING
+            if self._from_client.passing and self._is_connected:
+                # The client has died inside a large packet. Nothing else fits into that connection.
+                self._is_attached = self._is_connected = False
+                self.events.append(CloseBroker())
             self._from_client.clear()
             self._waiting.clear()
             self._late.clear()
