@@ -14,6 +14,7 @@ from tests.brokers import Mosquitto, free_port
 from tests.certificates import authority, certificate
 from tests.client.referrer import Referrer, When
 from tests.client.stories import run, until
+from tests.gateways import Gateway
 
 from hanse.mqtt.tls import TlsSettings, server_context
 
@@ -134,3 +135,14 @@ def test_mqttjs_checks_the_name_of_the_new_server(folder: Path) -> None:
                     assert ["subscribed", port] not in client.said
 
     run(story)
+
+
+def test_mqttjs_is_redirected_by_a_real_gateway(folder: Path, broker: Mosquitto, tmp_path: Path) -> None:
+    async def story(port: int) -> None:
+        async with MqttJs(folder, f"mqtt://127.0.0.1:{port}", f"127.0.0.1:{broker.port}") as client:
+            await until(lambda: ["subscribed", broker.port] in client.said, "the subscription at the broker")
+            client.tell("hello")
+            await until(lambda: ["message", "hello"] in client.said, "the message")
+
+    with Gateway(tmp_path, broker.url, words=("--mode", "auto")) as gateway:
+        run(lambda: story(gateway.port))

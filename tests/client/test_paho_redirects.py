@@ -14,6 +14,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from tests.brokers import Mosquitto
 from tests.client.referrer import Referrer, When
 from tests.client.stories import run, until
+from tests.gateways import Gateway, wait_until
 
 pytestmark = pytest.mark.processes
 RECIPE = Path(__file__).parents[2] / "examples" / "redirects" / "paho_redirects.py"
@@ -101,3 +102,19 @@ def test_attack_paho_does_not_go_where_it_may_not(broker: Mosquitto, recipe: Any
                 await asyncio.to_thread(paho.stop)
 
     run(story)
+
+
+def test_paho_is_redirected_by_a_real_gateway(broker: Mosquitto, recipe: Any, tmp_path: Path) -> None:
+    async def story(port: int) -> None:
+        paho = Paho(recipe.Redirects, port, follow={f"127.0.0.1:{broker.port}"})
+        try:
+            await until(lambda: paho.redirects.current[1] == broker.port and paho.client.is_connected(), "the broker")
+            while not paho.got:
+                paho.client.publish("paho/1", b"hello", qos=1)
+                await asyncio.sleep(0.05)
+        finally:
+            await asyncio.to_thread(paho.stop)
+
+    with Gateway(tmp_path, broker.url, words=("--mode", "auto")) as gateway:
+        run(lambda: story(gateway.port))
+        wait_until(lambda: gateway.health()["clients"] == 0, "the gateway has no client any more")
