@@ -488,17 +488,18 @@ def test_every_bit_flip_of_a_conversation_is_survived() -> None:
     asyncio.run(story())
 
 
-def test_a_connection_above_the_limit_is_closed_and_counted() -> None:
+def test_a_connection_above_the_limit_takes_the_oldest_place_and_is_counted() -> None:
     async def story() -> None:
         house = House()
         peers = [_Raw() for _ in range(3)]
         for peer in peers:
             join(peer, house.server.listener.make())
-        await until(lambda: peers[2].is_lost)
-        assert house.server.counters.refusals == {"connections": 1}
-        assert not peers[0].is_lost
-        await house.server.stop()
         await until(lambda: peers[0].is_lost)
+        assert house.server.counters.refusals == {"connections": 1}
+        assert not peers[1].is_lost
+        assert not peers[2].is_lost
+        await house.server.stop()
+        await until(lambda: peers[1].is_lost and peers[2].is_lost)
 
     asyncio.run(story())
 

@@ -1,6 +1,7 @@
 """A listener that strangers crowd: connections without a CONNECT, and TLS handshakes that do not go on."""
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -114,6 +115,28 @@ def test_strangers_do_not_take_the_places_of_known_hosts(kind: str, certificates
         finally:
             for one in (*known, *strangers):
                 one.close()
+            await listener.stop()
+
+    uvloop.run(story())
+
+
+def test_links_keep_their_places() -> None:
+    async def story() -> None:
+        there = Federator()
+        listener = LinkListener("two", there, connections_max=1, connect_deadline_s=NEVER_S)
+        await listener.start("127.0.0.1", 0)
+        dialler = LinkDialler(f"mqtt://127.0.0.1:{listener.port}", "one", Federator())
+        dialler.start()
+        await until(lambda: there.links, "the link stands")
+        (stranger,) = await idle(listener.port, 1)
+        try:
+            with contextlib.suppress(ConnectionError):
+                assert await asyncio.get_running_loop().sock_recv(stranger, 1) == b""
+            assert there.links[0].is_open
+            assert listener.listener.counters.refusals == {"connections": 1}
+        finally:
+            stranger.close()
+            await dialler.stop()
             await listener.stop()
 
     uvloop.run(story())
