@@ -55,7 +55,7 @@ def test_once_ingests_the_spool_and_compact_joins_files(tmp_path: Path) -> None:
         (("collect", "--topics", "a"), "either --url, a broker, or --federation"),
         (("collect", "--url", "mqtt://h", "--federation", "mqtt://h", "--topics", "a"), "either --url, a broker, or"),
         (("collect", "--federation", "mqtt://127.0.0.1:1", "--topics", "a"), "give --id N"),
-        (("collect", "--federation", "mqtt://far.example:1", "--id", "9", "--topics", "a"), "its link is in the clear"),
+        (("collect", "--federation", "mqtt://far.example:1", "--id", "9", "--topics", "a"), "its link has no TLS"),
         (("collect", "--url", "mqtt://h", "--topics", "a", "--qos", "7"), "qos is 7"),
     ],
 )

@@ -13,7 +13,8 @@ class Scene:
     """Notices, and what they want to be called later."""
 
     def __init__(self, caplog: pytest.LogCaptureFixture, level: int = logging.INFO) -> None:
-        caplog.set_level(level)
+        # Another test of this process may have configured the logs of all of Hanse.
+        caplog.set_level(level, logger="hanse")
         self._caplog = caplog
         self._calls: list[Callable[[], None]] = []
         self.notices = Notices(lambda _, call: self._calls.append(call))
