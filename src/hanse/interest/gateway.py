@@ -4,7 +4,7 @@ A gateway says a row for each change, a JSON list:
 
     ["here", CLIENT, COMPLETE, EXPIRY]      the client is connected here; COMPLETE: what it holds beside the filters
                                             that follow is gone; EXPIRY: seconds, or null for a session without end
-    ["subscribed", CLIENT, FILTER, QOS, AGE_MS]
+    ["subscribed", CLIENT, FILTER, QOS, AGE_MS]     granted AGE_MS ago, which the registry does not need yet
     ["unsubscribed", CLIENT, FILTER]
     ["left", CLIENT, EXPIRY]                its connection to the broker has ended
 
