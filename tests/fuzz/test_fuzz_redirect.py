@@ -72,7 +72,7 @@ def pieces(data: bytes) -> list[list[bytes]]:
 
 
 def redirect(reads: list[bytes]) -> tuple[bytes, list[object]]:
-    """What a client is told, which is named a broker as soon as it asks."""
+    """Redirect a client at its first request; return its bytes, and the events."""
     session = Redirection(SETTINGS, Counters(), 0.0, is_accepted_filter=lambda filter_: not filter_.startswith("$SYS"))
     session.start(p.connect(5, b"c1"), b"", 0.0)
     session.accept(0.0)

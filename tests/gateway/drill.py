@@ -1,4 +1,4 @@
-"""Load on a gateway while a broker behind it fails: clients that count what they publish and receive.
+"""Load on a gateway while a broker behind it fails: clients that count their publications and deliveries.
 
 One event loop runs all clients, so that hundreds of them fit beside the brokers, federators and the gateway of a test.
 """
@@ -21,10 +21,10 @@ class LoadClient(asyncio.Protocol):
     """A client that acknowledges everything and never connects again.
 
     Attributes:
-        got: publications by payload, and how often each came.
-        last_at, gap_s: when something came last, and the longest time between two publications.
+        got: number of deliveries by payload.
+        last_at, gap_s: time of the last publication, and the longest time between two.
         acknowledged: payloads for which PUBACK or PUBCOMP has come.
-        is_lost: whether the connection has ended without our doing.
+        is_lost: whether the connection has ended without a request of the test.
     """
 
     def __init__(self, version: int = 5) -> None:
@@ -109,7 +109,7 @@ class LoadClient(asyncio.Protocol):
         self.last_at = now
         self.got[payload] += 1
 
-    # --- what it does -------------------------------------------------------------------------------------------------
+    # --- actions of the client ----------------------------------------------------------------------------------------
 
     def _new_id(self) -> int:
         self._next_id = self._next_id % 65_535 + 1
@@ -139,7 +139,7 @@ class LoadClient(asyncio.Protocol):
 
 
 async def at_rate(count: int, per_second: float, do: Callable[[int], None]) -> None:
-    """Do something a number of times, evenly; what a busy machine delays is caught up."""
+    """Do something a number of times at equal intervals; after a delay of a busy machine, catch up."""
     began = time.monotonic()
     done = 0
     while done < count:
@@ -177,7 +177,7 @@ class Outcome:
 
 
 def judge(readers: Iterable[tuple[LoadClient, Sequence[bytes]]]) -> Outcome:
-    """Compare what each client got with what it must have got."""
+    """Compare the deliveries of each client with the expected ones."""
     outcome = Outcome()
     for k, (reader, wanted) in enumerate(readers):
         outcome.lost += reader.is_lost

@@ -1,4 +1,4 @@
-"""A TCP relay in front of a broker that notes the packets of both directions, in the order in which they passed."""
+"""A TCP relay in front of a broker that notes the packets of both directions in their order."""
 
 import asyncio
 from collections.abc import AsyncIterator

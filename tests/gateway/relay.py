@@ -1,4 +1,4 @@
-"""A TCP relay in front of a broker that can fall silent: what a partition looks like to a gateway."""
+"""A TCP relay in front of a broker. It can fall silent, like a partition of the network."""
 
 import asyncio
 import threading
@@ -23,7 +23,7 @@ class _End(asyncio.Protocol):
             self.peer.met(self)
 
     def met(self, peer: "_End") -> None:
-        """Hand over what came before the other side was there."""
+        """Hand over the bytes that came before the other side was there."""
         self.peer = peer
         for data in self._early:
             peer.send(data)
@@ -75,7 +75,7 @@ class Relay:
         self._loop.close()
 
     def cut(self) -> None:
-        """Pass nothing on from now on, in both directions, and say nothing about it. New connections are silent too."""
+        """Pass nothing on from now on, in both directions, without closing. New connections are silent as well."""
         self.is_cut = True
 
     def dial(self, near: _End) -> None:

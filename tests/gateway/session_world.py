@@ -1,4 +1,4 @@
-"""A world of clients, one gateway, two or three brokers and their federators, in simulated time.
+"""A simulation of clients, one gateway, two or three brokers and their federators, in simulated time.
 
 The sessions are the gateway's own; everything around them is a model that keeps to MQTT and to what Mosquitto and the
 federators do. One seed makes one run. Bytes are cut at random places. The checkers state what a failover guarantees.
@@ -96,13 +96,13 @@ class Pipe:
         self._push(data)
 
     def finish(self) -> None:
-        """Close after what was sent."""
+        """Close after the sent bytes."""
         if self.is_open:
             self.is_open = False
             self._push(None)
 
     def cut(self) -> None:
-        """Lose a random part of what is on its way, and end."""
+        """Lose a random part of the bytes on their way, and end."""
         self.is_open = False
         self._queue = deque(
             one for one in itertools.islice(self._queue, self.clock.random.randrange(len(self._queue) + 1))
@@ -110,7 +110,7 @@ class Pipe:
         self._push(None)
 
     def vanish(self) -> None:
-        """Lose everything and say nothing."""
+        """Lose everything without closing."""
         self.is_open = False
         self._queue.clear()
 
@@ -138,7 +138,7 @@ class Pipe:
 
 @dataclass
 class BrokerSession:
-    """What a broker knows of one client."""
+    """State of one client at a broker."""
 
     client_id: bytes
     version: int
@@ -427,7 +427,7 @@ class Broker:
     def replay(
         self, filters: tuple[bytes, ...], age_ms: int, answer: Callable[[list[tuple[int, bytes]]], None]
     ) -> None:
-        """Answer with what the federator retains.
+        """Answer with the publications that the federator retains.
 
         What the broker has not been sent yet will come to the client from there, and is left out. What is on its way to
         the broker may come or not, so the answer waits until it has arrived.
@@ -563,7 +563,7 @@ class Driver:
             self.settle()
 
     def move(self) -> None:
-        """Give the broker up and go to another one."""
+        """Give up the broker and go to another one."""
         last = self.session.detach(self.world.clock.now)
         self._leave(last)
         self.settle()
@@ -859,7 +859,7 @@ class Client:
 
 
 class World:
-    """Everything of one run."""
+    """All parts of one run."""
 
     def __init__(self, seed: int, brokers: int = 2, settings: Settings | None = None) -> None:
         self.clock = Clock(seed)

@@ -114,7 +114,7 @@ def connect(version: int, flags: int = 2, body: bytes = b"\0\x01x", properties: 
         (b"PROXY TCP4 192.0.2.7 198.51.100.1 51234 1883\r\n" + connect(5), b""),
     ],
 )
-def test_whoever_breaks_a_rule_is_told_and_closed(
+def test_a_client_that_breaks_a_rule_gets_the_reason_and_is_closed(
     gateway: Gateway, bystander: Bystander, sent: bytes, answer: bytes
 ) -> None:
     before = refused(gateway)

@@ -160,7 +160,7 @@ def test_encode_changes_only_what_is_asked() -> None:
     clean=st.booleans(),
     expiry=st.none() | st.integers(0, NEVER),
 )
-def test_what_is_read_is_written_again(
+def test_a_connect_is_written_as_it_was_read(
     client_id: str, username: str | None, will: bytes | None, clean: bool, expiry: int | None
 ) -> None:
     packet = connect_5(

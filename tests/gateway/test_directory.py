@@ -33,7 +33,7 @@ def test_with_a_manager_a_broker_returns_only_by_an_agreed_version() -> None:
     assert ids(directory) == ["a", "b"]
 
 
-def test_a_drained_broker_takes_nobody() -> None:
+def test_a_drained_broker_takes_no_clients() -> None:
     directory = Directory()
     directory.update(1, brokers("a", "b"))
     assert directory.set_drained("a", is_drained=True)

@@ -38,7 +38,7 @@ Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, 
 
 @asynccontextmanager
 async def served(handler: Handler) -> AsyncIterator[int]:
-    """A server of this machine that ends after all of its connections have; gives its port."""
+    """Run a server on this machine that ends after its last connection; yield its port."""
     tasks: list[asyncio.Task[None]] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -137,7 +137,7 @@ def test_no_more_connections_than_allowed_are_open_at_once() -> None:
     assert 1 < most <= 5
 
 
-def test_the_command_prints_what_the_gateway_takes(open_broker: Mosquitto, closed_broker: Mosquitto) -> None:
+def test_the_command_prints_what_the_gateway_accepts(open_broker: Mosquitto, closed_broker: Mosquitto) -> None:
     ports = f"{open_broker.port},{closed_broker.port}"
     done = discover("brokers", "--scan", "127.0.0.1", "--port", ports, "--broker", "x=mqtt://10.9.8.7:1883")
     assert done.returncode == 0, done.stderr

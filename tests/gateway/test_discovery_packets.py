@@ -32,7 +32,7 @@ EXPECTED = [
 
 @settings(max_examples=examples(300))
 @given(st.lists(st.integers(1, len(STREAM) - 1), max_size=12))
-def test_packets_are_found_however_the_stream_is_cut(cuts: list[int]) -> None:
+def test_packets_are_found_for_any_cut_of_the_stream(cuts: list[int]) -> None:
     reader = Reader()
     found: list[Packet] = []
     edges = [0, *sorted(set(cuts)), len(STREAM)]
@@ -97,7 +97,7 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("level", [4, 5])
-def test_what_is_sent_is_what_the_gateway_would_read(level: int) -> None:
+def test_sent_packets_are_readable_by_the_gateway(level: int) -> None:
     packet = connect("c", level, b"user", b"secret", receive_max=20)
     found = read_connect(packet)
     assert (found.level, found.client_id, found.username, found.password) == (level, b"c", b"user", b"secret")

@@ -36,7 +36,7 @@ class Returning:
         return client
 
     def look(self) -> int:
-        """Connect those again that have been disconnected; return how many those were."""
+        """Connect disconnected clients again; return their number."""
         ended = 0
         for k, client in enumerate(self._clients):
             try:

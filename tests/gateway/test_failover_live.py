@@ -66,7 +66,7 @@ def subscribe(client: RawClient, version: int, *filters: tuple[bytes, int]) -> N
 
 
 def read_until(client: RawClient, last: bytes, version: int) -> list[bytes]:
-    """Return the payloads that come up to a last one; every exchange is finished."""
+    """Return the payloads up to a last one; finish every exchange."""
     got: list[bytes] = []
     begun: set[int] = set()
     while begun or not got or got[-1] != last:
@@ -141,7 +141,7 @@ def test_clients_do_not_notice_that_their_broker_is_lost(
     assert writer.is_closed()
     watcher.send(b"\xc0\x00")
     assert watcher.packet() == b"\xd0\x00"
-    # A client that says goodbye and does not close is cut off after a second.
+    # A client that sends DISCONNECT and does not close is cut off after a second.
     wait_until(lambda: scene.gateway.health()["clients"] == 0, "no clients", 4.0)
 
 
@@ -184,7 +184,7 @@ def test_a_publication_that_offends_a_broker_ends_its_client_alone(stack: ExitSt
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_a_lasting_session_is_taken_up_when_its_broker_returns(stack: ExitStack, tmp_path: Path, version: int) -> None:
+def test_a_lasting_session_is_resumed_when_its_broker_returns(stack: ExitStack, tmp_path: Path, version: int) -> None:
     # A client goes back two seconds after its broker.
     scene = Scene(stack, tmp_path, "--drain-rate", "0.5")
     expiry = {"properties": b"\x11\0\0\x0e\x10"} if version == 5 else {}
@@ -202,7 +202,7 @@ def test_a_lasting_session_is_taken_up_when_its_broker_returns(stack: ExitStack,
     other.send(p.publish(b"t", b"1", 1, 1, version=4))
     assert read_until(reader, b"1", version) == [b"1"]
     os.kill(broker.pid, signal.SIGCONT)
-    # What the session has queued: one that the client got elsewhere, as a federator would deliver it, and new ones.
+    # Queue of the session: one message that the client got elsewhere, as a federator would deliver it, and new ones.
     for k in range(1, 6):
         direct.send(p.publish(b"t", b"%d" % k, 1 + k % 2, 1 + k, version=4))
         assert direct.packet() == p.ack(0x40 if k % 2 == 0 else 0x50, 1 + k)

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.processes
 
 
 def keeping(version: int, name: str) -> Connect:
-    """Return a CONNECT that keeps its session, and has a will that no question may publish."""
+    """Return a CONNECT that keeps its session, and has a will that no search for the session may publish."""
     properties = b"\x11\0\0\x0e\x10" if version == 5 else b""
     return p.connect(version, name.encode(), clean=False, properties=properties, will=(b"will", b"no", 0))
 
@@ -63,7 +63,7 @@ def test_a_session_is_found_at_the_broker_of_the_former_set(tmp_path: Path, vers
                 assert gateway.metric('hanse_gateway_moved_total{reason="found_at_former"}') == 1
                 client.send(p.disconnect())
                 assert client.is_closed()
-            # A new client leaves nothing at the broker where it was looked for.
+            # The search for a new client leaves nothing at the broker.
             fresh = next(f"{fresh}-{k}" for k in range(1_000) if place(f"{fresh}-{k}", "ab") == "b"
                          and place(f"{fresh}-{k}", "abc") == "c")  # fmt: skip
             with RawClient(gateway.port) as client:

@@ -47,7 +47,7 @@ def test_the_oldest_open_question_counts() -> None:
     assert health.is_suspect(2.1, 1.0)
 
 
-def test_nobody_is_hung_when_more_than_half_are_suspect() -> None:
+def test_no_broker_is_hung_when_more_than_half_are_suspect() -> None:
     brokers = [(name, Health()) for name in "abcd"]
     for _, health in brokers[:3]:
         health.asked(0.0)

@@ -1,4 +1,4 @@
-"""Interest that a real gateway reports to real federators beside brokers that tell nothing."""
+"""Interest that a real gateway reports to real federators whose brokers report none."""
 
 import signal
 import time
@@ -23,7 +23,7 @@ LONG = "long/" + "x" * 3_000
 def federation(
     tmp_path: Path, count: int, *words: str
 ) -> Iterator[tuple[list[Mosquitto], Sequence[Federator], Gateway]]:
-    """Brokers without log topics, a federator beside each, and a gateway that knows all of them."""
+    """Run brokers without log topics, a federator beside each, and a gateway that knows all of them."""
     listeners = [f"tcp://127.0.0.1:{port}" for port in ports.free(count)]
     asked = [["--interest", "gateway", "--gateway-listen", one, "--gateway-token", "secret"] for one in listeners]
     brokers = [Mosquitto(quiet=True) for _ in range(count)]
@@ -61,7 +61,7 @@ def test_interest_follows_the_clients_and_outlives_gateway_and_federator(tmp_pat
             subscriber.client.unsubscribe("short/#")
             eventually(lambda: not federators[1].knows("short/#"), "the end of a filter is known")
 
-            # A federator that returns is told everything again.
+            # A federator that returns gets all reports again.
             federators[0].end(signal.SIGKILL)
             (tmp_path / "federator-0" / "interest.json").unlink(missing_ok=True)
             federators[0].start()

@@ -63,7 +63,7 @@ def subscribed(session: Session, *filters: tuple[bytes, int], version: int = 5) 
 
 
 def moved(session: Session, version: int = 5, now: float = 1.0) -> bytes:
-    """Take a session to another broker, up to its SUBACK; return what that broker was sent after CONNECT."""
+    """Take a session to another broker, up to its SUBACK; return the bytes for that broker after CONNECT."""
     session.detach(now)
     session.attach(now)
     session.to_broker.clear()
@@ -86,7 +86,7 @@ def test_no_broker_gets_the_will_and_no_alias_is_allowed() -> None:
     assert taken(session.to_broker) == p.connect(5, properties=b"\x22\0\0").packet
 
 
-def test_the_client_is_promised_what_every_broker_keeps() -> None:
+def test_the_client_gets_the_promises_that_every_broker_keeps() -> None:
     session = new_session(Settings(), Counters(), 0.0)
     session.start(p.connect(5), b"", 0.0)
     session.attach(0.0, BrokerLimits(receive_max=10, keep_alive_s=30))
@@ -107,7 +107,7 @@ def test_a_broker_that_offers_less_than_was_promised_is_left() -> None:
     assert session.is_moving
 
 
-def test_a_client_whose_repeated_connect_is_refused_is_told() -> None:
+def test_a_client_gets_the_refusal_of_its_repeated_connect() -> None:
     session = live()
     session.detach(1.0)
     session.attach(1.0)
@@ -159,7 +159,7 @@ def test_unacknowledged_publications_are_sent_again_in_order_without_dup_before_
     assert taken(session.to_client) == p.ack(0x40, 5) + p.ack(0x50, 3)
 
 
-def test_what_was_acknowledged_a_moment_ago_is_sent_again_and_its_acknowledgement_swallowed() -> None:
+def test_a_publication_acknowledged_a_moment_ago_is_sent_again_and_its_acknowledgement_swallowed() -> None:
     session = live()
     session.client_data(p.publish(b"t", b"old", 1, 5), 0.2)
     session.broker_data(p.ack(0x40, 5), 0.3)
@@ -189,7 +189,7 @@ def test_qos_2_that_the_client_has_released_is_finished_by_the_gateway_and_count
     assert session.counters.moves["in_doubt"] == 1
 
 
-def test_a_doubtful_publication_closes_the_client_if_it_is_set_so() -> None:
+def test_a_doubtful_publication_closes_the_client_if_configured() -> None:
     session = live(options=Settings(qos2_in_doubt="close"))
     session.client_data(p.publish(b"t", b"1", 2, 5), 0.2)
     session.broker_data(p.ack(0x50, 5), 0.3)
@@ -311,7 +311,7 @@ def test_the_client_is_not_read_while_too_much_waits() -> None:
 # --- publications for the client --------------------------------------------------------------------------------------
 
 
-def test_the_replay_comes_before_the_new_brokers_publications_without_what_the_client_has() -> None:
+def test_the_replay_comes_first_and_without_publications_that_the_client_has() -> None:
     session = live()
     subscribed(session, (b"t/#", 2))
     session.broker_data(p.publish(b"t/1", b"had", 1, 1), 0.9)
@@ -332,7 +332,7 @@ def test_the_replay_comes_before_the_new_brokers_publications_without_what_the_c
     (settled,) = events(session)
     assert isinstance(settled, Settled)
     assert (settled.replayed, settled.removed) == (1, 1)
-    # The gateway finishes the exchange of what it has sent itself.
+    # The gateway finishes the exchange of a publication that it sent itself.
     session.client_data(p.ack(0x50, 65_535), 1.4)
     assert (taken(session.to_client), taken(session.to_broker)) == (p.ack(0x62, 65_535), b"")
     session.client_data(p.ack(0x70, 65_535), 1.5)
@@ -353,7 +353,7 @@ def test_a_replayed_publication_has_the_granted_qos_and_the_clients_subscription
     assert taken(session.to_client) == p.publish(b"t/1", b"x", 1, 65_535, properties=b"\x03\0\1c\x0b\x07")
 
 
-def test_what_was_published_before_the_subscription_is_not_replayed() -> None:
+def test_a_publication_from_before_the_subscription_is_not_replayed() -> None:
     session = live()
     session.client_data(p.subscribe(9, (b"t/#", 1)), 10.0)
     session.broker_data(p.suback(9, 1), 10.0)
@@ -459,7 +459,7 @@ def test_a_large_publication_waits_for_the_replay() -> None:
     assert taken(session.to_client) == large[200:]
 
 
-def test_what_waits_for_the_replay_is_bounded() -> None:
+def test_publications_that_wait_for_the_replay_are_bounded() -> None:
     session = live()
     subscribed(session, (b"t", 1))
     moved(session)
@@ -613,7 +613,7 @@ def test_a_will_that_no_broker_takes_is_lost_and_counted() -> None:
     assert events(session)[-1] == Ended("lost")
 
 
-def test_a_will_stays_with_the_broker_if_it_is_set_so() -> None:
+def test_a_will_stays_with_the_broker_if_configured() -> None:
     session = new_session(Settings(will="broker"), Counters(), 0.0)
     session.start(p.connect(5, will=WILL), b"", 0.0)
     session.attach(0.0)

@@ -198,7 +198,7 @@ def test_headers_count_from_listed_addresses_only(broker: Mosquitto, certificate
             except ConnectionResetError:
                 return b""
 
-        # Not listed: its header is no MQTT. Listed: without a header it is nobody.
+        # Not listed: its header is not MQTT. Listed: without a header it has no address.
         assert answer("127.0.0.1", header + hello) == b""
         assert answer("127.0.0.2", hello) == b""
         assert answer("127.0.0.1", hello)[:1] == b"\x20"
@@ -207,7 +207,7 @@ def test_headers_count_from_listed_addresses_only(broker: Mosquitto, certificate
         # The limit per address counts the client's address, not the balancer's.
         assert answer("127.0.0.2", v2("192.0.2.7") + p.connect(5, b"b3").packet)[3] == 0x97
         assert answer("127.0.0.2", v2("192.0.2.8") + p.connect(5, b"b4").packet)[:1] == b"\x20"
-        # A header that never ends is waited for as long as CONNECT.
+        # The gateway waits for a header that never ends as long as for CONNECT.
         slow = opened("127.0.0.2")
         slow.sendall(header[:20])
         assert slow.recv(10) == b""

@@ -56,13 +56,13 @@ def explained(gateway: Gateway, client: str) -> dict[str, Any]:
     return found
 
 
-def test_two_gateways_agree_on_what_is_up_and_on_drains(setting: Setting) -> None:
+def test_two_gateways_agree_on_verdicts_and_drains(setting: Setting) -> None:
     one, two = setting.gateways
     at_1 = name_at("1", BROKERS)
     assert explained(one, at_1)["broker"] == explained(two, at_1)["broker"] == "1"
     assert explained(one, at_1)["version"] == explained(two, at_1)["version"]
 
-    # A drain asked for at one gateway is a drain at both, and outlives both gateways and the manager.
+    # A drain requested at one gateway holds at both, and outlives both gateways and the manager.
     assert one.command("drain", "1", "--rate", "50").returncode == 0
     wait_until(lambda: setting.states() == [{"0": True, "1": False}] * 2, "drained at both")
     for gateway in setting.gateways:
@@ -81,7 +81,7 @@ def test_two_gateways_agree_on_what_is_up_and_on_drains(setting: Setting) -> Non
     wait_until(lambda: setting.states() == [{"0": True, "1": True}] * 2, "undrained at both")
 
 
-def test_a_broker_that_returned_takes_clients_only_when_the_manager_says_so(setting: Setting) -> None:
+def test_a_broker_that_returned_takes_clients_only_after_the_manager_agrees(setting: Setting) -> None:
     one, two = setting.gateways
     before = one.health()["version"]
     os.kill(setting.broker_pid(1), signal.SIGSTOP)

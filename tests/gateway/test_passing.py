@@ -1,4 +1,4 @@
-"""The session that passes packets through: nothing changes, and what must be read is read."""
+"""The session that passes packets through unchanged, and reads those that it must read."""
 
 import pytest
 from hypothesis import given, settings
@@ -53,7 +53,7 @@ def test_connect_and_connack_pass_unchanged(version: int) -> None:
     assert not session.holds_client
 
 
-def test_a_client_without_an_id_gets_one_and_is_told() -> None:
+def test_a_client_without_an_id_gets_one_and_learns_it() -> None:
     session = new_session(Settings(failover=False, make_client_id=lambda: b"made"), Counters(), 0.0)
     session.start(p.connect(5, b""), b"", 0.0)
     assert session.client_id == b"made"
@@ -89,7 +89,7 @@ def test_a_broker_that_is_not_available_can_be_replaced(how: str) -> None:
     assert taken(session.to_client) == p.connack(5)
 
 
-def test_nobody_left_to_try_is_said_in_the_clients_version() -> None:
+def test_a_client_learns_in_its_version_that_no_broker_is_left() -> None:
     for version, answer in ((5, p.packet(0x20, b"\0\x88\0")), (4, b"\x20\x02\x00\x03")):
         session = new_session(PASSING, Counters(), 0.0)
         session.start(p.connect(version), b"", 0.0)
@@ -130,7 +130,7 @@ streams = st.lists(
 
 @settings(max_examples=examples(300))
 @given(streams, st.integers(1, 4000), st.booleans())
-def test_bytes_come_out_as_they_went_in_however_they_are_cut(sent: list[bytes], chunk: int, from_client: bool) -> None:
+def test_bytes_pass_unchanged_for_any_cut(sent: list[bytes], chunk: int, from_client: bool) -> None:
     session = live(options=Settings(failover=False, hold_bytes=1000))
     stream = b"".join(
         packet for k, packet in enumerate(sent) if packet[0] != 0x82 or (from_client and packet not in sent[:k])
@@ -188,7 +188,7 @@ def test_the_barrier_holds_suback_alone() -> None:
         (b"\x82\xff\xff\x7f", 0x95),
     ],
 )
-def test_a_client_that_breaks_a_rule_is_told_and_what_came_before_goes_on(bad: bytes, code: int) -> None:
+def test_a_client_that_breaks_a_rule_gets_the_reason_and_earlier_packets_pass(bad: bytes, code: int) -> None:
     session = live()
     good = p.publish(b"a", b"fine")
     session.client_data(good + bad, 1.0)

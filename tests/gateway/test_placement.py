@@ -37,7 +37,7 @@ def test_scores_equal_the_test_vectors(broker: str, client: bytes, expected: int
     assert score(hash_key(broker), client) == expected
 
 
-def test_the_ranking_follows_the_scores_and_says_why() -> None:
+def test_the_ranking_follows_the_scores_and_gives_reasons() -> None:
     ranking = rank(Query(b"sensor-1"), views("0", "1", "2"))
     assert [entry.broker.id for entry in ranking.entries] == ["1", "0", "2"]
     assert [entry.reason for entry in ranking.entries] == [f"place {k} by the hash" for k in (1, 2, 3)]
@@ -57,7 +57,7 @@ def test_a_broker_that_goes_moves_only_its_own_clients() -> None:
     after = {k: choose(Query(b"c%d" % k), all_of_them) for k in range(500)}
     moved = {k for k in before if before[k] != after[k]}
     assert moved == {k for k, broker in before.items() if broker is not None and broker.id == "b"}
-    # Those who moved spread over all the others.
+    # The clients that moved spread over all the other brokers.
     assert {broker.id for k, broker in after.items() if k in moved and broker is not None} == {"a", "c", "d"}
 
 

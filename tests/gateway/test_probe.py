@@ -27,7 +27,7 @@ WAIT_S = 30.0
 
 
 class Watched:
-    """A probe, and what it told."""
+    """A probe, and its reports."""
 
     def __init__(self, url: str, username: str | None = None) -> None:
         self.verdicts: list[str] = []

@@ -55,7 +55,7 @@ def test_a_header_may_come_in_pieces(known: tuple[bytes, str], sizes: list[int],
     reader = HeaderReader()
     taken = 0
     for size in [*sizes, *[7] * 30]:
-        # As MSG_PEEK shows it: what was not taken is seen again.
+        # Like MSG_PEEK: bytes that were not taken are seen again.
         seen = data[taken : taken + size]
         if seen and not reader.is_complete:
             taken += reader.feed(seen)
@@ -86,7 +86,7 @@ def test_a_header_may_come_in_pieces(known: tuple[bytes, str], sizes: list[int],
         with_checksum(v2("192.0.2.7"))[:-1] + b"\x01",
     ],
 )
-def test_what_is_no_header_is_refused(header: bytes) -> None:
+def test_other_bytes_than_a_header_are_refused(header: bytes) -> None:
     with pytest.raises(Refusal):
         HeaderReader().feed(header)
 

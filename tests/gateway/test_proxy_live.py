@@ -147,7 +147,7 @@ def test_wrong_first_packets_are_refused_with_the_right_code(gateway: Gateway) -
                 assert client.is_closed()
 
 
-def test_a_gateway_without_a_broker_says_so(tmp_path: Path) -> None:
+def test_a_gateway_without_a_broker_refuses_with_that_reason(tmp_path: Path) -> None:
     with Mosquitto() as broker, Gateway(tmp_path, f"mqtt://127.0.0.1:{broker.port}") as gateway:
         assert gateway.page("/healthz")[0] == 200
         broker.kill()

@@ -44,12 +44,12 @@ def test_a_range_above_the_limit_is_refused_before_it_is_listed() -> None:
 @pytest.mark.parametrize(
     "text", ["", "10.0.0.0/33", "10.0.0.1/24", "10.0.0.5-10.0.0.4", "10.0.0.1-::2", "example.org", "10.0.0.1-", "a-b"]
 )
-def test_what_is_no_range_is_refused(text: str) -> None:
+def test_an_invalid_range_is_refused(text: str) -> None:
     with pytest.raises(LocalError, match="no range of addresses"):
         hosts(text)
 
 
 @pytest.mark.parametrize("text", ["", "0", "65536", "1883/ssl", "2-1", "x", "1883,", "1-2-3", "²"])
-def test_what_is_no_port_is_refused(text: str) -> None:
+def test_an_invalid_port_is_refused(text: str) -> None:
     with pytest.raises(LocalError, match="no port"):
         parse_ports(text)

@@ -23,7 +23,7 @@ def test_an_address_beyond_its_rate_takes_nothing_from_the_others() -> None:
 def test_open_connections_of_an_address_are_limited_until_they_end() -> None:
     rates = Rates(1_000, open_per_address=2)
     assert admitted(rates, "a", 3, 100.0) == ["", "", "connections_per_address"]
-    # The one that was refused is open, too, until it has read its answer.
+    # The refused connection is open as well, until it has read its answer.
     rates.release("a")
     assert admitted(rates, "a", 1, 100.0) == ["connections_per_address"]
     rates.release("a")
@@ -45,7 +45,7 @@ def test_connections_at_other_workers_count() -> None:
     assert rates.changes() == {"a": 2}
 
 
-def test_what_is_remembered_of_addresses_is_bounded() -> None:
+def test_the_memory_of_addresses_is_bounded() -> None:
     rates = Rates(1e9, rate_per_address=1)
     for k in range(ADDRESSES_MAX + 10):
         rates.admit(f"{k}", 100.0)

@@ -1,4 +1,4 @@
-"""The choice of a broker for a client's topics, the groups behind it, and who was redirected before."""
+"""The choice of a broker for a client's topics, the groups behind it, and earlier redirects."""
 
 from typing import Any
 
@@ -85,7 +85,7 @@ def test_latency_then_low_vitals_then_load_memory_battery_then_clients_sent() ->
     assert order(SUB, place("tight", vitals=Vitals(0.2, 0.3)), place("roomy", vitals=Vitals(0.2, 0.8)))[0] == "roomy"
     assert order(SUB, place("half", vitals=Vitals(battery=0.5)), place("full", vitals=Vitals(battery=0.9)))[0] == "full"
     assert order(SUB, place("more", sent=3), place("fewer", sent=2))[0] == "fewer"
-    # Within a tenth the load makes no difference, and what is not reported is no drawback.
+    # Within a tenth the load makes no difference, and a missing report is no drawback.
     assert order(SUB, place("a", vitals=Vitals(0.21), sent=2), place("b", vitals=Vitals(0.29), sent=1))[0] == "b"
 
 
@@ -114,7 +114,7 @@ def test_a_client_that_came_back_goes_to_another_broker_that_has_its_topics() ->
     assert order(Wish(b"c", ("t",), came_from="none"), none, place("other"))[0] == "other"
 
 
-def test_a_topic_that_moved_for_good_goes_where_the_operator_says() -> None:
+def test_a_topic_that_moved_for_good_goes_to_the_operators_broker() -> None:
     moved = Wish(b"c", ("t",), moved_to="new")
     ranking = rank(moved, [place("old", standings=core()), place("new", rtt_ms=200)])
     assert ranking.entries[0].broker.id == "new"
@@ -182,7 +182,7 @@ def test_the_managers_groups_get_their_hops_from_the_links() -> None:
         Standing("t", "", 3),
     ]
     assert groups.standing("7", "t") is None
-    # A broker that the gateway does not know is never kept, whatever the document says.
+    # A broker that the gateway does not know is never kept, even if the document names it.
     assert groups.standing("99", "t") is None
 
 
@@ -216,7 +216,7 @@ def test_a_client_that_is_back_soon_is_proxied_and_later_redirected_again() -> N
     assert returns.last(key, 58.0 + REMEMBERED_S + 1) is None
 
 
-def test_clients_are_told_apart_by_id_or_by_address_and_user_name() -> None:
+def test_clients_are_distinguished_by_id_or_by_address_and_user_name() -> None:
     returns = Returns(30.0)
     assert returns.key(p.connect(5, b"a"), "1") == returns.key(p.connect(5, b"a"), "2")
     assert returns.key(p.connect(5, b"a"), "1") != returns.key(p.connect(5, b"b"), "1")

@@ -52,7 +52,7 @@ def login(name: bytes = b"anna", password: bytes = b"secret", client_id: bytes =
     return read_connect(hello(client_id, login=(name, password)))
 
 
-async def test_a_verdict_is_kept_for_its_time_and_then_asked_for_again(mosquitto: Mosquitto) -> None:
+async def test_a_verdict_is_kept_for_its_time_and_then_requested_again(mosquitto: Mosquitto) -> None:
     broker, clock = Broker("b", f"mqtt://127.0.0.1:{mosquitto.port}"), Clock()
     async with checking(clock) as credentials:
         good, bad = credentials.key(login()), credentials.key(login(password=b"wrong"))

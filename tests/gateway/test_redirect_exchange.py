@@ -69,7 +69,7 @@ def test_every_form_of_reference_in_connack_and_disconnect(reference: str, code:
     assert said(late) == [p.connack(), named(0xE0, code, reference)]
 
 
-def test_what_came_with_connect_is_answered_after_connack() -> None:
+def test_packets_that_came_with_connect_are_answered_after_connack() -> None:
     session = begin(rest=p.subscribe(1, (b"a", 0))[:4])
     session.client_data(p.subscribe(1, (b"a", 0))[4:] + b"\xc0\x00", 0.0)
     session.accept(0.0)
@@ -84,7 +84,7 @@ def test_a_client_that_is_proxied_loses_nothing_that_it_sent() -> None:
     assert said(session) == []
 
 
-def test_what_is_kept_before_the_decision_is_bounded() -> None:
+def test_data_kept_before_the_decision_is_bounded() -> None:
     session = begin()
     for _ in range(300):
         session.client_data(bytes(1_000), 0.0)
@@ -132,7 +132,7 @@ def test_pings_and_unsubscriptions_are_answered_and_disconnect_ends() -> None:
     assert session.events == [Close(0, "closed_by_client")]
 
 
-def test_a_client_that_asks_for_nothing_is_told_a_broker() -> None:
+def test_a_client_without_requests_gets_the_address_of_a_broker() -> None:
     session = begin()
     session.accept(10.0)
     session.tick(14.9)
@@ -142,7 +142,7 @@ def test_a_client_that_asks_for_nothing_is_told_a_broker() -> None:
     assert session.events == [TopicsAsked((), False)]
 
 
-def test_no_broker_is_said_as_busy() -> None:
+def test_a_missing_broker_is_reported_as_busy() -> None:
     session = begin()
     session.accept(0.0)
     session.no_broker(0.0)
@@ -168,7 +168,7 @@ def test_no_broker_is_said_as_busy() -> None:
         (b"\x82\xff\xff\x7f", 0x95),
     ],
 )
-def test_a_client_that_breaks_a_rule_is_closed_with_the_code_of_it(sent: bytes, code: int) -> None:
+def test_a_client_that_breaks_a_rule_is_closed_with_its_code(sent: bytes, code: int) -> None:
     session = begin()
     session.accept(0.0)
     session.client_data(sent, 0.0)

@@ -95,7 +95,7 @@ async def test_hanse_client_follows_to_the_broker_of_its_topic(federation: Runni
             Client(f"mqtt://127.0.0.1:{gateway.port}", follow=["127.0.0.1"], on_event=events.append) as client,
             client.messages("follow/t", qos=1) as messages,
         ):
-            # The SUBACK was the gateway's. The client subscribes again at the broker, which sends what it retains.
+            # The SUBACK was the gateway's. The client subscribes again at the broker, which sends retained messages.
             await asyncio.to_thread(there.publish, "follow/t", b"hello", retain=True)
             async for message in messages:
                 assert message.payload == b"hello"
@@ -145,7 +145,7 @@ def test_groups_are_counted(gateway: Gateway, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_manager_tells_a_gateway_brokers_and_groups(tmp_path: Path) -> None:
-    """With a manager nothing is listed, and nobody listens to # at a broker, even if `discover` is on."""
+    """With a manager no broker is listed, and the gateway never subscribes to #, even if `discover` is on."""
     with RunningFederation(tmp_path, 3) as federation:
         words = ("--manager", federation.state["manager"], "--mode", "auto", "--groups-interval", "200ms", "--discover")
         with (

@@ -1,4 +1,4 @@
-"""Figures 2, 3 and 4 of the TD-MQTT paper packet by packet, at a real gateway and real brokers; and who is proxied."""
+"""Figures 2, 3 and 4 of the TD-MQTT paper packet by packet, at a real gateway and brokers; and the proxied clients."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def hello(
     login: tuple[bytes, bytes] | None = None,
     say: tuple[tuple[bytes, bytes], ...] = (),
 ) -> bytes:
-    """CONNECT with user properties and a login."""
+    """Return a CONNECT with user properties and a login."""
     properties = b"".join(b"\x26" + p.text(name) + p.text(value) for name, value in say)
     flags = (0x02 if clean else 0) | (0xC0 if login else 0)
     head = b"\x00\x04MQTT" + bytes((version, flags)) + b"\x00\x3c"
@@ -45,7 +45,7 @@ def hello(
 
 
 def reference(packet: bytes) -> tuple[int, str]:
-    """Reason code and Server Reference of a CONNACK or DISCONNECT; there is no other property in ours."""
+    """Return the reason code and Server Reference of a CONNACK or DISCONNECT; the gateway sends no other property."""
     at = 3 if packet[0] == 0x20 else 2
     if len(packet) <= at + 1 or not packet[at + 1]:
         return packet[at], ""
@@ -58,7 +58,7 @@ def reference(packet: bytes) -> tuple[int, str]:
 def redirected(
     port: int, client_id: bytes, filter_: bytes, *, say: tuple[tuple[bytes, bytes], ...] = ()
 ) -> tuple[int, str]:
-    """Figure 2 at the gateway: each packet is checked; return the code and the reference."""
+    """Perform figure 2 at the gateway and check each packet; return the code and the reference."""
     with RawClient(port) as client:
         client.send(hello(client_id, say=say))
         assert client.packet() == b"\x20\x03\0\0\0"
@@ -71,7 +71,7 @@ def redirected(
 
 
 def is_proxied(port: int, connect: bytes) -> bool:
-    """Whether a client gets its CONNACK from a broker, which takes its subscription and keeps it."""
+    """Return whether a client gets its CONNACK from a broker, which takes its subscription and keeps it."""
     with RawClient(port) as client:
         client.send(connect)
         connack = client.packet()
@@ -156,7 +156,7 @@ def test_connack_names_the_broker_where_it_is_known_at_connect(
 
 
 @pytest.mark.parametrize("told", ["localhost:{}", "127.0.0.1:{}", "[::1]:{}", "gateway-7.plant.example"])
-def test_each_form_of_reference_is_told_as_it_was_given(
+def test_each_form_of_reference_reaches_the_client_unchanged(
     told: str, brokers: tuple[Mosquitto, Mosquitto], tmp_path: Path
 ) -> None:
     told = told.format(brokers[0].port)
@@ -185,7 +185,7 @@ def test_moved_topics_get_0x9d_and_filters_that_are_not_accepted_0x8f(
         assert redirected(strict.port, b"strict3", b"nowhere/t", say=named) == (0x8F, "")
 
 
-def test_who_cannot_or_does_not_follow_is_proxied(gateway: Gateway) -> None:
+def test_a_client_that_cannot_or_does_not_follow_is_proxied(gateway: Gateway) -> None:
     auto = gateway.port_of(1)
     assert is_proxied(gateway.port, hello(b"older", version=4))
     assert is_proxied(auto, hello(b"older", version=4, say=(FOLLOWS,)))
@@ -257,7 +257,7 @@ def test_no_broker_is_named_to_a_client_whose_credentials_no_broker_has_accepted
         for login in (None, (b"anna", b"wrong"), (b"", b"")):
             with RawClient(gateway.port) as client:
                 client.send(hello(b"stranger", login=login) + p.subscribe(1, (b"t", 0)))
-                # The broker's own refusal, by the usual way.
+                # The broker's own refusal, because the client is proxied.
                 assert reference(client.packet()) == (0x87, "")
                 assert client.is_closed()
         # A session of the same id at the broker survives the check.
@@ -287,7 +287,7 @@ def test_no_broker_is_named_to_a_client_whose_credentials_no_broker_has_accepted
 
 
 def test_figure_3_a_subscriber_of_a_silent_broker_is_sent_to_the_next_one(tmp_path: Path) -> None:
-    """PINGREQ gets no answer within the client's timeout. The gateway has noticed, too, and knows another broker."""
+    """PINGREQ gets no answer within the client's timeout. The gateway has noticed as well, and knows another broker."""
     with Mosquitto() as first, Mosquitto() as second, Mosquitto() as third:
         retain(first, b"line/t")
         words = (*REDIRECT, *DISCOVER, "--redirect-return", "500ms", "--health-timeout", "300ms")
@@ -311,7 +311,7 @@ def test_figure_3_a_subscriber_of_a_silent_broker_is_sent_to_the_next_one(tmp_pa
 
 
 def test_figure_4_a_topic_that_has_moved_is_looked_for_again(tmp_path: Path) -> None:
-    """The broker says DISCONNECT 0x8F; nothing but the look on demand tells the gateway where the topic is now."""
+    """The broker sends DISCONNECT 0x8F; only the look on demand shows the gateway where the topic is now."""
     with Mosquitto() as first, Mosquitto() as second:
         retain(first, b"cell/t")
         words = (
@@ -345,7 +345,7 @@ def test_figure_4_a_topic_that_has_moved_is_looked_for_again(tmp_path: Path) -> 
 def answering_disconnect(broker: Mosquitto) -> Iterator[int]:
     """A real broker behind a relay that ends the client with DISCONNECT 0x8F after its first publication.
 
-    No broker that runs here says that a topic has moved. The relay adds what the paper puts into the broker.
+    No broker that runs here reports that a topic has moved. The relay adds what the paper puts into the broker.
     """
     listener = socket.create_server(("127.0.0.1", 0))
 

@@ -1,4 +1,4 @@
-"""Poisoned redirects: no client is told a server that the gateway's own settings do not name."""
+"""Poisoned redirects: no client gets the address of a server that the gateway's own settings do not name."""
 
 import json
 import socket
@@ -24,9 +24,9 @@ POISON = b"\x1c" + p.text(EVIL)
 
 
 class EvilBroker:
-    """A broker that answers health checks well, and sends everybody else to a server of its own.
+    """A broker that answers health checks correctly, and sends all others to a server of its own.
 
-    To discovery it shows topics without end, then says DISCONNECT 0x9C with its reference. Clients, and checks of
+    It shows endless topics to discovery, then sends DISCONNECT 0x9C with its reference. Clients, and checks of
     credentials, get CONNACK 0x9C with it; or, if it is mute, nothing.
     """
 
@@ -90,7 +90,7 @@ class EvilBroker:
 
 
 def placed_at(broker_id: str, count: int) -> list[bytes]:
-    """Client ids that the hash places at a broker."""
+    """Return client ids that the hash places at a broker."""
     brokers = [Broker("evil", ""), Broker("good", "")]
     names = (b"c%d" % k for k in range(1_000))
     return [one for one in names if max(brokers, key=lambda b: score(b.key, one)).id == broker_id][:count]
@@ -145,8 +145,8 @@ def test_topics_that_a_broker_invents_are_bounded_and_name_no_other_server(tmp_p
         assert "discovery" in evil.seen
 
 
-def test_what_a_client_says_names_no_server(gateway_of_two: Gateway) -> None:
-    """References, brokers and filters in user properties and filters are text, and stay that."""
+def test_the_text_of_a_client_names_no_server(gateway_of_two: Gateway) -> None:
+    """References, brokers and filters in user properties and filters are only text."""
     for k, value in enumerate((EVIL, b"", b"a/#/b", b"\xf0\x9f\x92\xa9", b"x" * 60_000)):
         say = ((b"server-reference", EVIL), (b"server-reference-topic", value), (b"\x1c", EVIL))
         with RawClient(gateway_of_two.port) as client:
@@ -190,7 +190,7 @@ def test_wrong_settings_are_refused_at_the_start(words: tuple[str, ...], said: s
 
 
 def test_the_pages_of_federators_are_read_with_care(tmp_path: Path) -> None:
-    """A page that is no JSON, or huge, or names other brokers, changes nothing but a counter."""
+    """A page that is not JSON, or huge, or names other brokers, changes only a counter."""
     pages = iter(
         [
             b"HTTP/1.1 200 OK\r\n\r\nnonsense",

@@ -97,13 +97,13 @@ class Asked:
         self.directory.update(self.directory.version + 1, [parse_broker(one) for one in brokers])
 
     def connect(self, name: bytes) -> "Unconnected":
-        """A client that has sent CONNECT."""
+        """Return a client that has sent CONNECT."""
         client = Unconnected(self)
         assert self.redirector.take(client, read_connect(hello(name)), b"")
         return client
 
     def redirect(self, name: bytes, broker: str, code: int = 0x9C) -> bytes:
-        """Take a client to its redirect; the supervisor answers with this broker. Returns the last packet."""
+        """Redirect a client; the supervisor answers with this broker. Return the last packet."""
         client = self.connect(name)
         assert client.session is not None
         client.session.client_data(p.subscribe(1, (b"t", 0)), 0.0)
@@ -114,7 +114,7 @@ class Asked:
 
 
 class Unconnected(Client):
-    """A client without a socket, which keeps what it is told."""
+    """A client without a socket, which keeps the packets that it gets."""
 
     def __init__(self, owner: Asked) -> None:
         super().__init__(owner, HERE, "10.0.0.9")  # type: ignore[arg-type]
@@ -134,7 +134,7 @@ class Unconnected(Client):
 
 
 @pytest.mark.anyio
-async def test_a_broker_with_a_new_address_is_told_as_moved() -> None:
+async def test_a_broker_with_a_new_address_counts_as_moved() -> None:
     asked = Asked("a=mqtt://127.0.0.1:1001", "b=mqtt://127.0.0.1:1002")
     assert asked.redirect(b"c", "a")[2] == 0x9C
     assert asked.redirect(b"other", "a")[2] == 0x9C
@@ -157,12 +157,12 @@ async def test_an_answer_names_only_brokers_of_the_directory() -> None:
     assert told.endswith(b"127.0.0.1:1001")
     assert asked.redirect(b"d", "nobody") == p.disconnect(0x89)
     assert asked.redirect(b"e", "", 0x8F) == p.disconnect(0x8F)
-    # An answer for a client that is gone, or that nobody asked for, is dropped.
+    # An answer for a client that is gone, or without a question, is dropped.
     asked.redirector.answered(999, {"code": 0x9C, "broker": "a"})
 
 
 @pytest.mark.anyio
-async def test_the_question_says_where_the_client_came_from() -> None:
+async def test_the_question_names_the_broker_that_the_client_came_from() -> None:
     asked = Asked("a=mqtt://127.0.0.1:1001", "b=mqtt://127.0.0.1:1002")
     asked.redirect(b"c", "a")
     await asyncio.sleep(0.15)

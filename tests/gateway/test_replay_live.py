@@ -1,4 +1,4 @@
-"""Failover in a real federation: what was published while a client had no broker is replayed to it.
+"""Failover in a real federation: publications from the time when a client had no broker are replayed to it.
 
 The short drill runs in `make test`; those with 200 clients, for three seeds, in `make test-all`. Each prints what it
 has counted: `pytest -s -m slow tests/gateway/test_replay_live.py`.
@@ -38,7 +38,7 @@ class Scene:
         self.gateway = gateway
 
     def moved(self) -> float:
-        """Return how many moves there were, for whatever reason."""
+        """Return the number of moves, for any reason."""
         return sum(
             self.gateway.metric(f'hanse_gateway_moved_total{{reason="{one}"}}') for one in ("broker_down", "moved")
         )
@@ -91,7 +91,7 @@ async def with_subscribers(
         await scene.client("a", f"r{k}x", 5 if k % 2 else 4, will=(b"w", b"reader%d" % k, 1)) for k in range(clients)
     ]
     for k, reader in enumerate(readers):
-        # One in ten has a filter that others have, too.
+        # One in ten has a filter that others have as well.
         await reader.subscribe((b"t/%d" % k, qos), *([(b"all/#", qos)] if k % 10 == 0 else []))
     watcher = await scene.client("b", "watcher")
     await watcher.subscribe((b"w", 1))
@@ -137,7 +137,7 @@ async def finish(
     displaced: list[LoadClient],
     others: list[LoadClient],
 ) -> Outcome:
-    """Wait for what is on its way, judge, and let some clients die, whose wills must then be published once."""
+    """Wait for publications on their way, judge, and let some clients die; each will must then be published once."""
     watcher = others[0]
     with suppress(AssertionError):
         await until(lambda: not judge(pairs).missing, "all received", 15)

@@ -1,4 +1,4 @@
-"""Failover of clients in a simulated world: faults at every packet, in both directions, and random ones by seed."""
+"""Failover of clients in a simulation: faults at every packet, in both directions, and random ones by seed."""
 
 from collections.abc import Callable
 from functools import partial
@@ -63,7 +63,7 @@ def test_a_fault_at_every_packet(version: int, qos: int, together: bool, fault: 
 
 
 def unsure_of(world: World, publisher: Client) -> set[bytes]:
-    """Return what the killed broker had taken for good at QoS 2 and its federator had not got."""
+    """Return the QoS 2 publications that the killed broker had accepted and its federator had not got."""
     known = {payload for broker in world.brokers for _, _, payload, _ in broker.retained}
     return {one.payload for one in publisher.all_sent if one.payload not in known}
 

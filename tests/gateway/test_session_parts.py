@@ -1,4 +1,4 @@
-"""The parts of a session that can be moved: what they remember of both directions, and how a replay is compared."""
+"""The parts of a session that can be moved: their memory of both directions, and the comparison of a replay."""
 
 from collections.abc import Sequence
 
@@ -103,7 +103,7 @@ def test_an_identifier_of_a_lost_broker_is_not_used_until_the_client_has_answere
     assert into.is_plain
 
 
-def test_the_gateway_releases_what_a_lost_broker_did_not() -> None:
+def test_the_gateway_releases_publications_that_a_lost_broker_did_not() -> None:
     into = Deliveries()
     for broker_id, state in ((1, SENT_1), (2, SENT_2), (3, RECEIVED), (4, RELEASED)):
         into.begin(broker_id, state)
@@ -137,7 +137,7 @@ def test_kept_bytes_are_counted() -> None:
     assert out.kept_bytes == 5
 
 
-def test_what_was_acknowledged_lately_is_remembered_for_a_time_and_up_to_a_size() -> None:
+def test_recently_acknowledged_publications_are_remembered_for_a_time_and_up_to_a_size() -> None:
     out = Outgoing()
     for at in range(5):
         out.remember(Publication(b"%d" % at * 10, 1), float(at), 35)
@@ -177,7 +177,7 @@ def test_a_filter_keeps_the_time_of_its_first_subscription_until_it_is_removed()
     assert (table.since, table.removed) == ({b"a": 9.0}, set())
 
 
-def test_a_replay_is_asked_for_filters_with_an_acknowledged_qos_only() -> None:
+def test_a_replay_is_requested_only_for_filters_with_an_acknowledged_qos() -> None:
     table = Table()
     table.add((subscription(b"a", 0), subscription(b"b/#"), subscription(b"$share/g/c"), subscription(b"$SYS/x")), 1.0)
     assert table.replayable() == (b"b/#",)
@@ -239,7 +239,7 @@ def compare(
     live: Sequence[tuple[float, str]] = (),
     qos: int = 2,
 ) -> tuple[list[tuple[float, str]], list[tuple[float, str]], dict[str, int]]:
-    """Return what is sent of the replay, what is dropped of the live publications, and what is expected."""
+    """Return the sent part of the replay, the dropped live publications, and the expected ones."""
     contents = sorted({one for _, one in (*replay, *had, *live)})
     known: dict[int, list[float]] = {}
     for time, content in had:
@@ -255,7 +255,7 @@ def compare(
     return sent, dropped, expected
 
 
-def test_what_the_client_has_is_removed_from_the_replay() -> None:
+def test_publications_that_the_client_has_are_removed_from_the_replay() -> None:
     assert compare([(1, "a"), (2, "b"), (3, "c")], [(1.1, "a"), (3.1, "c")]) == ([(2, "b")], [], {})
 
 
@@ -265,7 +265,7 @@ def test_a_value_that_repeats_is_counted() -> None:
     assert compare(replay, had) == ([(8, "21.5"), (9, "21.5"), (10, "21.5")], [], {})
 
 
-def test_what_is_older_than_the_replay_stands_for_nothing_in_it() -> None:
+def test_publications_older_than_the_replay_stand_for_nothing_in_it() -> None:
     # The retention begins between two publications of the same value; the newest one was lost.
     replay = [(t, "x") for t in (3.5, 4.5, 5.5)]
     assert compare(replay, [(2.5, "x"), (3.5, "x"), (4.5, "x")]) == ([(5.5, "x")], [], {})
@@ -279,7 +279,7 @@ def test_a_federator_that_lags_behind_repeats_nothing() -> None:
     assert compare([(3, "a")], [(1.5, "a")]) == ([], [], {})
 
 
-def test_what_the_new_broker_has_sent_meanwhile_is_not_sent_twice() -> None:
+def test_publications_that_the_new_broker_sent_meanwhile_are_not_sent_twice() -> None:
     live = [(9.1, "b"), (9.2, "c")]
     assert compare([(1, "a"), (9, "b")], [(1, "a")], live) == ([], [], {})
     assert compare([(1, "a"), (9, "b")], [(1, "a"), (9, "b")], live) == ([], [(9.1, "b")], {})
@@ -297,13 +297,13 @@ def test_a_value_that_repeats_is_counted_in_all_three() -> None:
     assert (len(sent), dropped, expected) == (15 - 6 - 3, [], {})
 
 
-def test_what_the_replay_does_not_have_yet_is_expected_once() -> None:
+def test_a_publication_missing_in_the_replay_is_expected_once() -> None:
     replay = [(7, "a"), (7.5, "a")]
     had = [(7, "a"), (7.5, "a"), (9, "a"), (9, "b"), (2, "old")]
     assert compare(replay, had, [(9.5, "live")]) == ([], [], {"a": 1, "b": 1})
 
 
-def test_what_may_still_come_live_is_named_if_it_does_not_repeat() -> None:
+def test_a_publication_that_may_still_come_live_is_named_if_it_does_not_repeat() -> None:
     made: Comparison[str, str] = Comparison({}, near_s=0.5, lag_s=2.0)
     for time, content in ((1, 1), (8.7, 2), (9.0, 3), (9.1, 3), (9.2, 4), (9.3, 5)):
         made.add(time, content, "", is_once=content != 5)

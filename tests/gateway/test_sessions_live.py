@@ -1,4 +1,4 @@
-"""Sessions that last, found again by another gateway: where they are, and what they are subscribed to."""
+"""Lasting sessions that another gateway finds, with their brokers and subscriptions."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack

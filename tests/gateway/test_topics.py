@@ -20,7 +20,7 @@ BROKERS = st.sampled_from(["x", "y", "z"])
 
 
 class TableAgainstModel(RuleBasedStateMachine):
-    """Every sight in a dictionary, and every question answered by looking at all of them."""
+    """A dictionary of all sights, which answers every question by a search through all of them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ def test_a_moved_topic_has_its_home_where_it_was_published_last() -> None:
     assert table.presence("a/t") == {"old": Presence(1, 1)}
 
 
-def test_a_full_table_counts_what_it_leaves_out_and_takes_more_after_an_expiry() -> None:
+def test_a_full_table_counts_omitted_topics_and_accepts_more_after_an_expiry() -> None:
     table = Topics(topics_max=3)
     assert [table.saw("x", f"t/{k}", 1.0, is_retained=False) for k in range(5)] == [True] * 3 + [False] * 2
     assert (table.count, table.dropped) == (3, 2)
@@ -120,7 +120,7 @@ def test_a_wildcard_in_the_middle_takes_a_bounded_number_of_steps() -> None:
 
 
 @pytest.mark.parametrize("shape", ["plant/{b}/line/{k}/t", "t{k}", "a/{m}/{k}"])
-def test_the_estimate_of_memory_is_near_what_is_used(shape: str) -> None:
+def test_the_estimate_of_memory_is_near_the_actual_use(shape: str) -> None:
     names = [(f"b{k % 5}", shape.format(b=k % 5, m=k % 100, k=k)) for k in range(4_000)]
     tracemalloc.start()
     try:

@@ -1,11 +1,11 @@
-"""What gateways must find again of clients whose sessions last: the broker where the session is, and its filters.
+"""Records of lasting sessions, which gateways must find again: the broker of the session, and its filters.
 
 MQTT cannot list the subscriptions of a session. A gateway to which a client comes back, perhaps another one than
 before, asks here. Two requests of gateways (`hanse.federator.gateways`):
 
 - `session_put`: `rows` of `[client, version, broker, expiry in s or null, whether it is connected, filters]`. A filter
   is `[text, QoS, options, identifier]`, the client its id in hexadecimal. The answer comes when the rows are on disk.
-- `session_get`: `clients`; the answer has `rows` of those that are known.
+- `session_get`: `clients`; the answer has `rows` of the known ones.
 
 Rules:
 
@@ -48,8 +48,8 @@ class GatewaySessions:
     """The store of one federator.
 
     Args:
-        path: the file; it is made with the first row.
-        counters: to count into: `gateway_sessions_refused`, `gateway_sessions_failed`.
+        path: the file; the first row creates it.
+        counters: receives `gateway_sessions_refused`, `gateway_sessions_failed`.
         wall: the time of day in seconds, because rows outlive processes.
     """
 

@@ -1,4 +1,4 @@
-"""When the subscription tree is asked for, and what becomes of shared subscriptions in it."""
+"""Requests for the subscription tree, and the treatment of shared subscriptions in it."""
 
 import asyncio
 from collections import Counter

@@ -19,7 +19,7 @@ CACHE = Path(os.environ.get("HANSE_TEST_CACHE") or Path.home() / ".cache" / "han
 
 
 def mqttjs() -> Path:
-    """Return where MQTT.js is, and install it there if it is not; fail if npm cannot."""
+    """Return the directory of MQTT.js; install it there if it is missing, and fail if npm cannot."""
     folder = CACHE / f"mqttjs-{MQTT_JS}"
     found = folder / "node_modules" / "mqtt"
     if not found.exists():
@@ -76,7 +76,7 @@ class Actor:
         self.kill()
 
     def kill(self) -> None:
-        """End the process at once: to its broker, it just vanishes."""
+        """End the process at once: for its broker, it disappears without a packet."""
         self._process.kill()
         self._process.wait()
         self._reading.join(10)
@@ -104,7 +104,7 @@ class Actor:
     def publish(
         self, topic: str, payload: str, qos: int = 1, *, retain: bool = False, properties: dict[str, Any] | None = None
     ) -> None:
-        """Publish, and return when the library says that it is done."""
+        """Publish, and return when the library reports that it is done."""
         self._do(do="publish", topic=topic, payload=payload, qos=qos, retain=retain, properties=properties)
 
     def disconnect(self) -> None:

@@ -51,7 +51,7 @@ def test_gateway_is_known_by_its_name_and_gets_answers() -> None:
     run(story)
 
 
-def test_gateway_comes_back_when_the_federator_does() -> None:
+def test_gateway_reconnects_when_the_federator_returns() -> None:
     async def story() -> None:
         federator = Gateways(1)
         endpoint = await federator.listen(ANYWHERE)

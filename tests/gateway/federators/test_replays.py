@@ -29,7 +29,7 @@ def test_each_publication_is_replayed_once_with_its_greatest_age() -> None:
     assert [one.time for one in found] == [98.0, 97.0, 97.0]
 
 
-def test_publications_of_one_origin_keep_their_order_whatever_their_ages_say() -> None:
+def test_publications_of_one_origin_keep_their_order_at_any_age() -> None:
     collected = _Collected(lambda: 100.0)
     packets = {k: packet("t", f"{k}") for k in range(1, 5)}
     # The second federator had number 1 later than the first one had number 2.
@@ -38,14 +38,14 @@ def test_publications_of_one_origin_keep_their_order_whatever_their_ages_say() -
     assert [one.packet for one in collected.items()] == [packets[1], packets[4], packets[2], packets[3]]
 
 
-def test_what_the_new_broker_will_send_itself_is_left_out() -> None:
+def test_publications_that_the_new_broker_sends_itself_are_left_out() -> None:
     collected = _Collected(lambda: 100.0)
     collected.take(Answer({"rows": [[7, 1, 1, 3, 500, 1]]}, b"".join(packet("t", f"{k}") for k in range(3))))
     collected.take(Answer({"rows": [[7, 1, 2, 5, 400, 0]]}, b""))
     assert [one.packet for one in collected.items()] == [packet("t", "0")]
 
 
-def test_what_the_new_broker_has_is_told_from_what_it_may_still_send() -> None:
+def test_publications_at_the_new_broker_are_distinguished_from_later_ones() -> None:
     collected = _Collected(lambda: 100.0)
     collected.take(Answer({"rows": [[7, 1, 1, 2, 500, 1]]}, packet("t", "1") + packet("t", "2")))
     collected.take_of_host(Answer({"rows": [[7, 1, 2, 1, 400, 1], [7, 1, 3, 1, 300, 0]]}, packet("t", "2")))
@@ -63,7 +63,7 @@ def test_qos_0_and_nonsense_are_left_out_and_a_malformed_answer_is_refused() -> 
         collected.take(Answer({"rows": []}, b"\x30\x7f"))
 
 
-def test_each_client_gets_what_its_own_filters_match_in_order() -> None:
+def test_each_client_gets_the_matches_of_its_own_filters_in_order() -> None:
     items = [item("a/1"), item("b"), item("a/2"), item("c")]
     replay = Replay(["a/#", "a/1", "b"], items, is_complete=True)
     assert [one.topic for one in replay.matching(["a/#"])] == [b"a/1", b"a/2"]

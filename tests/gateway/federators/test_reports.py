@@ -14,7 +14,7 @@ from hanse.request_channel import Answer, Endpoint, Request
 
 
 class Federator:
-    """A listener that keeps the rows that it is told."""
+    """A listener that keeps the reported rows."""
 
     def __init__(self) -> None:
         self.said: list[Any] = []
@@ -153,7 +153,7 @@ def test_failed_request_is_followed_by_a_snapshot(monkeypatch: pytest.MonkeyPatc
     run(story)
 
 
-def test_federator_with_another_source_of_interest_is_told_no_more() -> None:
+def test_federator_with_another_source_of_interest_gets_no_more_rows() -> None:
     async def story() -> None:
         federator = Federator()
         federator.is_taken = False

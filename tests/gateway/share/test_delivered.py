@@ -10,7 +10,7 @@ GROUP, OTHER = b"$share/g/a/#", b"$share/h/a/b"
 
 
 class Link:
-    """A second session, as far as it matters here."""
+    """A second session, reduced to the parts that the test needs."""
 
     def __init__(self, *filters: bytes) -> None:
         self.filters = dict.fromkeys(filters, (1, 1))

@@ -81,7 +81,7 @@ def test_it_subscribes_gets_messages_and_unsubscribes() -> None:
     run(story)
 
 
-def test_it_pings_and_gives_a_silent_broker_up() -> None:
+def test_it_pings_and_gives_up_a_silent_broker() -> None:
     async def story() -> None:
         with Mosquitto() as broker:
             member = Member(broker.port, keep_alive_s=1)

@@ -34,7 +34,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[Mosqu
 
 
 class Workers:
-    """Members of one share group, which keep what each of them got."""
+    """Members of one share group, which keep the messages of each member."""
 
     def __init__(self) -> None:
         self.got: dict[str, list[bytes]] = {}
@@ -113,7 +113,7 @@ def deliver_once(brokers: Sequence[Mosquitto], gateway: Gateway, qos: int, versi
     run(story, 200)
 
 
-def test_member_that_leaves_hands_on_what_it_has_not_acknowledged(place: tuple[list[Mosquitto], Gateway]) -> None:
+def test_unacknowledged_publications_of_a_leaving_member_go_to_another(place: tuple[list[Mosquitto], Gateway]) -> None:
     brokers, gateway = place
     url = f"mqtt://127.0.0.1:{gateway.port}"
     pattern = "$share/leave/left/#"
@@ -140,7 +140,7 @@ def test_member_that_leaves_hands_on_what_it_has_not_acknowledged(place: tuple[l
     run(story)
 
 
-def test_groups_come_back_with_the_session_and_end_with_unsubscribe(place: tuple[list[Mosquitto], Gateway]) -> None:
+def test_groups_return_with_the_session_and_end_with_unsubscribe(place: tuple[list[Mosquitto], Gateway]) -> None:
     brokers, gateway = place
     pattern = "$share/back/again/#"
     joined = 'hanse_gateway_share_total{what="joined"}'

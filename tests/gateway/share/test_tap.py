@@ -1,4 +1,4 @@
-"""The tap between a client and its session: requests are split, deliveries are mixed in, identifiers never collide."""
+"""The tap between a client and its session: it splits requests and inserts deliveries; identifiers never collide."""
 
 from typing import Any
 
@@ -74,7 +74,7 @@ def test_request_of_share_filters_alone_does_not_reach_the_session() -> None:
 @pytest.mark.parametrize(
     "pattern", [b"$share/g", b"$share//x", b"$share/g/", b"$share/+/x", b"$shared/g/x", b"a/$share/g"]
 )
-def test_what_is_no_share_filter_is_left_to_the_broker(pattern: bytes) -> None:
+def test_other_filters_are_left_to_the_broker(pattern: bytes) -> None:
     assert not is_share(pattern)
     tap = ShareTap(5, 65_535, Brokers())
     data = p.subscribe(1, (pattern, 1))
@@ -120,7 +120,7 @@ def test_nothing_is_put_into_a_large_packet() -> None:
     assert [read_publish(packet, 5).topic for packet in written(tap)] == [b"y", b"x", b"x"]
 
 
-def test_lost_broker_and_lost_client_leave_what_is_not_delivered() -> None:
+def test_lost_broker_and_lost_client_leave_undelivered_publications() -> None:
     brokers = Brokers()
     tap = ShareTap(5, 2, brokers)
     for number in range(1, 5):
