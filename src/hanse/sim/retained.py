@@ -595,6 +595,8 @@ class RetainedWorld:
 
     def _copy_left(self) -> str:
         for node in self.nodes:
+            if node.lost_disk_s > -math.inf:
+                continue  # it cannot know any more what is a copy
             for topic, packet in sorted(node.host.store.items()):
                 if any(matches(filter_, topic) for filter_ in node.claimed | node.host.interest):
                     continue

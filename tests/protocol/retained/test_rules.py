@@ -491,6 +491,17 @@ def test_r90_interest_of_before_is_fetched_again_after_a_restart() -> None:
     assert [message for _, message in desk.said()] == [Fetch(2, ("a",))]
 
 
+def test_r90_a_winner_whose_value_is_gone_everywhere_is_given_up() -> None:
+    desk = wanting("#", value_bytes_max=1, fetch_s=5.0)
+    desk.arrive("a", version(9), b"gone")
+    desk.host["a"] = value("a", b"of a backup")
+    restarted(desk)
+    desk.after(6.0)
+    assert desk.winner("a") == (Version(0, ME), digest_of(value("a", b"of a backup")))
+    assert desk.arrive("a", version(2), b"elsewhere") is not None
+    assert desk.arrive("a", version(9), b"gone") is not None, "it was not gone"
+
+
 def ask(desk: Desk, *filters: str, number: int = 5, cursors: tuple[Cursor, ...] = (), sender: int = OTHER) -> list[Any]:
     desk.step(Received(sender, Fetch(number, filters, cursors)))
     desk.look()

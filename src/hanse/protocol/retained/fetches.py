@@ -16,6 +16,7 @@ class OpenFetch:
 
     filters: tuple[str, ...]
     until: float
+    is_afresh: bool = False
     answered: set[int] = field(default_factory=set)
     # Duplicates that wait for the answer of their origin: (answerer, change).
     held: list[tuple[int, Change]] = field(default_factory=list)
@@ -54,7 +55,7 @@ class Fetches:
                 part = tuple(filters[start : start + FILTERS_MAX])
                 number = self._next
                 self._next += 1
-                self.open[number] = OpenFetch(part, until)
+                self.open[number] = OpenFetch(part, until, is_afresh=afresh)
                 made.append(Fetch(number, part, () if afresh else self._cursors_for(part)))
         return made
 

@@ -1010,6 +1010,8 @@ class Keeper:
     def _on_tick(self) -> None:
         for fetch in self.fetches.expired(self._now):
             self._take_held(fetch.held)
+            if fetch.is_afresh:
+                self._give_up_values(fetch.filters)
         for filter_ in sorted(filter_ for filter_, at in self._lingering.items() if at <= self._now):
             self._release(filter_)
         if self._now >= self._fetch_at:
@@ -1033,6 +1035,24 @@ class Keeper:
         if self._now >= self._sweep_at:
             self._sweep_at = self._now + self.settings.sweep_s
             self._sweep()
+
+    def _give_up_values(self, topics: tuple[str, ...]) -> None:
+        """R90: the value of a winner is gone, also elsewhere; take what the host broker holds as the winner.
+
+        If somebody comes back who has the value, its version is the greater one again.
+        """
+        for topic in topics:
+            entry = self.book.get(topic)
+            if entry is None or entry.version is None or entry.digest in (ABSENT, entry.host_digest):
+                continue
+            self.counters["retained_given_up"] += 1
+            if entry.host_digest == ABSENT:
+                self.book.drop(topic)
+            else:
+                entry.version, entry.digest = entry.host or Version(0, self.identity), entry.host_digest
+                self._note(topic, entry)
+            # Older versions of the others were refused before, and the cursors are beyond them.
+            self.fetches.want([topic], afresh=True)
 
     def _sweep(self) -> None:
         """Forget old deletions and unknown topics; find copies that nobody wants (R94, R95)."""
