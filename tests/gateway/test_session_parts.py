@@ -286,6 +286,7 @@ def test_publications_that_the_new_broker_sent_meanwhile_are_not_sent_twice() ->
     late = [(9.2, "b")]
     assert compare([(9, "b")], [(9, "b")], late) == ([], late, {})
     assert compare([(9, "b")], [(9, "b")], late, qos=1) == ([], [], {}), "at QoS 1 it may be another one"
+    assert compare([(9, "new")], [], [(9.2, "new")], qos=1) == ([], [], {}), "a new content is the same one"
     assert compare([], [(9, "b")], live) == ([], [(9.1, "b")], {})
 
 

@@ -10,7 +10,8 @@ Rules:
    for at most one of another stream.
 2. The replay and the new broker's publications are joined first: a live publication that arrived at about the time at
    which the federator had it is the same one. The times may differ by `near_s` for QoS 2, where a duplicate is worse
-   than a loss, and by a tenth of it for QoS 1 and for contents that repeat.
+   than a loss, and for contents that the client does not have at all; by a tenth of it for all others and for contents
+   that repeat.
 3. The result is compared with what the client has: first with publications of about the same time, then with the rest.
    The rest may be later by any time, because a client may read slowly, and earlier by up to `lag_s`, because one
    federator may lag behind another.
@@ -110,7 +111,8 @@ class Comparison(Generic[Item, LiveItem]):
             candidates = waiting.get(one.content)
             if not candidates:
                 continue
-            is_wide = one.is_once and len(candidates) == often[one.content] == 1
+            is_single = len(candidates) == often[one.content] == 1
+            is_wide = is_single and (one.is_once or one.content not in self._had)
             within_s = inf if self._is_draining else self._near_s if is_wide else self._near_s / 10
             while candidates and candidates[0].time < one.time - within_s:
                 candidates.popleft()
