@@ -24,6 +24,7 @@ Rules:
 """
 
 import asyncio
+import ipaddress
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
@@ -52,6 +53,16 @@ class Endpoint:
     host: str
     port: int
     is_tls: bool = False
+
+    @property
+    def is_open_to_others(self) -> bool:
+        """Return whether what is sent there passes a network without TLS."""
+        if self.is_tls or self.host == "localhost":
+            return False
+        try:
+            return not ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return True
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host

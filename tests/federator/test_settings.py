@@ -231,6 +231,18 @@ def test_a_wrong_value_is_refused_with_its_name_and_the_allowed_values(
             {"link_listen": "mqtts://0.0.0.0:1", "link_cert_file": Path("/c"), "link_key_file": Path("/k")},
             "whose certificates to trust",
         ),
+        ({"gateway_cert_file": Path("/x")}, "only one is given"),
+        ({"gateway_listen": "tls://127.0.0.1:0"}, "has no certificate"),
+        ({"gateway_listen": "tcp://0.0.0.0:1"}, "without TLS"),
+        (
+            {"gateway_listen": "tls://0.0.0.0:1", "gateway_cert_file": Path("/c"), "gateway_key_file": Path("/k")},
+            "which gateways may ask",
+        ),
+        (
+            {"manager": ("http://127.0.0.1:1",), "gateway_listen": "tcp://0.0.0.0:1", "insecure": True},
+            "give gateway_advertised",
+        ),
+        ({"interest": ("gateway",)}, "give gateway_listen"),
         ({"neighbour": ("mqtt://192.0.2.1:1",)}, "has no TLS"),
         ({"link": "broker", "link_listen": "mqtt://127.0.0.1:0"}, "needs no listener"),
         ({"link": "broker", "neighbour": ("mqtt://127.0.0.1:1",)}, "write ID=mqtt://127.0.0.1:1"),

@@ -66,6 +66,8 @@ def test_an_id_belongs_to_one_broker() -> None:
         ({"broker": ["a=mqtt://h:1"], "listen": ["mqtt://0.0.0.0:1883"]}, "--insecure"),
         ({"broker": ["a=mqtt://h:1"], "listen": ["mqtts://127.0.0.1:1883"]}, "needs a certificate"),
         ({"broker": ["a=mqtt://h:1"], "site": "kiel"}, "site=kiel"),
+        ({"broker": ["a=mqtt://h:1?federator=tcp://10.0.0.1:7"]}, "without TLS"),
+        ({"broker": ["a=mqtt://h:1"], "subscribe_barrier": True}, "names its federator"),
         ({"broker": ["a=mqtt://h:1"], "policy": "best"}, "one of hash"),
         ({"broker": ["a=mqtt://h:1"], "proxy_from": ["10.0.0.1/8"]}, "host bits set"),
     ],

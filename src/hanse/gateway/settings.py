@@ -12,6 +12,7 @@ from hanse.gateway.discovery.ranges import TARGETS_MAX, Target, parse_ports, par
 from hanse.gateway.placement import POLICIES, Broker
 from hanse.gateway.redirect.targets import check_reference, parse_moved, parse_source
 from hanse.protocol.topics import check_filter
+from hanse.request_channel import parse_endpoint
 from hanse.settings import duration, setting
 
 
@@ -170,7 +171,7 @@ class GatewaySettings:
     ca_file: Path | None = setting(  # noqa: RUF009
         None, "Authority of client certificates; with it, each client must show one.", check=_check_file
     )
-    insecure: bool = setting(False, "Listen beyond this machine without TLS.")
+    insecure: bool = setting(False, "Listen beyond this machine, and dial federators there, without TLS.")
 
     broker_ca_file: Path | None = setting(None, "CA certificates for mqtts:// brokers.", check=_check_file)  # noqa: RUF009
     broker_cert_file: Path | None = setting(None, "Certificate of the gateway for brokers.", check=_check_file)  # noqa: RUF009
@@ -261,6 +262,11 @@ class GatewaySettings:
         known = self.brokers()
         for one in known:
             check_reference(one)
+            if one.federator and parse_endpoint(one.federator).is_open_to_others and not self.insecure:
+                raise LocalError(
+                    f"The federator of the broker {one.id} is at {one.federator}, on another machine and without TLS; "
+                    "write tls://, or allow it by --insecure."
+                )
         ids = {one.id for one in known}
         named = [("groups", parse_source(text)[0]) for text in self.groups]
         named += [("redirect_moved", parse_moved(text)[1]) for text in self.redirect_moved]

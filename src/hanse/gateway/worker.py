@@ -140,6 +140,7 @@ class Worker:
             barrier_timeout_s=settings.barrier_timeout_s,
             clock=self._loop.time,
             may_change=bool(settings.manager),
+            is_insecure=settings.insecure,
         )
         self._records = SessionRecords(self.federators, self.federators.counters)
         self._replays = Replays(self.federators, self._loop.time, self.federators.counters)

@@ -10,7 +10,8 @@ from tests.client.stories import run, until
 from hanse.errors import RemoteError, Unavailable
 from hanse.federator import gateways as federator_side
 from hanse.federator.gateways import GatewayName, GatewayPeer, Gateways
-from hanse.gateway.federators import FederatorConnection, FederatorLogin
+from hanse.gateway.federators import FederatorConnection, FederatorLogin, Federators
+from hanse.gateway.placement import Broker
 from hanse.mqtt.backoff import Backoff, BackoffSettings
 from hanse.mqtt.tls import TlsSettings
 from hanse.request_channel import Answer, Endpoint, Request, RequestChannel
@@ -172,3 +173,19 @@ def test_tls_is_mutual_and_a_stranger_gets_nothing(tmp_path: Path) -> None:
         await federator.stop()
 
     run(story)
+
+
+def test_federator_on_another_machine_is_not_dialled_without_tls(caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        for is_insecure in (False, True):
+            federators = Federators(
+                FederatorLogin("g", "i"), barrier_timeout_s=1, clock=lambda: 0.0, is_insecure=is_insecure
+            )
+            # 192.0.2.0/24 is for documentation: nobody answers there.
+            federators.update([Broker("a", "mqtt://h:1", federator="tcp://192.0.2.1:7")])
+            assert (federators.connection("a") is not None) is is_insecure
+            federators.update([])
+            await federators.stop()
+
+    run(story)
+    assert "without TLS" in caplog.text

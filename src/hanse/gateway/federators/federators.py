@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol
 from hanse.errors import HanseError, Unavailable
 from hanse.gateway.federators.connection import FederatorConnection, FederatorLogin
 from hanse.gateway.federators.reports import Held, Reporter
-from hanse.request_channel import parse_endpoint
+from hanse.request_channel import Endpoint, parse_endpoint
 
 # Filters per request of a barrier; the federator's limit is 10,000.
 FILTERS_PER_BARRIER: Final = 1_000
@@ -33,6 +33,14 @@ ANSWER_EXTRA_S: Final = 1.0
 MOVE_S: Final = 10.0
 
 _log = logging.getLogger(__name__)
+
+
+def in_the_clear(endpoint: Endpoint) -> str:
+    """Return why a federator is not dialled without TLS."""
+    return (
+        f"{endpoint} is on another machine and would get the token, and what clients subscribe to, without TLS; write "
+        "tls://, or allow it by --insecure."
+    )
 
 
 class Broker(Protocol):
@@ -58,6 +66,7 @@ class Federators:
         barrier_timeout_s: maximum delay of a SUBACK.
         clock: the time in seconds.
         may_change: whether brokers with federators may appear later. If not, and there are none, nothing is remembered.
+        is_insecure: whether federators on other machines may be dialled without TLS.
 
     Attributes:
         counters: `interest_...` of the reports; `barriers_passed`, `barriers_late`, and `barriers_alone` for clients at
@@ -71,12 +80,14 @@ class Federators:
         barrier_timeout_s: float,
         clock: Callable[[], float],
         may_change: bool = False,
+        is_insecure: bool = False,
     ) -> None:
         self.counters: Counter[str] = Counter()
         self._login = login
         self._barrier_timeout_s = barrier_timeout_s
         self._clock = clock
         self._may_change = may_change
+        self._is_insecure = is_insecure
         self._loop = asyncio.get_running_loop()
         self._addresses: dict[str, str] = {}
         self._reporters: dict[str, Reporter] = {}
@@ -92,15 +103,21 @@ class Federators:
         wanted = {broker.id: broker.federator for broker in brokers if broker.federator}
         for broker_id in [one for one in self._addresses if wanted.get(one) != self._addresses[one]]:
             del self._addresses[broker_id]
-            self._run(self._end(self._reporters.pop(broker_id)))
+            reporter = self._reporters.pop(broker_id, None)
+            if reporter is not None:
+                self._run(self._end(reporter))
         for broker_id, address in wanted.items():
             if broker_id not in self._addresses:
                 self._begin(broker_id, address)
 
     def _begin(self, broker_id: str, address: str) -> None:
         self._addresses[broker_id] = address
+        endpoint = parse_endpoint(address)
+        if endpoint.is_open_to_others and not self._is_insecure:
+            _log.error("the federator of broker %s is not connected: %s", broker_id, in_the_clear(endpoint))
+            return
         connection = FederatorConnection(
-            parse_endpoint(address),
+            endpoint,
             self._login,
             on_open=lambda _: reporter.opened(),
             on_lost=lambda _: reporter.lost(),
