@@ -1,8 +1,8 @@
 """Second session at the host broker, which notices that the first one is taken over.
 
-The first session cannot hear of its own takeover: the broker sends the log line to the client that took it over. The
-second session has a client id of its own with random bits, keeps nothing at the broker, and hears two things: the log
-lines about new connections, and the broker's uptime, whose last tick is retained.
+The first session cannot learn of its own takeover: the broker sends the log line to the client that took it over. The
+second session has a client id of its own with random bits, keeps nothing at the broker, and receives the log lines
+about new connections, and the broker's uptime, whose last tick is retained.
 """
 
 import asyncio
@@ -25,11 +25,11 @@ class SessionWatch(ClientHandler):
     """The second session.
 
     Args:
-        settings: those of the first session.
+        settings: settings of the first session.
         client_id: the client id of the second one.
         watched: returns the client id of the first one.
         others: client ids of this federator's sessions that hold nothing.
-        takeovers: told of what is heard.
+        takeovers: receives the log lines and ticks.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class SessionWatch(ClientHandler):
         self._others = frozenset(others) | {client_id}
         self._takeovers = takeovers
         self._client = Client(
-            # A broker that sends its log must not be told a limit of packets: see `hanse.mqtt.skipping`.
+            # A broker that sends its log must not get a limit on packets: see `hanse.mqtt.skipping`.
             replace(
                 settings,
                 client_id=client_id,

@@ -1,22 +1,23 @@
 """Recognition of takeovers: another client connects with the client id of the federator's session at its host broker.
 
-A broker gives the session to whoever connects last, together with the messages that wait there, and acknowledged
-messages go to that client instead of the federator. Nothing can bring them back; the federator can only notice.
+A broker gives the session to the client that connects last, together with the messages that wait there, and
+acknowledged messages go to that client instead of the federator. They cannot be recovered; the federator can only
+notice.
 
 Rules:
 
-1. A takeover is recognised in any of three ways. The broker ends the connection with "session taken over" (MQTT 5,
-   0x8E). The broker's log shows a connection with the client id that the federator did not make. Or the federator was
-   down, and the session lacks ticks of the broker's uptime that must have waited in it.
-2. Mosquitto 2.0 only closes the socket, and other brokers have no such log. Where neither is available, a takeover
-   cannot be told from a broken network.
-3. Each takeover is logged as an error, counted (`session_taken_over`) and put among the gaps of `/accounts`. The gap
-   begins when the federator lost the session and ends when the broker lets it in again, with a new client id
+1. There are three signs of a takeover. The broker ends the connection with "session taken over" (MQTT 5, 0x8E). The
+   broker's log shows a connection with the client id that the federator did not make. Or the federator was down, and
+   the session lacks ticks of the broker's uptime that must have waited in it.
+2. Mosquitto 2.0 only closes the socket, and other brokers have no such log. Without either sign, a takeover cannot be
+   distinguished from a broken network.
+3. Each takeover is logged as an error, counted (`session_taken_over`) and added to the gaps of `/accounts`. The gap
+   begins when the federator lost the session and ends when the broker admits the federator again, with a new client id
    (`session_renewal`).
-4. Connections in the log are told apart by address and port. Where something translates addresses between the
-   federator and its broker, only their number is compared.
-5. Ticks prove nothing if they may have expired, or if the session's queue may have been full: the broker drops from a
-   full queue without a word.
+4. Connections in the log are distinguished by address and port. If a device translates addresses between the federator
+   and its broker, only their number is compared.
+5. Missing ticks prove nothing if they may have expired, or if the session's queue may have been full: the broker drops
+   from a full queue without notice.
 """
 
 import contextlib
@@ -31,17 +32,17 @@ from hanse import logs
 from hanse.federator.gaps import GapBook, OpenGap
 
 # Log lines reach the federator over another connection than the answer to its CONNECT. They are compared when neither
-# came for this long. Larger: later alarms; smaller: false ones on a busy machine.
+# arrived for this time. Larger: later alarms; smaller: false ones on a busy machine.
 SETTLE_S = 3.0
-# So many connections beyond the federator's own need no comparison: two clients fight for the session.
+# This many connections beyond the federator's own need no comparison: two clients fight for the session.
 FIGHT = 3
 # Rule 5: Mosquitto queues 1,000 messages by default. A full queue would have delivered more than this before the tick.
 QUEUED_MAX = 500
-# Rule 5: Mosquitto lets what it publishes below `$SYS` expire after this.
+# Rule 5: messages below `$SYS` expire at Mosquitto after this time.
 TICK_EXPIRY_S = 60
 # Intervals between two ticks beyond which some are missing. The broker rounds to seconds.
 _MISSING = 2.5
-# More within `SETTLE_S` are not told apart.
+# More connections within `SETTLE_S` are not distinguished.
 _ADDRESSES_MAX = 16
 # Log lines about ids of other sessions; more are only counted.
 _LINES_MAX = 20
@@ -50,10 +51,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _FirstTick:
-    """The first tick after the start, and what it is compared with.
+    """The first tick after the start, and the data to compare it with.
 
     Attributes:
-        uptime_s: the broker's uptime that it tells.
+        uptime_s: the broker's uptime in this tick.
         received: publications that came to the session before it.
         last_s, interval_s: the last tick of the former process, and the shortest time between two.
     """
@@ -92,17 +93,17 @@ class Takeovers:
         self._left_us: int | None = None
         self._open: list[OpenGap] = []
         # Addresses of connections that the federator made, and of those that the broker's log shows, both without those
-        # that were found in the other list. None: a connection of which the address is not known.
+        # that were found in the other list. None: a connection with an unknown address.
         self._own: deque[str | None] = deque(maxlen=_ADDRESSES_MAX)
         self._shown: deque[str] = deque(maxlen=_ADDRESSES_MAX)
-        # Whether the log shows the addresses that the federator sees, because nothing translates them on the way.
+        # Whether the log shows the addresses that the federator sees, because no device translates them.
         self._is_exact = False
         self._own_host = ""
         self._changed_s = 0.0
         # The last tick of the session, and the shortest time between two; a former process left them.
         self._last_tick, self._interval_s = self._read_ticks()
         self._watched_tick: int | None = None
-        # Kept until the second session has a tick, too.
+        # Kept until the second session has a tick as well.
         self._first: _FirstTick | None = None
         self._awaits_first = False
         self._is_first_connection = True
@@ -111,7 +112,7 @@ class Takeovers:
     # --- the session itself -------------------------------------------------------------------------------------------
 
     def connected(self, now_s: float, *, session_present: bool, address: str | None = None) -> None:
-        """Note that the broker let the federator in, which connected from this address."""
+        """Note that the broker admitted the federator, which connected from this address."""
         self._is_connected = True
         self._note_own(address)
         self._own_host = "" if address is None else address.rpartition(":")[0]
@@ -127,12 +128,12 @@ class Takeovers:
     def disconnected(self, now_s: float, *, is_taken_over: bool, address: str | None) -> None:
         """Note that a connection ended or an attempt failed; `is_taken_over` if the broker gave that as the reason.
 
-        `address` is that of the connection; None if there was none.
+        `address` is the address of the connection; None if there was none.
         """
         if self._is_connected:
             self._left_us = self._clock_us()
         elif address is not None:
-            # The broker may have let this attempt in, and its answer was lost.
+            # The broker may have admitted this attempt, and its answer was lost.
             self._note_own(address)
         self._is_connected = False
         self._changed_s = now_s
@@ -188,12 +189,12 @@ class Takeovers:
     # --- the second session -------------------------------------------------------------------------------------------
 
     def watching(self) -> None:
-        """Note that the second session begins to listen: connections before are unknown."""
+        """Note that the second session begins to listen: earlier connections are unknown."""
         self._own.clear()
         self._shown.clear()
 
     def admitted(self, now_s: float, address: str) -> None:
-        """Note a line of the broker's log: it let a client in under the client id of the session."""
+        """Note a line of the broker's log: it admitted a client under the client id of the session."""
         self._changed_s = now_s
         if address in self._own:
             self._own.remove(address)
@@ -204,9 +205,9 @@ class Takeovers:
             self.check(now_s + SETTLE_S)
 
     def other_admitted(self, address: str) -> None:
-        """Note a line of the broker's log: it let a client in under the id of another session of this federator.
+        """Note a line of the broker's log: it admitted a client under the id of another session of this federator.
 
-        Those sessions hold nothing, so nobody gains messages by that. But whoever knows their ids reads the log.
+        Those sessions hold nothing, so nobody gains messages by that. But a client that knows their ids reads the log.
         """
         host = address.rpartition(":")[0]
         if self._is_exact and self._own_host and host != self._own_host:

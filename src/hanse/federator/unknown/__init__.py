@@ -1,6 +1,6 @@
-"""Subscriptions at the host broker that its log never told: what finds them, and the warning about the others.
+"""Subscriptions at the host broker that its log never showed: their discovery, and the warning about the others.
 
-remedies        the remedies in their order, and the warning where they do not suffice
+remedies        the remedies in their order, and the warning if they do not suffice
 snapshots       the broker's subscription tree, when it is needed; `broker_output` asks for it
 hints           the broker's log file and database
 learning        the broker's acknowledgements

@@ -1,18 +1,18 @@
 """The host broker's subscription tree, which Mosquitto prints to its standard output on SIGUSR2.
 
 The tree is the only complete list of a Mosquitto's subscriptions: it has those from before the federator's start, and
-those of clean sessions. It can be read where the standard output goes to a file that the federator may read, on the
-same machine, and where the federator may signal the broker, which takes the same user.
+those of clean sessions. It can be read if the standard output goes to a file that the federator may read, on the same
+machine, and if the federator may signal the broker, which requires the same user.
 
 Rules:
 
-1. The signal ends a process that does not handle it. So it is sent only to a process that does, and whose standard
-   output is this file. Where that cannot be seen, because the broker began as another user, the process of
-   `broker_pid_file` gets it if its program is called mosquitto.
-2. Mosquitto 2.0.11 writes its output in blocks of 4,096 bytes, also with `log_dest stdout`. So the federator makes it
-   log more than a block, until a line follows the tree. A tree that no line follows, or that a line interrupts, is
-   not used.
-3. Only what follows the signal is read, up to a limit. A file that is cut meanwhile by a rotation gives no tree.
+1. The signal ends a process that does not handle it. The federator therefore sends it only to a process that does, and
+   whose standard output is this file. If that cannot be checked, because the broker began as another user, the process
+   of `broker_pid_file` gets it if its program is called mosquitto.
+2. Mosquitto 2.0.11 writes its output in blocks of 4,096 bytes, also with `log_dest stdout`. The federator therefore
+   makes it log more than a block, until a line follows the tree. A tree that no line follows, or that a line
+   interrupts, is not used.
+3. Only output after the signal is read, up to a limit. A file that a rotation cuts meanwhile gives no tree.
 """
 
 import asyncio
@@ -126,7 +126,7 @@ class BrokerOutput:
         raise Unavailable(f"The broker, process {pid}, printed no tree to {self.path}; {_HOW}.")
 
     def _read(self, begin: int) -> Tree | None:
-        """Read the tree as far as it is in the file; None if there is none."""
+        """Read the part of the tree that is in the file; None if there is none."""
         try:
             with self.path.open("rb") as file:
                 file.seek(begin)

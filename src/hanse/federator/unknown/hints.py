@@ -1,10 +1,10 @@
-"""Subscriptions that the log never told, from files of the host broker: its log file and its database.
+"""Subscriptions that the log never showed, from files of the host broker: its log file and its database.
 
 Rules:
 
 1. The files are read when the broker's counts show unknown subscriptions, and again at growing intervals while some
    are left.
-2. What they show may have ended: it is interest, and doubtful until the counts agree.
+2. The subscriptions in them may have ended: they are interest, and doubtful until the counts agree.
 3. A failure is logged once, until the next success.
 """
 
@@ -22,7 +22,7 @@ from hanse.interest.log_replay import replay
 AGAIN_S = 10.0
 AGAIN_S_MAX = 600.0
 _LOOK_EVERY_S = 0.5
-# Of a longer log the end is read.
+# Of a longer log only the end is read.
 LOG_BYTES_MAX = 64 * 1024 * 1024
 DATABASE_BYTES_MAX = 1024 * 1024 * 1024
 _log = logging.getLogger(__name__)
@@ -35,8 +35,8 @@ class Hints:
     Args:
         log, database: the files; None for one that cannot be read.
         own_prefix: prefix of the client ids of federators.
-        ledger: the subscriptions that are known, with the comparison with the broker's counts.
-        source: under which the reports are given.
+        ledger: the known subscriptions, with the comparison with the broker's counts.
+        source: source of the reports.
         take: called with a source and its reports.
     """
 
@@ -57,11 +57,11 @@ class Hints:
         self._source = source
         self._take = take
         self._is_failing = False
-        # Offered since something was unknown: what has ended since then is not offered again.
+        # Reports since a subscription became unknown: those that have ended since then are not given again.
         self._offered: set[tuple[str, str]] = set()
 
     def check(self) -> list[str]:
-        """Return what the files are, in words; raise LocalError if one cannot be read."""
+        """Return the files in words; raise LocalError if one cannot be read."""
         words = []
         for what, path in (("log file", self._log_path), ("database", self._database)):
             if path is None:

@@ -1,18 +1,18 @@
 """Interest learned from the host broker's acknowledgements (`unknown_interest = learn`).
 
 An MQTT 5 broker acknowledges a publication of QoS 1 with "no matching subscribers" exactly if nobody subscribes to its
-topic. So a federator that delivers everything for a while finds the topics that unknown subscriptions want.
+topic. A federator that delivers everything for a while therefore finds the topics of unknown subscriptions.
 
 Rules:
 
-1. While the broker's counts show unknown subscriptions that nothing else explains, the federator claims `#`, for a
+1. While the broker's counts show unknown subscriptions that no other remedy explains, the federator claims `#`, for a
    limited time. It does so again only if more become unknown.
 2. Meanwhile it delivers publications of QoS 0 at QoS 1, because only these are answered.
-3. A topic that somebody at the broker subscribes to, and that no known filter matches, becomes interest. Their number
-   is limited.
+3. A topic with a subscriber at the broker that no known filter matches becomes interest. The number of such topics is
+   limited.
 4. A topic that matches a subscription of the federator's own is left out: the broker counts it as a subscriber.
-5. Learned interest ends when the broker answers that nobody subscribes to its topic, and all of it when no subscription
-   is unknown any more.
+5. Learned interest in a topic ends when the broker answers that nobody subscribes to it, and all of it when no
+   subscription is unknown any more.
 """
 
 import asyncio
@@ -27,12 +27,12 @@ from hanse.mqtt.publication import split, topic_of, with_qos
 SOURCE = "learned"
 CLIENT = "(learned)"
 LOOK_EVERY_S = 0.5
-# Other remedies get this time to explain what is unknown.
+# Other remedies get this time to explain unknown subscriptions.
 PATIENCE_S = 3.0
 TOPICS_MAX = 10_000
 # Publications whose acknowledgements are awaited.
 _SENT_MAX = 20_000
-# Topics that were judged; more are judged again.
+# Topics that were judged; further ones are judged again.
 _JUDGED_MAX = 20_000
 # Share of the processor for comparing topics with known filters.
 _JUDGING_SHARE = 0.05
@@ -44,13 +44,13 @@ class Learning:
     """Learner of one host broker.
 
     Args:
-        learn_s: longest time of a claim.
-        unknown: returns the number of unknown subscriptions; None while it cannot be known.
+        learn_s: maximum time of a claim.
+        unknown: returns the number of unknown subscriptions; None while it is not known.
         claim: called with whether everything is wanted.
         is_known: returns whether a filter of a client matches a topic.
         is_own: returns whether a subscription of the federator's own matches a topic.
         take: called with a source and its reports.
-        held: returns client, filter and QoS of what is held of a source.
+        held: returns client, filter and QoS of the interest of a source.
         counters: counts `interest_learned` and `interest_learned_max`.
     """
 
@@ -79,7 +79,7 @@ class Learning:
         self.is_active = False
         self._until_s = 0.0
         self._unknown_since_s: float | None = None
-        # Number of unknown subscriptions when the last claim ended: what is left of them cannot be learned.
+        # Number of unknown subscriptions when the last claim ended: they cannot be learned.
         self._given_up = 0
         self._topics: set[str] = set()
         # Number of a publication to its topic.
@@ -100,7 +100,7 @@ class Learning:
             await asyncio.sleep(LOOK_EVERY_S)
 
     def restore(self) -> None:
-        """Take up what a former process has learned."""
+        """Restore the topics that a former process has learned."""
         self._topics = {wanted for _, wanted, _ in self._held(SOURCE)}
 
     def look(self) -> None:
@@ -124,8 +124,8 @@ class Learning:
 
     def _begin(self, now_s: float, unknown: int) -> None:
         _log.info(
-            "%d subscriptions at the host broker are unknown: for %g s everything is delivered there, to learn what is "
-            "wanted",
+            "%d subscriptions at the host broker are unknown: for %g s all publications are delivered there, to learn "
+            "which topics are wanted",
             unknown,
             self._learn_s,
         )

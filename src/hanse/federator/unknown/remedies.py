@@ -1,14 +1,14 @@
-"""Subscriptions at the host broker that its log never told: the remedies, and the warning where they do not suffice.
+"""Subscriptions at the host broker that its log never showed: the remedies, and the warning if they do not suffice.
 
 A client that subscribed before the federator listened, or while it could not, is not in the broker's log topics. Such a
-client gets nothing from other brokers. The ledger (`hanse.interest.ledger`) knows how many such subscriptions there
-are; this module finds them where it can, and tells the operator of the others.
+client gets nothing from other brokers. The ledger (`hanse.interest.ledger`) counts such subscriptions; this module
+finds them if possible, and reports the others to the operator.
 
 Rules:
 
-1. At the start the log says which remedies there are, and what that means.
+1. At the start the log lists the remedies, and their consequences.
 2. The log has one line when unknown subscriptions appear or their number grows, and one line when there are none left.
-3. The warning says what the operator can do.
+3. The warning names the operator's remedies.
 4. If the broker publishes no counts, one line says that unknown subscriptions cannot be noticed.
 """
 
@@ -49,13 +49,13 @@ class UnknownInterest:
         log, database: the broker's log file and database; None if they cannot be read.
         own_prefix: prefix of the client ids of federators.
         is_host_up: returns whether the host broker is connected.
-        is_listening: returns whether the broker's log is heard.
+        is_listening: returns whether the federator receives the broker's log.
         prompt: makes the broker log more than a block of its output.
         take: called with a source and its reports.
-        held: returns client, filter and QoS of what is held of a source.
+        held: returns client, filter and QoS of the interest of a source.
     """
 
-    # Set where what is unknown may be learned.
+    # Set if topics of unknown subscriptions may be learned.
     learning: Learning | None = None
 
     def __init__(
@@ -90,13 +90,13 @@ class UnknownInterest:
                 log, database, own_prefix=own_prefix, ledger=adapter.ledger, source=adapter.source, take=take
             )
         self._is_host_up = is_host_up
-        # As said in the log.
+        # Number in the last log line.
         self._told_unknown = 0
         self._is_told_of_no_counts = False
         self._connected_since: float | None = None
 
     def state(self) -> LedgerState | None:
-        """Return the comparison with the broker's counts; None if nothing compares."""
+        """Return the comparison with the broker's counts; None without one."""
         if self._adapter is None:
             return None
         state = self._adapter.ledger.state
@@ -105,7 +105,7 @@ class UnknownInterest:
         return replace(state, unknown=max(0, state.unknown - self._snapshots.shared_covered))
 
     def unknown(self) -> int | None:
-        """Return how many subscriptions are unknown; None while that cannot be known."""
+        """Return how many subscriptions are unknown; None while that is not known."""
         state = self.state()
         return None if state is None else state.unknown
 
@@ -139,7 +139,7 @@ class UnknownInterest:
                 self._take(self._adapter.source, reports)
 
     def watch(self) -> list[Coroutine[Any, Any, None]]:
-        """Return what runs until cancelled."""
+        """Return the work that runs until cancelled."""
         if self._adapter is None:
             return []
         self._announce()
@@ -148,7 +148,7 @@ class UnknownInterest:
         return [self._look_again(), *(remedy.watch() for remedy in remedies if remedy is not None)]
 
     def _announce(self) -> None:
-        """Log which remedies there are (rule 1)."""
+        """Log the remedies (rule 1)."""
         try:
             if self._snapshots is not None:
                 pid = self._snapshots.check()
@@ -157,7 +157,7 @@ class UnknownInterest:
                 )
             elif self._hints is not None:
                 _log.info(
-                    "subscriptions from before now can be read from %s, as far as they are there; %s",
+                    "subscriptions from before now can be read from %s, if these still hold them; %s",
                     " and ".join(self._hints.check()),
                     _SHOWN,
                 )
@@ -179,7 +179,7 @@ class UnknownInterest:
             await asyncio.sleep(LOOK_EVERY_S)
 
     def look(self, now_s: float) -> None:
-        """Log what changed since the last look."""
+        """Log the changes since the last look."""
         state = self.state()
         if state is None:
             return

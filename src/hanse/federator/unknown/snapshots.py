@@ -1,13 +1,13 @@
-"""Subscriptions that the log never told, read from the host broker's own subscription tree.
+"""Subscriptions that the log never showed, read from the host broker's own subscription tree.
 
 Rules:
 
-1. The tree is asked for when the federator begins to hear the log, and after each gap: until then it may have missed
-   anything. It is asked for again while the broker's counts show unknown subscriptions, or known ones that have ended
-   unseen, at growing intervals: what the tree does not explain once, it may never explain.
+1. The federator asks for the tree when it begins to receive the log, and after each gap: until then it may have missed
+   anything. It asks again, at growing intervals, while the broker's counts show unknown subscriptions, or known ones
+   whose end was missed. A subscription that one tree does not explain may never be explained.
 2. The tree shows neither clients nor share names of shared subscriptions. If the broker counts more of them than the
-   log told, their filters are interest of a client without a name, until none is unknown any more. Levels above them,
-   which may be filters, too, become interest only if the broker counts more than these filters explain.
+   log showed, their filters are interest of a client without a name, until none is unknown any more. Levels above them,
+   which may also be filters, become interest only if the broker counts more than these filters explain.
 3. A failure is logged once, until the next success.
 """
 
@@ -24,7 +24,7 @@ from hanse.interest.tree import Tree
 SOURCE = "mosquitto-tree"
 SHARED_CLIENT = "(shared)"
 LOOK_EVERY_S = 0.1
-# The broker stands still while it prints: 11 ms for 20,000 filters.
+# The broker stops for the output: 11 ms for 20,000 filters.
 AGAIN_S = 10.0
 AGAIN_S_MAX = 600.0
 _QOS_SHARED = 2
@@ -36,11 +36,11 @@ class Snapshots:
 
     Args:
         output: where the broker prints its tree.
-        ledger: the subscriptions that are known, with the comparison with the broker's counts.
-        is_listening: returns whether the federator hears the broker's log.
+        ledger: the known subscriptions, with the comparison with the broker's counts.
+        is_listening: returns whether the federator receives the broker's log.
         prompt: makes the broker log more than a block of its output.
         take: called with a source and its reports.
-        held: returns client, filter and QoS of what is held of this source.
+        held: returns client, filter and QoS of the interest of this source.
     """
 
     def __init__(
@@ -124,11 +124,11 @@ class Snapshots:
         except HanseError as error:
             self._ledger.abandon_snapshot()
             if not self._is_failing:
-                _log.warning("the broker's subscription tree is not to be had: %s", error)
+                _log.warning("the broker's subscription tree cannot be read: %s", error)
             self._is_failing = True
             return
         self._is_failing = False
-        if gaps != self._ledger.gaps:  # another gap: what was missed in it is missing in the comparison
+        if gaps != self._ledger.gaps:  # another gap: subscriptions missed in it are missing in the comparison
             self._ledger.abandon_snapshot()
             return
         self._gaps_filled = gaps
