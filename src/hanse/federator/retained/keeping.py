@@ -138,7 +138,7 @@ class RetainedState:
         if len(self._keeper.book):
             seen = await self._try_look(())
             if seen is not None:
-                self._note_uptime(seen.uptime_s, is_retained=True)
+                self._note_uptime(seen.uptime_s, is_looked=True)
 
     async def stop(self) -> None:
         """End the tasks under way."""
@@ -187,7 +187,7 @@ class RetainedState:
             pass
         finally:
             if seen is not None and seen.uptime_s is not None:
-                self._note_uptime(seen.uptime_s, is_retained=True)
+                self._note_uptime(seen.uptime_s, is_looked=True)
             elif not session_present:
                 # Without an uptime, a broker that has lost the session may have lost everything.
                 self._step(events.HostRestarted())
@@ -210,12 +210,12 @@ class RetainedState:
         """Note the broker's uptime."""
         self._note_uptime(uptime_s, is_retained=is_retained)
 
-    def _note_uptime(self, uptime_s: int | None, *, is_retained: bool) -> None:
+    def _note_uptime(self, uptime_s: int | None, *, is_retained: bool = False, is_looked: bool = False) -> None:
         if uptime_s is None:
             return
         wall_ms = self._wall_ms()
         before_ms = self._ticks.started_ms
-        is_restarted = self._ticks.tick(uptime_s, wall_ms, is_retained=is_retained)
+        is_restarted = self._ticks.tick(uptime_s, wall_ms, is_retained=is_retained, is_looked=is_looked)
         self._ticks.heard(wall_ms)
         after_ms = self._ticks.started_ms or 0
         if len(self._keeper.book) and (before_ms is None or abs(after_ms - before_ms) >= 1_000):
@@ -391,7 +391,7 @@ class RetainedState:
         if seen is None:
             self._step(events.LookFailed(number))
             return
-        self._note_uptime(seen.uptime_s, is_retained=True)
+        self._note_uptime(seen.uptime_s, is_looked=True)
         found, unclear = self._by_federation_name(seen)
         self._step(events.Looked(number, found, unclear))
 
