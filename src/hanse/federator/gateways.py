@@ -15,8 +15,8 @@ Rules:
    refused and its connection ends. A listener with TLS and a CA also demands a certificate of that CA.
 2. A connection has a name: the gateway's id, its incarnation (a random number of its process), and a number of its own
    there. A new connection of the same name replaces the older one.
-3. `on_gone` hears of the end of a connection, and `on_come` of its beginning. What a gateway has reported outlives its
-   connection; that is up to those who keep it.
+3. `on_gone` is called at the end of a connection, `on_come` at its beginning. Reports of a gateway outlive their
+   connection; the modules that keep them decide how long.
 """
 
 import asyncio
@@ -69,7 +69,7 @@ class Gateways:
     """The listener, and the gateways that are connected.
 
     Args:
-        identity: This federator's id, which a gateway is told.
+        identity: This federator's id, which gateways get.
         tls: Certificate and CA for a `tls://` listener.
         token: What a gateway must show; None if its certificate is enough.
 
