@@ -44,38 +44,45 @@ class Ticks:
         """Time of the last message from the broker."""
         return self._heard_ms
 
+    @property
+    def last_s(self) -> int:
+        """The largest uptime that is known; -1 for none."""
+        return max(self._session_s, self._looked_s)
+
     def waiting_since(self, wall_ms: int) -> int | None:
         """Return the time after which a write was made, if it waited in the session."""
         if self._since_ms is not None and self.started_ms is None and wall_ms > self._connected_ms + BEHIND_MS_MAX:
             self._since_ms = None
         return self._since_ms
 
-    def tick(self, uptime_s: int, wall_ms: int, *, is_retained: bool = False, is_looked: bool = False) -> bool:
+    def tick(
+        self, uptime_s: int, wall_ms: int, *, is_retained: bool = False, looked_after_s: int | None = None
+    ) -> bool:
         """Take a tick; return whether the broker has restarted since the last one.
 
         Args:
             uptime_s: the uptime of the broker.
             wall_ms: when the tick arrived.
             is_retained: it may be as old as an interval between two.
-            is_looked: it came by a look, which overtakes what waits in the session.
+            looked_after_s: it came by a look, which overtakes what waits in the session: `last_s` when the look began.
         """
         at_ms = wall_ms - uptime_s * 1_000
         started_ms = self.started_ms
         if started_ms is None:
             self.started_ms, self._since_ms = at_ms, None
             started_ms = at_ms
-        if is_looked:
-            is_restarted = uptime_s < max(self._session_s, self._looked_s) or at_ms > started_ms + RETAINED_MS
+        if looked_after_s is not None:
+            is_restarted = uptime_s < looked_after_s or at_ms > started_ms + RETAINED_MS
             self._looked_s = uptime_s
         else:
             is_restarted = uptime_s < self._session_s
             self._session_s = uptime_s
         if is_restarted:
             self.started_ms, self._since_ms = at_ms, None
-            if is_looked:
+            if looked_after_s is not None:
                 self._session_s = -1
             return True
-        if is_looked or is_retained:
+        if looked_after_s is not None or is_retained:
             return False
         # Ticks may be late: the earliest start is the true one.
         self.started_ms = min(at_ms, started_ms)
