@@ -72,7 +72,9 @@ class Ticks:
             self.started_ms, self._since_ms = at_ms, None
             started_ms = at_ms
         if looked_after_s is not None:
-            is_restarted = uptime_s < looked_after_s or at_ms > started_ms + RETAINED_MS
+            # Two looks at once may both show a restart; it counts once.
+            is_fallen = uptime_s < looked_after_s and at_ms > started_ms + LIVE_MS
+            is_restarted = is_fallen or at_ms > started_ms + RETAINED_MS
             self._looked_s = uptime_s
         else:
             is_restarted = uptime_s < self._session_s
