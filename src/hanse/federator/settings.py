@@ -291,12 +291,12 @@ class FederatorSettings:
     )
     unknown_interest: str = setting(
         "warn",
-        "What follows if the host broker counts subscriptions that are not known and cannot be looked up: a warning "
-        "only, or also to deliver everything there for a while and learn from the broker's answers what is wanted.",
+        "Reaction if the host broker counts subscriptions that are not known and cannot be looked up: a warning "
+        "only, or also delivery of everything there for a while, to learn the wanted topics from the broker's answers.",
         choices=("warn", "learn"),
     )
     learn_for_s: float = duration(
-        600.0, "With `unknown_interest = learn`: for how long everything is delivered.", minimum_s=1, maximum_s=86_400
+        600.0, "With `unknown_interest = learn`: time for which everything is delivered.", minimum_s=1, maximum_s=86_400
     )
     broker_bridge_topics: int = setting(
         0,
@@ -340,7 +340,7 @@ class FederatorSettings:
     )
     health_probe: str = setting(
         "federator",
-        "How the manager checks the health of this federator: it answers, its broker answers, or it reports itself.",
+        "The manager's check of this federator's health: it answers, its broker answers, or it reports itself.",
         choices=("federator", "broker", "self"),
     )
     advertised_listener: str | None = setting(

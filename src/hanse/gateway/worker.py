@@ -88,7 +88,7 @@ FAILOVERS_MAX: Final = 3
 FAILOVERS_S: Final = 60.0
 # Connections to brokers that are being made at once. A broker's own backlog is 100 or more.
 DIALS_MAX: Final = 100
-# How long an accepted client waits while no broker at all takes it.
+# Time for which an accepted client waits while no broker takes it.
 NO_BROKER_S: Final = 10.0
 # How long a client is not placed at a broker that has refused it or sent it away.
 AVOID_S: Final = 60.0

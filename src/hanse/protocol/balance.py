@@ -180,7 +180,7 @@ class _Sums:
             link, count = (row.neighbour, identity), -row.publications
             self.received[link] += row.publications
         else:
-            # What the link refused and what waits for the link was counted as forwarded before.
+            # Publications that the link refused or that wait for it were counted as forwarded before.
             link, count = (identity, row.neighbour), row.publications * (1 if row.measure == "forwarded" else -1)
             self.sent[link] += count
         self.counted_since[link] = min(row.since, self.counted_since.get(link, row.since))

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from hanse.protocol.effects import Fetch
 from hanse.protocol.messages import Run
 
-# How long a record without a route is left alone.
+# Time for which a record without a route is left alone.
 HELD_S = 1.0
 
 Records = Sequence[tuple[int, Sequence[Run]]]

@@ -29,7 +29,7 @@ class Settings:
     redundancy: int = 2
     # After a triggered frame, later changes for that neighbour wait this long and travel together.
     coalescing_s: float = 0.005
-    # How long the memberships of a neighbour that was lost without a goodbye are kept.
+    # Time for which the memberships of a neighbour that was lost without a goodbye are kept.
     absence_s: float = 3600.0
     # Size of the QoS 0 publications that may wait for a route to their core.
     parked_bytes_max: int = 1 << 20
@@ -42,7 +42,7 @@ class Settings:
     # 2 are retained for neighbours that a new mesh edge shows to have missed them.
     beacon_interval_s: float = 1.0
     retention_bytes_max: int = 64 << 20
-    # How much one destination may have under way unacknowledged. More waits behind it. 16 MiB is 160 ms at 100 MB/s;
+    # Unacknowledged amount that one destination may have under way. More waits behind it. 16 MiB is 160 ms at 100 MB/s;
     # with 4 MiB, 10 KiB publications reached 0.77 of a bridge's rate instead of 0.89.
     window_bytes: int = 16 << 20
     # Publications without a route go to the outbox after the first time, unacknowledged ones after the second.

@@ -166,7 +166,7 @@ class Moving(Session):
         self._resent = self._replayed = self._removed = 0
         # Publications that the client has and the new broker has not sent yet (`Comparison.expected`), until a time.
         self._expected: dict[int, int] = {}
-        # What it has and may get again at QoS 1, which is only counted.
+        # Publications that it has and may get again at QoS 1, which is only counted.
         self._repeatable: set[int] = set()
         self._watch_until: float | None = None
         # An orderly move: the client's new packets wait, until what is outstanding has been acknowledged.
