@@ -281,12 +281,12 @@ class FederatorSettings:
     )
     broker_log: Path | None = setting(  # noqa: RUF009
         None,
-        "The host broker's log file, where it is a Mosquitto on this machine: from it the federator learns what was "
-        "subscribed to since the broker's start, if it cannot read the subscription tree.",
+        "Log file of the host broker, if it is a Mosquitto on this machine. The federator reads the subscriptions "
+        "since the broker's start from it if it cannot read the subscription tree.",
     )
     broker_database: Path | None = setting(  # noqa: RUF009
         None,
-        "The host broker's mosquitto.db: from it the federator learns the subscriptions of persistent sessions, if it "
+        "The host broker's mosquitto.db. The federator reads the subscriptions of persistent sessions from it if it "
         "cannot read the subscription tree.",
     )
     unknown_interest: str = setting(
