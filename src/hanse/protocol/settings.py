@@ -33,8 +33,8 @@ class Settings:
     absence_s: float = 3600.0
     # Size of the QoS 0 publications that may wait for a route to their core.
     parked_bytes_max: int = 1 << 20
-    # Ids are remembered at least this long, and a later duplicate is refused. At least as long as an outbox may hold
-    # one.
+    # Ids are remembered this long after they were last seen, and a later duplicate is refused. So may be a publication
+    # that waited in an outbox for longer.
     seen_s: float = 3600.0
     seen_ids_max: int = 1 << 24
 
