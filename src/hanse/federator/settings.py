@@ -646,6 +646,8 @@ class FederatorSettings:
             outsider=self.outsider,
             announcements=self.announcements,
             absence_s=self.absence_s,
+            # What waited on disk for an absent neighbour must not be taken for too old when it goes on.
+            seen_s=max(Settings().seen_s, 2 * self.absence_s),
             # TCP loses nothing while it is connected, but a neighbour's broker may.
             retransmission_factor=1 if self.link == "broker" else 10,
         )

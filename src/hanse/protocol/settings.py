@@ -34,8 +34,8 @@ class Settings:
     # Size of the QoS 0 publications that may wait for a route to their core.
     parked_bytes_max: int = 1 << 20
     # Ids are remembered this long after they were last seen, and a later duplicate is refused. So may be a publication
-    # that waited in an outbox for longer.
-    seen_s: float = 3600.0
+    # that waited in an outbox for longer: twice `absence_s` covers one absence and the way that follows it.
+    seen_s: float = 7200.0
     seen_ids_max: int = 1 << 24
 
     # B. How long a client may take to repeat its interest. Together with (K + 2)·A, how long publications of QoS 1 and
