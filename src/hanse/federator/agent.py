@@ -30,6 +30,7 @@ from hanse.federator.effects import Effects
 from hanse.federator.entering import Entrance
 from hanse.federator.gaps import GapBook
 from hanse.federator.gate import Gate
+from hanse.federator.gateway_clients import GatewayClients
 from hanse.federator.gateway_interest import GatewayInterest
 from hanse.federator.gateway_sessions import GatewaySessions
 from hanse.federator.gateways import Gateways
@@ -344,6 +345,7 @@ class Agent:
             self.counters,
         )
         self._gateway_sessions = GatewaySessions(state.path / "gateway-sessions.db", self.gateways, self.counters)
+        GatewayClients(self.gateways, self.counters)
         self._replay = Replay(self.gateways, self.machine, self._crossing, self.counters, self._loop.time)
         ShareGaps(self.gateways, self.counters)
         # Bound methods, cached to save an attribute lookup per batch.

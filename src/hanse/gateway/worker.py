@@ -35,7 +35,14 @@ from hanse.gateway.brokers.directory import UP, Directory
 from hanse.gateway.brokers.ending import end_session
 from hanse.gateway.brokers.lookup import has_session
 from hanse.gateway.control import Message
-from hanse.gateway.federators import FederatorLogin, Federators, Replays, SessionRecord, SessionRecords
+from hanse.gateway.federators import (
+    ConnectedClients,
+    FederatorLogin,
+    Federators,
+    Replays,
+    SessionRecord,
+    SessionRecords,
+)
 from hanse.gateway.front.accepting import Acceptor
 from hanse.gateway.front.client import Client
 from hanse.gateway.front.connect import (
@@ -143,6 +150,7 @@ class Worker:
             is_insecure=settings.insecure,
         )
         self._records = SessionRecords(self.federators, self.federators.counters)
+        self._connected = ConnectedClients(self.federators, self.federators.counters, self._taken_over)
         self._replays = Replays(self.federators, self._loop.time, self.federators.counters)
         self._shares = self._make_shares() if settings.share == "once" else None
         self._dials = asyncio.Semaphore(DIALS_MAX)
@@ -272,6 +280,7 @@ class Worker:
         if self._shares is not None:
             await self._shares.stop()
         await self._records.stop()
+        await self._connected.stop()
         await self.federators.stop()
 
     # --- the supervisor -----------------------------------------------------------------------------------------------
@@ -395,6 +404,7 @@ class Worker:
         if self._shares is not None:
             self._shares.end(client, 0 if client.session is None else _expiry_s(client.session))
         if client.session is not None:
+            self._connected.gone(client, client.session.client_id)
             # A client that is gone is served until its will is published.
             self._moving[client] = None
         if not self._clients:
@@ -429,6 +439,7 @@ class Worker:
                 )
                 if self._shares is not None:
                     self._shares.accepted(client, session_present=session_present)
+                self._connected.accepted(client, session.client_id, self._at(client), self._stores(client))
                 self._note_session(client)
                 if client.record is not None:
                     # It may be where its session was left, and belong to another broker (rule 5).
@@ -502,7 +513,8 @@ class Worker:
         assert session is not None
         lasts = session.connect.session_expiry_s or session.session_expiry_s
         broker_id = self._at(client) or client.former
-        if not (self.settings.failover and lasts and broker_id and session.client_id):
+        if not (self.settings.failover and lasts and broker_id and session.client_id) or session.is_taken_over:
+            # The session of a client that has connected elsewhere is there.
             return
         record = SessionRecord(broker_id, tuple(session.subscriptions), _expiry_s(session), is_connected)
         self._records.note(session.client_id, self._stores(client), record)
@@ -654,6 +666,20 @@ class Worker:
                 extra={"client": session.client_id, "broker": broker.id, "reason": str(error)},
             )
 
+    def _taken_over(self, client: Client) -> None:
+        """End a client whose id has connected again, at another broker. Its session here ends as well."""
+        session, place = client.session, client.place
+        if session is None or not session.is_accepted:
+            return
+        view = self.directory.view(place.broker_id) if place is not None else None
+        is_left = session.connect.level < MQTT_5 and session.session_expiry_s
+        if view is not None and is_left:
+            session.session_expiry_s = 0
+        session.taken_over()
+        client.settle()
+        if view is not None and is_left:
+            self._run(self._end_session(client, view.broker))
+
     def _redial(self, client: Client) -> None:
         """Connect to the same broker again."""
         session, place = client.session, client.place
@@ -775,6 +801,8 @@ class Worker:
         if session.is_accepted:
             broker_id = connection.place.broker_id
             self.federators.arrived(client, broker_id)
+            if not self._connected.moved(client, session.client_id, broker_id, self._stores(client)):
+                return
             if client.home == broker_id and session.session_expiry_s and self.settings.drain_old == "missing":
                 clean = False
             client.home = client.home or broker_id

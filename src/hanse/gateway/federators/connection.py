@@ -18,14 +18,14 @@ Rules:
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from hanse.errors import HanseError, RemoteError, Unavailable
 from hanse.mqtt.backoff import Backoff, BackoffSettings
 from hanse.mqtt.tls import TlsSettings, client_context
-from hanse.request_channel import Answer, Endpoint, RequestChannel
+from hanse.request_channel import Answer, Endpoint, Handler, RequestChannel
 
 VERSION: Final = 1
 DIAL_S: Final = 5.0
@@ -63,6 +63,7 @@ class FederatorConnection:
         login: Who this gateway is.
         on_open: Called when the federator has answered the hello.
         on_lost: Called when that connection has ended.
+        handlers: What answers the federator's own requests, by kind.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class FederatorConnection:
         *,
         on_open: Callable[["FederatorConnection"], None] | None = None,
         on_lost: Callable[["FederatorConnection"], None] | None = None,
+        handlers: Mapping[str, Handler] | None = None,
     ) -> None:
         self.endpoint = endpoint
         # The federator's id, as soon as it is known.
@@ -83,6 +85,7 @@ class FederatorConnection:
         self._context = client_context(login.tls or TlsSettings()) if endpoint.is_tls else None
         self._on_open = on_open
         self._on_lost = on_lost
+        self._handlers = {} if handlers is None else handlers
         self._channel: RequestChannel | None = None
         self._backoff = Backoff(BACKOFF, random.random)
         self._task: asyncio.Task[None] | None = None
@@ -146,7 +149,7 @@ class FederatorConnection:
 
     async def _connect(self, closed: asyncio.Event) -> RequestChannel:
         loop = asyncio.get_running_loop()
-        channel = RequestChannel({}, lambda _: closed.set())
+        channel = RequestChannel(self._handlers, lambda _: closed.set())
         try:
             async with asyncio.timeout(DIAL_S):
                 await loop.create_connection(lambda: channel, self.endpoint.host, self.endpoint.port, ssl=self._context)

@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol
 from hanse.errors import HanseError, Unavailable
 from hanse.gateway.federators.connection import FederatorConnection, FederatorLogin
 from hanse.gateway.federators.reports import Held, Reporter
-from hanse.request_channel import Endpoint, parse_endpoint
+from hanse.request_channel import Endpoint, Handler, parse_endpoint
 
 # Filters per request of a barrier; the federator's limit is 10,000.
 FILTERS_PER_BARRIER: Final = 1_000
@@ -71,6 +71,8 @@ class Federators:
     Attributes:
         counters: `interest_...` of the reports; `barriers_passed`, `barriers_late`, and `barriers_alone` for clients at
             a broker whose federator is not connected.
+        handlers: what answers requests of federators, by kind.
+        on_open: told of the broker of each new connection to a federator; may be set.
     """
 
     def __init__(
@@ -83,6 +85,8 @@ class Federators:
         is_insecure: bool = False,
     ) -> None:
         self.counters: Counter[str] = Counter()
+        self.handlers: dict[str, Handler] = {}
+        self.on_open: Callable[[str], None] | None = None
         self._login = login
         self._barrier_timeout_s = barrier_timeout_s
         self._clock = clock
@@ -119,14 +123,20 @@ class Federators:
         connection = FederatorConnection(
             endpoint,
             self._login,
-            on_open=lambda _: reporter.opened(),
+            on_open=lambda _: self._opened(broker_id, reporter),
             on_lost=lambda _: reporter.lost(),
+            handlers=self.handlers,
         )
         reporter = self._reporters[broker_id] = Reporter(connection, self.counters, self._clock)
         for held, at in self._clients.values():
             if at == broker_id:
                 reporter.here(held)
         connection.start()
+
+    def _opened(self, broker_id: str, reporter: Reporter) -> None:
+        reporter.opened()
+        if self.on_open is not None and self._reporters.get(broker_id) is reporter:
+            self.on_open(broker_id)
 
     async def _end(self, reporter: Reporter) -> None:
         await reporter.stop()

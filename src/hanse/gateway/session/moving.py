@@ -717,6 +717,19 @@ class Moving(Session):
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
+    def taken_over(self) -> None:
+        """End the client without its will, and its session at this broker."""
+        if self.is_accepted:
+            self._is_taken_over = True
+            if not self._from_client.passing:
+                ends = self._version == 5 and self.connect.session_expiry_s > 0
+                self._goodbye = _GOODBYE_AND_END if ends else _GOODBYE
+                if ends and self._is_attached:
+                    self.session_expiry_s = 0
+                # The DISCONNECT keeps the broker from publishing a will that it has.
+                self._is_goodbye_said = self.settings.will == "broker"
+        super().taken_over()
+
     def _part(self, now: float) -> None:
         """Finish the session when the client is gone."""
         if self._phase == OVER:
