@@ -780,7 +780,7 @@ SECTIONS: dict[str, Section] = {
         _storm,
     ),
     "retained": Section(
-        "Retained state: many topics",
+        "Retained state: 100,000 topics",
         "Two real brokers. Everything is written at the first before anybody is interested; then a client subscribes "
         "at the second.",
         _retained,

@@ -173,7 +173,7 @@ class RequestChannel(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._reason = ""
 
-    # Interface for callers.
+    # What callers use.
 
     @property
     def is_open(self) -> bool:
