@@ -780,7 +780,7 @@ SECTIONS: dict[str, Section] = {
         _storm,
     ),
     "retained": Section(
-        "Retained state: 100,000 topics",
+        "Retained state: many topics",
         "Two real brokers. Everything is written at the first before anybody is interested; then a client subscribes "
         "at the second.",
         _retained,

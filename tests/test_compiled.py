@@ -102,7 +102,7 @@ def test_no_extension_is_found_if_the_sources_are_requested() -> None:
 
 @pytest.mark.processes
 def test_every_module_beside_the_extensions_can_be_imported() -> None:
-    """An interpreted class with a compiled base cannot even be defined; so a module with one is compiled, too."""
+    """An interpreted class with a compiled base cannot even be defined; so a module with one is also compiled."""
     code = (
         "import importlib, pkgutil\n"
         "import hanse\n"

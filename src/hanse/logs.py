@@ -28,7 +28,7 @@ from typing import Final, TextIO
 # The values of the settings `log_format` and `log_level`, which every command has.
 FORMATS: Final = ("plain", "json")
 LEVELS: Final = ("debug", "info", "warning", "error")
-FORMAT_HELP: Final = "How logs are written."
+FORMAT_HELP: Final = "Format of log lines."
 LEVEL_HELP: Final = "The least severe level that is logged."
 
 # A topic may have 65,535 bytes; this much of it tells which one it is.

@@ -173,7 +173,7 @@ class RequestChannel(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._reason = ""
 
-    # What callers use.
+    # Interface for callers.
 
     @property
     def is_open(self) -> bool:

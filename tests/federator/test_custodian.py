@@ -407,7 +407,7 @@ def test_a_refusing_disk_is_retried_and_nothing_is_acknowledged_until_it_works(
         assert sorted(map(str, events)) == sorted(map(str, [Stored(NEIGHBOUR, 2), Stored(HOST, 1)]))
 
     on_disk(tmp_path, steps)
-    # It is told once, not with each attempt, and then that it is over.
+    # The failure is logged once, not with each attempt, and then its end.
     told = [record.getMessage() for record in caplog.records if "written" in record.getMessage()]
     assert [line.split(",")[0].split(":")[0] for line in told] == [
         "the outbox could not be written",

@@ -34,7 +34,7 @@ RECEIPT = 77
 
 
 class Broker(asyncio.Protocol):
-    """Takes publications, and acknowledges those of QoS 1 when it is told to."""
+    """Takes publications, and acknowledges those of QoS 1 on request."""
 
     def __init__(self) -> None:
         self.transport: asyncio.WriteTransport | None = None
@@ -223,7 +223,7 @@ def test_publications_wait_in_order_while_the_broker_has_no_room(tmp_path: Path)
     play(tmp_path, steps, held_packets_max=1)
 
 
-def test_nobody_overtakes_what_waits(tmp_path: Path) -> None:
+def test_nothing_overtakes_waiting_batches(tmp_path: Path) -> None:
     async def steps(scene: Scene) -> None:
         for number in range(5):
             scene.hand_in((f"a/{number}", b"", 1))
@@ -358,7 +358,7 @@ def test_an_injection_of_qos_0_is_uncertain_when_the_connection_ends(tmp_path: P
     play(tmp_path, steps)
 
 
-def test_an_injection_that_the_host_refuses_is_told_so(tmp_path: Path) -> None:
+def test_an_injection_that_the_host_refuses_gets_that_outcome(tmp_path: Path) -> None:
     async def steps(scene: Scene) -> None:
         scene.keeper = Retained()
         scene.delivery.inject(encode("a/new", b"1", qos=1, retain=True), 7)

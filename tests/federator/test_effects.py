@@ -183,7 +183,7 @@ def test_filters_that_are_always_wanted_are_subscribed_to_at_the_start(tmp_path:
     play(tmp_path, steps, crossing=Crossing(federated_prefix=True))
 
 
-def test_links_by_brokers_are_told_of_lost_and_leaving_neighbours(tmp_path: Path) -> None:
+def test_links_by_brokers_learn_of_lost_and_leaving_neighbours(tmp_path: Path) -> None:
     async def steps(scene: Scene) -> None:
         assert isinstance(scene.links, BrokerLinkBook)
         for neighbour in (4, 5, 6):

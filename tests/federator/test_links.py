@@ -205,7 +205,7 @@ def test_a_federator_refuses_a_link_to_itself() -> None:
     asyncio.run(steps())
 
 
-def test_a_refused_federator_is_told_the_reason() -> None:
+def test_a_refused_federator_gets_the_reason() -> None:
     async def steps() -> None:
         async with Pair(1, 2) as (one, two):
             one.refusal = "federator 2 speaks protocol '9', this one 1"

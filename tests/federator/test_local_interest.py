@@ -114,7 +114,7 @@ def play(directory: Path, steps: Callable[[Scene], Awaitable[None]], **more: Any
     asyncio.run(all_steps())
 
 
-def test_the_protocol_hears_of_the_first_who_wants_and_of_the_last_who_no_longer_does(tmp_path: Path) -> None:
+def test_the_protocol_learns_of_the_first_interested_client_and_of_the_last_end_of_interest(tmp_path: Path) -> None:
     async def steps(scene: Scene) -> None:
         scene.subscribe("one", "a/#")
         scene.subscribe("two", "a/#")

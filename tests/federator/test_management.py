@@ -84,7 +84,7 @@ def run(steps: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(steps())
 
 
-def test_bridges_are_told_when_they_change_and_make_echoes_expected() -> None:
+def test_bridges_are_reported_when_they_change_and_make_echoes_expected() -> None:
     scene = Scene()
     scene.management.take_reports([BridgeSeen("site")])
     scene.management.take_reports([BridgeSeen("site")])
@@ -100,7 +100,7 @@ def test_bridges_are_told_when_they_change_and_make_echoes_expected() -> None:
     assert (scene.echoes.is_active, scene.echoes.joined) == (False, frozenset())
 
 
-def test_a_share_name_at_two_brokers_is_told_once_a_federator(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_share_name_at_two_brokers_is_reported_once_per_federator(caplog: pytest.LogCaptureFixture) -> None:
     scene = Scene()
     scene.shares = {"pool": 1, "mine": 1}
     for origin in (1, 1, 2):
@@ -121,7 +121,9 @@ def test_share_names_are_limited_in_both_directions() -> None:
     assert scene.counters["share_names_at_two_brokers"] == SHARE_NAMES_MAX
 
 
-def test_bridges_and_share_names_are_told_again_for_those_who_came_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bridges_and_share_names_are_reported_again_for_federators_that_came_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(management, "TELL_EVERY_S", 0.001)
 
     async def steps() -> None:

@@ -62,7 +62,7 @@ def test_a_run_without_entering_publications_is_empty() -> None:
     assert imported(Crossing(import_allow=["a"]), encode("b", b"x")) == (b"", 0)
 
 
-def test_a_publication_for_the_federation_appears_at_its_own_broker_too() -> None:
+def test_a_publication_for_the_federation_also_appears_at_its_own_broker() -> None:
     crossing = Crossing(federated_prefix=True)
     batch = [published("federated/a"), published("a")]
     assert local_copies(crossing, batch) == [encode("a", b"x")]

@@ -299,7 +299,7 @@ def test_a_log_cut_at_any_byte_gives_the_records_before_it(in_memory: Path) -> N
 
 @given(seed=st.integers(0, 1 << 32))
 @settings(max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
-def test_a_flipped_bit_costs_what_it_hits_and_nothing_else(in_memory: Path, seed: int) -> None:
+def test_a_flipped_bit_costs_only_the_record_that_it_hits(in_memory: Path, seed: int) -> None:
     path = Path(tempfile.mkdtemp(dir=in_memory))
     outbox = make(path, segment_bytes=400)
     rng = random.Random(seed)
@@ -388,7 +388,7 @@ def test_a_log_without_its_header_is_put_aside_and_its_positions_stay_used(
     assert (tmp_path / "1_100.log.damaged").read_bytes() == content
     end = outbox.ways()[1][1]
     assert end >= 100 + (len(content) - HEADER_BYTES) // RECORD_BYTES
-    assert make(tmp_path).ways()[1][1] == end  # over a restart, too, though nothing was appended
+    assert make(tmp_path).ways()[1][1] == end  # also over a restart, although nothing was appended
 
 
 def test_what_the_done_file_names_is_used_though_the_log_lost_it(tmp_path: Path) -> None:
@@ -922,7 +922,7 @@ def test_a_read_beyond_its_limit_in_bytes_takes_nothing_more(tmp_path: Path) -> 
     assert [position for position, _ in outbox.read(2, 0, 16, 60)] == [0, 1, 2]
 
 
-# What is told of damage.
+# Reports of damage.
 
 
 def filled(path: Path, count: int = 10, **options: int) -> Path:
@@ -944,7 +944,7 @@ def flip(file: Path, at: int) -> None:
     file.write_bytes(raw)
 
 
-def test_a_lost_end_of_a_log_is_told_with_its_positions_and_its_copy_is_kept(tmp_path: Path) -> None:
+def test_a_lost_end_of_a_log_is_reported_with_its_positions_and_its_copy_is_kept(tmp_path: Path) -> None:
     log = filled(tmp_path)
     os.truncate(log, start_of(4) + 7)
     outbox = make(tmp_path)
@@ -961,7 +961,7 @@ def test_a_lost_end_of_a_log_is_told_with_its_positions_and_its_copy_is_kept(tmp
     assert (again.damages, list(contents(again, 1))) == ([], [0, 1, 2, 3, 10])
 
 
-def test_a_log_that_is_gone_is_told(tmp_path: Path) -> None:
+def test_a_log_that_is_gone_is_reported(tmp_path: Path) -> None:
     filled(tmp_path).unlink()
     outbox = make(tmp_path)
     assert [(one.first, one.end, one.records, one.size) for one in outbox.damages] == [(0, 10, 10, 0)]
@@ -970,7 +970,7 @@ def test_a_log_that_is_gone_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, HEADER_BYTES - 1])
-def test_a_log_that_lost_its_header_and_all_behind_it_is_told(tmp_path: Path, size: int) -> None:
+def test_a_log_that_lost_its_header_and_all_behind_it_is_reported(tmp_path: Path, size: int) -> None:
     os.truncate(filled(tmp_path), size)
     outbox = make(tmp_path)
     assert [(one.first, one.end, one.records, one.size) for one in outbox.damages] == [(0, 10, 10, size)]
@@ -978,7 +978,7 @@ def test_a_log_that_lost_its_header_and_all_behind_it_is_told(tmp_path: Path, si
     assert make(tmp_path).damages == []
 
 
-def test_damage_between_records_is_told_with_its_neighbours(tmp_path: Path) -> None:
+def test_damage_between_records_is_reported_with_its_neighbours(tmp_path: Path) -> None:
     log = filled(tmp_path)
     flip(log, start_of(3) + RECORD_BYTES)
     flip(log, start_of(7))  # a marker
@@ -991,7 +991,7 @@ def test_damage_between_records_is_told_with_its_neighbours(tmp_path: Path) -> N
     assert list(contents(outbox, 1)) == [0, 1, 2, 4, 5, 6, 8, 9]
 
 
-def test_damage_to_what_was_done_with_costs_nothing(tmp_path: Path) -> None:
+def test_damage_to_finished_records_costs_nothing(tmp_path: Path) -> None:
     log = filled(tmp_path)
     outbox = make(tmp_path)
     outbox.discard(1, [2, 3, 8, 9])
@@ -1018,7 +1018,7 @@ def test_a_damaged_header_costs_no_record(tmp_path: Path, at: int) -> None:
     assert again.counters.damaged == 0
 
 
-def test_damage_is_told_for_older_logs_too_when_the_outbox_is_opened(tmp_path: Path) -> None:
+def test_damage_in_older_logs_is_reported_when_the_outbox_is_opened(tmp_path: Path) -> None:
     log = filled(tmp_path, 40, segment_bytes=400)
     assert len(logs(tmp_path)) > 2
     flip(log, start_of(1) + RECORD_BYTES)
@@ -1075,13 +1075,13 @@ def test_a_flipped_bit_costs_one_part_of_a_record(in_memory: Path, seed: int) ->
         assert found.get(number, b"") in [b"".join(parts[:k] + parts[k + 1 :]) for k in range(len(parts))]
         assert after.counters.damaged_records == 1
         assert [damage.records for damage in after.damages] == [1]
-    # It is told once, and a reader meets it without another word.
+    # It is reported once, and a reader meets it without another report.
     assert contents(after, 1) == found
     assert after.counters.damaged <= 1
     shutil.rmtree(path)
 
 
-def test_damage_that_comes_while_the_outbox_is_open_is_told_once(tmp_path: Path) -> None:
+def test_damage_that_comes_while_the_outbox_is_open_is_reported_once(tmp_path: Path) -> None:
     outbox = make(tmp_path)
     outbox.append(1, [(b"one", b"two", b"three"), (b"four",)])
     outbox.commit()
@@ -1112,7 +1112,7 @@ def test_a_record_of_which_only_the_first_parts_were_written_is_cut_off(tmp_path
     assert contents(make(tmp_path), 1) == {0: b"first", 1: b"again"}
 
 
-def test_the_end_of_a_record_that_is_lost_is_told(tmp_path: Path) -> None:
+def test_the_end_of_a_record_that_is_lost_is_reported(tmp_path: Path) -> None:
     outbox = make(tmp_path)
     outbox.append(1, [b"first", (b"a" * 30, b"b" * 30, b"c" * 30)])
     outbox.commit()

@@ -36,7 +36,7 @@ def allowed(acl: Path) -> list[str]:
     return ["--import-allow", line.strip().strip('",')]
 
 
-def test_import_allow_from_the_access_list_keeps_out_what_nobody_may_read(tmp_path: Path) -> None:
+def test_import_allow_from_the_access_list_keeps_out_unreadable_topics(tmp_path: Path) -> None:
     acl, passwords = tmp_path / "acl", tmp_path / "passwords"
     acl.write_text(ACL)
     for path in (acl, passwords):

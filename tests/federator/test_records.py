@@ -28,7 +28,7 @@ def run_of(first: int, count: int, size: int = 20, *, origin: int = 3, stamp_bas
         [run_of(1, 3, PART_BYTES * 2)],
     ],
 )
-def test_what_is_read_is_what_was_written(runs: list[Run]) -> None:
+def test_written_runs_are_read_unchanged(runs: list[Run]) -> None:
     ((written_s, found),) = decode(b"".join(encode(runs, 123.5)))
     assert written_s == 123.5
     assert b"".join(run.body for run in found) == b"".join(run.body for run in runs)

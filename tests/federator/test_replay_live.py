@@ -42,7 +42,7 @@ async def replayed(
     return found
 
 
-def test_a_federator_replays_what_it_retains_and_names_what_its_broker_lacks(tmp_path: Path) -> None:
+def test_a_federator_replays_retained_publications_and_names_those_that_its_broker_lacks(tmp_path: Path) -> None:
     listeners = [Endpoint("127.0.0.1", port) for port in ports.free(2)]
     words = [["--interest", "gateway", "--gateway-listen", str(one), "--gateway-token", "secret"] for one in listeners]
 

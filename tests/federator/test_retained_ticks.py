@@ -46,15 +46,26 @@ def test_a_smaller_uptime_or_a_later_start_is_a_restart() -> None:
     assert ticks.tick(90, START_MS + 101_000)
     assert ticks.started_ms == START_MS + 11_000
     ticks = Ticks(START_MS)
-    assert ticks.tick(100, START_MS + 200_000)
+    assert ticks.tick(100, START_MS + 200_000, looked_after_s=ticks.last_s)
     assert ticks.started_ms == START_MS + 100_000
+
+
+def test_a_late_tick_is_no_restart() -> None:
+    ticks = Ticks()
+    live(ticks, 100)
+    assert not ticks.tick(110, START_MS + 140_000), "the session is busy"
+    assert not ticks.tick(140, START_MS + 141_000, looked_after_s=ticks.last_s)
+    assert not ticks.tick(120, START_MS + 142_000), "a look has overtaken it"
+    assert ticks.started_ms == START_MS
+    assert ticks.tick(5, START_MS + 150_000, looked_after_s=ticks.last_s)
+    assert not ticks.tick(6, START_MS + 151_000)
 
 
 def test_a_retained_tick_may_be_as_old_as_an_interval() -> None:
     ticks = Ticks(START_MS)
-    assert not ticks.tick(100, START_MS + 130_000, is_retained=True)
+    assert not ticks.tick(100, START_MS + 130_000, looked_after_s=ticks.last_s)
     assert ticks.started_ms == START_MS
-    assert ticks.tick(100, START_MS + 300_000, is_retained=True)
+    assert ticks.tick(100, START_MS + 300_000, looked_after_s=ticks.last_s)
 
 
 def test_ticks_that_waited_are_no_restart() -> None:
@@ -81,3 +92,11 @@ def test_without_an_uptime_a_session_catches_up_after_a_while() -> None:
     ticks.connected(START_MS + 5_000, session_present=True)
     assert ticks.waiting_since(START_MS + 5_000) == START_MS
     assert ticks.waiting_since(START_MS + 5_001 + BEHIND_MS_MAX) is None
+
+
+def test_a_look_that_takes_long_is_no_restart() -> None:
+    ticks = Ticks()
+    live(ticks, 100)
+    began_s = ticks.last_s
+    live(ticks, 110)
+    assert not ticks.tick(100, START_MS + 112_000, looked_after_s=began_s)

@@ -90,6 +90,12 @@ def test_the_protocols_defaults_are_ours() -> None:
     assert FederatorSettings(id=7, link="broker").protocol_settings() == Settings()
 
 
+@pytest.mark.parametrize("absence_s", [0.0, 3600.0, 30 * 86_400.0])
+def test_ids_are_remembered_for_longer_than_publications_wait_for_an_absent_neighbour(absence_s: float) -> None:
+    settings = FederatorSettings(id=7, absence_s=absence_s).protocol_settings()
+    assert settings.seen_s >= max(7200.0, 2 * absence_s)
+
+
 def test_little_is_repeated_over_direct_links_because_they_lose_nothing() -> None:
     assert FederatorSettings(id=7).protocol_settings() == Settings(retransmission_factor=10)
 

@@ -95,7 +95,7 @@ def test_no_two_sessions_share_their_random_bits_and_the_record_is_private(scene
         assert session_of(broker, federator) not in federator.log
 
 
-def test_a_log_that_anyone_may_read_is_told_at_the_start(scene: Scene) -> None:
+def test_a_log_that_anyone_may_read_is_reported_at_the_start(scene: Scene) -> None:
     _, federators = scene
     eventually(lambda: "security=host_log_open" in federators[0].log, "the federator warns")
     assert "any client of the host broker may read its log" in federators[0].log
@@ -184,7 +184,7 @@ def test_a_session_that_was_taken_over_is_ended_and_goes_on_under_another_id(sce
         assert session_of(brokers[0], federators[0]) in record.read_text()
 
 
-def test_an_id_of_another_session_that_is_used_from_elsewhere_is_told(scene: Scene) -> None:
+def test_an_id_of_another_session_that_is_used_from_elsewhere_is_reported(scene: Scene) -> None:
     brokers, federators = scene
     eventually(lambda: "host_log_open" in federators[0].log, "the federator has looked as a stranger")
     name = re.findall(r" as (hanse-federator-0-[0-9a-f]{32}-stranger) \(", brokers[0].log)[-1]

@@ -149,7 +149,7 @@ def test_two_that_fight_for_the_session_are_noticed_before_the_log_is_quiet(scen
     assert scene.counters["session_taken_over"] == 1
 
 
-def test_the_reason_code_counts_once_though_the_log_shows_it_too(scene: Scene) -> None:
+def test_the_reason_code_counts_once_even_if_the_log_also_shows_it(scene: Scene) -> None:
     scene.of.admitted(scene.now_s, "10.0.0.9:5")
     scene.of.disconnected(scene.now_s, is_taken_over=True, address=None)
     assert scene.counters["session_taken_over"] == 1

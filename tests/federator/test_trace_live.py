@@ -98,7 +98,7 @@ def test_missing_interest_is_reported(scene: Scene) -> None:
     assert "delivered nowhere: nobody elsewhere is interested" in run_trace(federators[0], "nobody/wants/this").stdout
 
 
-def test_topics_that_never_cross_are_told_apart_from_those_that_export_blocks(scene: Scene) -> None:
+def test_topics_that_never_cross_are_distinguished_from_those_that_export_blocks(scene: Scene) -> None:
     brokers, federators = scene
     assert trace(federators[0], "$SYS/x")["reason"] == "never_crosses"
     with Client(brokers[2].port) as subscriber:

@@ -153,7 +153,7 @@ def test_interest_that_never_left_its_broker_is_a_remark() -> None:
     assert found["remarks"][0]["ends"][0]["groups"] == ["hidden/+"]
 
 
-def test_a_host_broker_that_is_down_is_told_apart_at_either_end() -> None:
+def test_a_host_broker_that_is_down_is_recognised_at_either_end() -> None:
     made = Federators()
     made.hosts_down.add(2)
     found = made.trace()

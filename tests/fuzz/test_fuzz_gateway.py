@@ -51,7 +51,7 @@ class Outcome(NamedTuple):
 
 
 def flush(session: Session, out: list[bytes], is_client: bool) -> tuple[int, str] | None:
-    """Take what is to be forwarded; return how the session was closed, if it was."""
+    """Take the packets to forward; return how the session was closed, if it was."""
     forwarded, back = (session.to_broker, session.to_client) if is_client else (session.to_client, session.to_broker)
     out += forwarded
     forwarded.clear()

@@ -1,9 +1,9 @@
 """Accepted, ignored or refused with a clear error and a counter; nothing else happens; memory grows by at most 20 MB;
 nothing of it is forwarded.
 
-The targets are what redirects and discovery read: what a client sends that is to be redirected, what a broker sends
-whose topics are looked for, and the documents of federators, managers and brokers. Wherever the reads cut, the outcome
-is the same, and a client is told no server but the one that the gateway names.
+The targets are the inputs of redirects and discovery: packets of redirected clients, packets of brokers during
+discovery, and documents of federators, managers and brokers. Wherever the reads cut, the outcome is the same, and a
+client gets no server except the one that the gateway names.
 """
 
 import json

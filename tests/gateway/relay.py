@@ -43,7 +43,7 @@ class _End(asyncio.Protocol):
     def eof_received(self) -> bool:
         return self.relay.is_cut
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the other side hears of it
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the other side learns of it
         self.relay.ends.discard(self)
         self.transport = None
         if self.peer is not None and self.peer.transport is not None and not self.relay.is_cut:

@@ -206,7 +206,7 @@ def test_one_redirect_in_a_row_over_all_workers(brokers: tuple[Mosquitto, Mosqui
         for k in range(12):
             name = b"spread%d" % k
             assert redirected(gateway.port, name, b"any")[0] == 0x9C
-            # The other worker hears of it within milliseconds.
+            # The other worker learns of it within milliseconds.
             wait_until(lambda name=name: is_proxied_quietly(gateway.port, name), "it is proxied")  # type: ignore[misc]
             assert all(is_proxied(gateway.port, hello(name)) for _ in range(3))
 

@@ -118,7 +118,7 @@ def test_lost_gateway_keeps_its_clients_for_the_lease_and_sessions_for_their_exp
     assert one.adapter.counters["leases_ended"] == 1
 
 
-def test_gateway_that_is_back_within_the_lease_says_what_is_left() -> None:
+def test_gateway_that_is_back_within_the_lease_reports_the_remaining_clients() -> None:
     one = Federator()
     one.snapshot(A, *here("c", "a", "b"), *here("d", "x"), *here("e", "y", expiry=50))
     one.adapter.disconnected(one.now, A)

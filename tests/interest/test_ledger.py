@@ -156,7 +156,7 @@ def test_as_many_missing_as_are_doubtful_means_that_all_of_these_ended() -> None
     assert of.state == LedgerState(known=1, unknown=0, ended_unseen=0, doubtful=0)
 
 
-def test_snapshot_shows_what_the_log_never_told_and_what_has_ended() -> None:
+def test_snapshot_shows_subscriptions_missing_in_the_log_and_ended_ones() -> None:
     of = ledger()
     of.take([Subscribed("a", "t", 1), Subscribed("gone", "t", 1), Subscribed("s", "$share/g/t", 1), Gap()])
     of.begin_snapshot()

@@ -92,7 +92,7 @@ def test_attack_a_connected_client_cannot_write_anothers_disconnect_line() -> No
     assert log.feed(f"{forger} 0 foo.\n".encode()) == [Subscribed(forger, "foo.", 0)]
 
 
-def test_an_id_that_begins_another_id_is_told_apart_by_the_qos() -> None:
+def test_an_id_that_begins_another_id_is_distinguished_by_the_qos() -> None:
     log = adapter()
     for client in ("a", "a 1 b"):
         log.feed(f"New client connected from 1.2.3.4:5 as {client} (p2, c1, k60).\n".encode())

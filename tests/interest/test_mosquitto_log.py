@@ -102,7 +102,7 @@ def test_a_timestamp_before_the_line_is_skipped() -> None:
         assert say(adapter(), SUBSCRIBE, f"{stamp}: v5p 1 v5p/#") == [Subscribed("v5p", "v5p/#", 1)]
 
 
-def test_a_client_id_with_spaces_and_digits_is_told_apart_once_it_has_connected() -> None:
+def test_a_client_id_with_spaces_and_digits_is_recognised_once_it_has_connected() -> None:
     log = adapter()
     connect(log, "my client 1 x")
     assert say(log, SUBSCRIBE, "my client 1 x 1 a b/+/#") == [Subscribed("my client 1 x", "a b/+/#", 1)]

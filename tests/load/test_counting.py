@@ -19,7 +19,7 @@ def test_everything_once_and_in_order_is_clean() -> None:
     assert (ledger.received, ledger.duplicates, ledger.reordered, ledger.missing(10)) == (10, 0, 0, 0)
 
 
-def test_losses_duplicates_and_reordering_are_told_apart() -> None:
+def test_losses_duplicates_and_reordering_are_distinguished() -> None:
     ledger = Ledger(10)
     assert ledger.take((0, 1, 4, 3, 3)) == 4
     ledger.take((0, 1))

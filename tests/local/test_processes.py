@@ -54,6 +54,22 @@ def test_ready_means_that_the_condition_holds(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+def test_output_beyond_the_limit_is_kept_once_and_the_file_is_emptied(tmp_path: Path) -> None:
+    async def run() -> None:
+        settings = ProcessSettings(restarts=False, output_bytes_max=1000, check_s=0.01)
+        lines = "import time\nfor n in range(400):\n print(n, 'x' * 20, flush=True); time.sleep(0.002)\n"
+        one = process(tmp_path, lines + "print('the end', flush=True)", settings)
+        await one.start()
+        await until(lambda: one.pid is None)
+        kept = (tmp_path / "output.log.1").stat().st_size
+        assert kept >= 1000
+        assert (tmp_path / "output.log").read_text().endswith("the end\n")
+        assert (tmp_path / "output.log").stat().st_size + kept < 400 * 23
+        await one.stop()
+
+    asyncio.run(run())
+
+
 def test_a_process_that_never_becomes_ready_is_reported_with_its_output(tmp_path: Path) -> None:
     async def run() -> None:
         async def never() -> bool:

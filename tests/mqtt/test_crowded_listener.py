@@ -142,7 +142,7 @@ def test_links_keep_their_places() -> None:
     uvloop.run(story())
 
 
-def test_refused_handshakes_are_told_with_their_reason(certificates: Path) -> None:
+def test_refused_handshakes_are_reported_with_their_reason(certificates: Path) -> None:
     async def story() -> None:
         told: list[tuple[str, str]] = []
         there = Federator()

@@ -116,7 +116,7 @@ def test_the_handshake_tells_ids_and_properties_both_ways() -> None:
     play(story)
 
 
-def test_both_sides_send_frames_and_are_told_of_their_arrival() -> None:
+def test_both_sides_send_frames_and_learn_of_their_arrival() -> None:
     async def story(scene: Scene) -> None:
         await scene.up()
         for sender, receiver in ((scene.here, scene.there), (scene.there, scene.here)):
@@ -422,7 +422,7 @@ def test_the_listener_answers_pings_and_survives_an_unknown_puback() -> None:
     asyncio.run(story())
 
 
-def test_an_unreachable_peer_and_a_silent_one_are_told_apart() -> None:
+def test_an_unreachable_peer_and_a_silent_one_are_distinguished() -> None:
     async def story() -> None:
         failures: list[HanseError] = []
 
@@ -448,7 +448,7 @@ def test_an_unreachable_peer_and_a_silent_one_are_told_apart() -> None:
     asyncio.run(story())
 
 
-def test_a_control_queue_that_is_full_refuses_too() -> None:
+def test_a_full_control_queue_refuses_as_well() -> None:
     async def story(scene: Scene) -> None:
         await scene.up()
         scene.wires[-1][0].is_held = True

@@ -88,7 +88,7 @@ def test_a_lost_session_is_subscribed_to_every_wanted_filter_and_nothing_else() 
     assert [(kind, filters) for kind, _, filters, _ in found] == [("+", ["b"])]
 
 
-def test_a_filter_of_a_former_process_is_unsubscribed_too() -> None:
+def test_a_filter_of_a_former_process_is_also_unsubscribed() -> None:
     subscriptions = Subscriptions()
     subscriptions.unsubscribe(["old/#"])
     assert [kind for kind, *_ in said(subscriptions.attach(session_present=True))] == ["-"]

@@ -119,7 +119,7 @@ def test_the_session_of_an_older_version_goes_on(tmp_path: Path) -> None:
         asyncio.run(drive(broker))
 
 
-def test_a_subscription_at_qos_2_is_collected_exactly_once_too(tmp_path: Path) -> None:
+def test_a_subscription_at_qos_2_is_also_collected_exactly_once(tmp_path: Path) -> None:
     async def drive(broker: Mosquitto) -> None:
         packets = [encode("t/a", str(n).encode(), qos=2) for n in range(300)]
         async with collecting(Collector(settings(broker, tmp_path, qos=2))) as collector:

@@ -45,7 +45,7 @@ def test_a_batch_is_added_once_however_often_it_is_written(spark: SparkSession, 
     assert DeltaTable(str(table.path)).to_pyarrow_table().num_rows == 15
 
 
-def test_an_empty_batch_is_recorded_too(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_empty_batch_is_also_recorded(spark: SparkSession, tmp_path: Path) -> None:
     table = StoredTable(tmp_path / "t", NUMBERS)
     assert table.append(numbers(spark, 0, 0), app_id="a", batch_id=7).files == 0
     assert table.last_batch("a") == 7

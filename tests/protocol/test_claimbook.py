@@ -46,7 +46,7 @@ def test_claimants_and_the_index_follow_the_claim_sets() -> None:
     assert set(shelf.book.groups()) == {"b"}
 
 
-def test_watchers_are_told_of_each_change_in_order() -> None:
+def test_watchers_learn_of_each_change_in_order() -> None:
     shelf = Shelf()
     shelf.tell(0, ("a", 100), ("a", None), ("b", 100), now=3.0)
     assert shelf.heard == [

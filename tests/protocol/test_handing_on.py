@@ -271,7 +271,7 @@ def test_a_run_of_an_unknown_group_waits_for_claims_and_is_then_delivered() -> N
     assert delivered == [0]  # once, although both neighbours brought it
 
 
-def test_runs_that_waited_to_be_matched_wait_for_the_hosts_window_too() -> None:
+def test_runs_that_waited_to_be_matched_also_wait_for_the_hosts_window() -> None:
     desk = Desk(US, (LEFT, RIGHT), window_bytes=1)
     desk.machine.forward(0.0, RIGHT, [run_of(0, "t/x", "unheard/of"), run_of(1, "t/x", "unheard/of")], 1)
     desk.step(Subscribed("t/+"))

@@ -1769,7 +1769,7 @@ def test_r72_summaries_are_sent_again_until_they_are_acknowledged() -> None:
     desk.say(1)
     desk.step(Subscribed("g"))
     desk.wait(2.0, talking=[1])
-    # another federator has wanted it, too, and claims it: we join, and may have missed something
+    # another federator also wanted it, and claims it: we join, and may have missed something
     core_known(desk, 1, 1)
     (asked,) = effects_of(SendSummaries, desk.effects)
     assert (asked.neighbour, [summary.group for summary in asked.summaries]) == (1, ["g"])

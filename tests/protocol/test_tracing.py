@@ -66,7 +66,7 @@ def test_a_probe_takes_the_routes_of_a_publication_and_ends_where_it_would_be_de
         net.run(random.choice([0.0, 0.015, 3.0]))
     for topic in TOPICS:
         broker = random.randrange(size)
-        # Latency 0, so that the publication, too, meets federators that do not change meanwhile.
+        # Latency 0, so that the publication also meets federators that do not change meanwhile.
         net.latency_s = 0.0
         walk = Walk(net, broker, topic)
         sent, delivered = len(net.sent), len(net.deliveries)

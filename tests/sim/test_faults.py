@@ -146,6 +146,6 @@ def run_with_a_crash_during_a_delivery(until_after_s: float) -> tuple[int, bool]
 
 
 def test_a_fault_that_ends_during_the_delivery_kills_no_federator() -> None:
-    """Replay seed 232: a federator killed after its fault had ended stayed down, and so its backlog stayed, too."""
+    """Replay seed 232: a federator killed after its fault had ended stayed down, and so its backlog stayed as well."""
     assert run_with_a_crash_during_a_delivery(HOST_S / 4) == (1, True)
     assert run_with_a_crash_during_a_delivery(2.0) == (2, True)

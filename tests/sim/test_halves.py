@@ -73,7 +73,7 @@ def test_one_process_and_two_agree_with_bytes_and_with_objects(is_wire: bool) ->
 
 
 @pytest.mark.parametrize("brokers", [1, 2, 3])
-def test_the_smallest_federations_are_cut_too(brokers: int) -> None:
+def test_the_smallest_federations_are_also_cut(brokers: int) -> None:
     one, two = results(RunProfile(brokers=brokers))
     assert one == two
     assert one["converged"], one["trouble"]

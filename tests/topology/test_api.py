@@ -103,7 +103,7 @@ def test_one_address_joining_many_times_at_once_is_one_federator(tmp_path: Path)
     with_manager(tmp_path, body)
 
 
-def test_neighbours_are_told_on_their_brokers_and_can_prove_it(tmp_path: Path) -> None:
+def test_neighbours_get_notices_on_their_brokers_and_can_prove_it(tmp_path: Path) -> None:
     async def body(here: Running) -> None:
         first = await here.join(0)
         await here.join(1)
@@ -376,7 +376,7 @@ def test_a_refused_join_does_not_use_its_token_up(tmp_path: Path) -> None:
     with_manager(tmp_path, body, requires_token=True)
 
 
-def test_a_revoked_token_expels_its_federators_and_their_neighbours_are_told(tmp_path: Path) -> None:
+def test_a_revoked_token_expels_its_federators_and_their_neighbours_learn_of_it(tmp_path: Path) -> None:
     async def body(here: Running) -> None:
         good, bad = await add(here, uses=None), await add(here)
         for number in range(3):

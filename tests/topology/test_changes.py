@@ -71,7 +71,7 @@ def test_joining_again_with_the_same_address_gives_the_same_id_and_changes_nothi
     assert change.topology.epoch == before.epoch
 
 
-def test_neighbours_are_told_of_a_new_link_address() -> None:
+def test_neighbours_learn_of_a_new_link_address() -> None:
     before = federation(4)
     change, node = join(before, peer(1, link="mqtt://l:1"), RULES, NOW)
     around = before.neighbors(node)
@@ -120,7 +120,7 @@ def test_a_returning_federator_gets_its_links_back_and_links_of_repair_are_remov
     assert back.topology.epoch == before.epoch + 2
 
 
-def test_the_neighbours_of_a_lost_federator_are_told_but_it_is_not() -> None:
+def test_the_neighbours_of_a_lost_federator_learn_of_it_but_it_does_not() -> None:
     change = lose(federation(4), [3], State.GONE, RULES, NOW, causes={3: "broker"})
     assert all(one.to != 3 for one in change.announcements)
     assert {one.to for one in change.announcements if one.neighbor == 3} == set(federation(4).neighbors(3))

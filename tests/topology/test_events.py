@@ -41,7 +41,7 @@ def test_a_returning_watcher_gets_the_events_that_it_missed() -> None:
     asyncio.run(main())
 
 
-def test_a_slow_watcher_loses_the_oldest_events_and_is_told_how_many() -> None:
+def test_a_slow_watcher_loses_the_oldest_events_and_learns_how_many() -> None:
     async def main() -> None:
         log = EventLog()
         stream = log.watch(None)

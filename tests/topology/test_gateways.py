@@ -54,7 +54,7 @@ def test_the_first_brokers_are_up_and_versions_begin_with_the_clock() -> None:
     assert book.version > version, "also within the same second"
 
 
-def test_listeners_of_federators_are_told_under_a_new_version_until_the_broker_is_gone() -> None:
+def test_listeners_of_federators_are_announced_under_a_new_version_until_the_broker_is_gone() -> None:
     book = begun()
     say(book, "a")
     before = book.version

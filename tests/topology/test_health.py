@@ -38,7 +38,7 @@ def test_a_success_between_two_failures_makes_a_federator_healthy_again() -> Non
         assert health.judge(all_but(5, set())).gone == ()
 
 
-def test_a_silent_federator_is_told_apart_from_a_dead_broker() -> None:
+def test_a_silent_federator_is_distinguished_from_a_dead_broker() -> None:
     health = ward(5)
     health.judge([Observation(2, Outcome.SILENT)])
     assert health.judge([Observation(2, Outcome.SILENT)]).causes == {2: "federator"}

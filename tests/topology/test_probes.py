@@ -128,7 +128,7 @@ def test_two_federators_at_one_broker_do_not_end_each_others_connections() -> No
         with_prober(body)
 
 
-def test_a_federator_that_answers_is_told_apart_from_one_that_is_silent() -> None:
+def test_a_federator_that_answers_is_distinguished_from_a_silent_one() -> None:
     with Mosquitto() as broker:
 
         async def body(prober: MqttProber, _: list[int]) -> None:

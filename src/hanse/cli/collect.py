@@ -73,7 +73,7 @@ def collect(
         str,
         typer.Option(
             envvar="HANSE_SESSION_EXPIRY",
-            help="How long the broker queues messages for an absent collector, with --url.",
+            help="Time for which the broker queues messages for an absent collector, with --url.",
         ),
     ] = "7d",
     spool_bytes_max: Annotated[

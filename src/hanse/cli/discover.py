@@ -30,7 +30,7 @@ _ManagerToken = Annotated[
     str | None,
     typer.Option("--manager-token", envvar="HANSE_MANAGER_TOKEN", help="A token that may read.", show_default=False),
 ]
-_ManagerCa = Annotated[Path | None, typer.Option("--manager-ca-file", help="Whom to trust at an https:// manager.")]
+_ManagerCa = Annotated[Path | None, typer.Option("--manager-ca-file", help="CA of an https:// manager.")]
 _Listed = Annotated[list[str], typer.Option("--broker", help="A broker, as ID=URL or URL; repeat it for others.")]
 _Scan = Annotated[
     list[str], typer.Option("--scan", help="Addresses to try: 10.0.0.0/24, FIRST-LAST or one; repeat it for others.")
@@ -39,8 +39,8 @@ _Ports = Annotated[str, typer.Option("--port", help="Ports of --scan; `8883/tls`
 _TargetsMax = Annotated[int, typer.Option("--targets-max", min=1, max=1 << 20, help="Addresses times ports of --scan.")]
 _Concurrency = Annotated[int, typer.Option("--concurrency", min=1, max=4096, help="Connections of --scan at once.")]
 _Timeout = Annotated[str, typer.Option("--timeout", help="For one address of --scan.")]
-_Filters = Annotated[list[str], typer.Option("--filter", help="What to subscribe to; repeat it for others.")]
-_For = Annotated[str, typer.Option("--for", help="How long to listen.")]
+_Filters = Annotated[list[str], typer.Option("--filter", help="Filter to subscribe to; repeat it for others.")]
+_For = Annotated[str, typer.Option("--for", help="Time to listen.")]
 _TopicsMax = Annotated[int, typer.Option("--topics-max", min=1, max=10_000_000, help="Topics that are kept.")]
 _BytesMax = Annotated[int, typer.Option("--bytes-max", min=1_000, help="Bytes received from one broker.")]
 _Username = Annotated[str | None, typer.Option("--username", help="User name at the brokers.")]
@@ -48,7 +48,7 @@ _Password = Annotated[
     str | None,
     typer.Option("--password", envvar="HANSE_DISCOVER_PASSWORD", help="Its password; better in the variable."),
 ]
-_CaFile = Annotated[Path | None, typer.Option("--ca-file", help="Whom to trust at mqtts:// brokers.")]
+_CaFile = Annotated[Path | None, typer.Option("--ca-file", help="CA of mqtts:// brokers.")]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 

@@ -56,7 +56,7 @@ def explain(
 ) -> None:
     """Show the broker for a client or a topic: all brokers in the order in which they are tried, with the reasons."""
     if not client and topic is None:
-        raise LocalError("Nothing says for whom; give --client ID, --topic FILTER, or both.")
+        raise LocalError("No client and no topic is given; give --client ID, --topic FILTER, or both.")
     found = _ask(url, state_dir, "/explain", {"client": client, "topic": topic, "clean": clean})
     if is_json:
         typer.echo(json.dumps(found, indent=2))

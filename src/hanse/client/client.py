@@ -78,7 +78,7 @@ class Client:
             for the other half has lost the connection.
         connect_timeout_s: Time for each attempt, and for all attempts before the `async with` block begins.
         receive_max: Messages of QoS 1 and 2 that the broker may send before earlier ones are acknowledged.
-        packet_bytes_max: The largest packet that is accepted; the broker is told.
+        packet_bytes_max: The largest accepted packet; CONNECT tells the broker this limit.
         queue_max: Messages of QoS 0 that one stream may hold. More are dropped and counted.
         unacknowledged_max: Publications that may wait for acknowledgement before `publish` waits.
         backoff: Delays between attempts.

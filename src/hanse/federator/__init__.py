@@ -23,7 +23,7 @@ broker_link     links through the neighbour's broker, as in the papers
 membership      the manager's instructions, and `dialling`, which keeps the links to them
 
 local_interest  interest of this broker's clients, from adapters to protocol and disk
-unknown         subscriptions that the host broker's log never told
+unknown         subscriptions that the host broker's log never showed
 management      messages between federators
 bridges         brokers that are joined by bridges of their hosts
 retained        retained state at this broker: looks, the book on disk, messages to the others

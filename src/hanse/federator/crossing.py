@@ -6,11 +6,11 @@ that links and groups use. Without a prefix they are the same. With the prefix P
 1. *Outward.* The local name T is always P/T in the federation, even if T itself begins with P.
 2. *Inward.* The federation name P/T is T here, so that others reach this broker's own topics (`plants/7/cmd` arrives as
    `cmd`). Every other federation name keeps its name here. So `inward(outward(T)) == T`. Foreign and own names share
-   the broker's one name space, so an own topic with the name of another broker's topic cannot be told from it here.
+   the broker's one name space, so an own topic with the name of another broker's topic looks the same here.
    Only this broker is affected.
 3. *Local interest* in the filter L is interest in each federation name whose local name matches L: those of P/L, and
    those that match L and lie outside P. `outward_filter` gives filters that cover exactly these or a little more.
-   Publications in excess are published here under a name that nobody wants.
+   Publications in excess are published here under a name without subscribers.
 4. *Interest elsewhere* in the federation filter G needs from this broker the local names T for which P/T matches G: at
    most one filter before the rules below, and often none, because no topics outside P can come from here.
 5. Telemetry, `$hanse/telemetry/…`, names its origin itself and takes no prefix.

@@ -88,8 +88,8 @@ class Custodian:
         if self.journal.lost:
             counters["journal_damaged"] += 1
             _log.error(
-                "the journal of deliveries is damaged: the host broker is told to release %d packet identifiers, and "
-                "may get messages of QoS 2 twice that were under way when the federator ended. Check the disk.",
+                "the journal of deliveries is damaged: %d packet identifiers are released at the host broker, "
+                "which may get messages of QoS 2 twice that were under way when the federator ended. Check the disk.",
                 len(self.journal.lost),
             )
         self._wanted_path = directory / "wanted.json"

@@ -2,7 +2,7 @@
 
 Each process sends a token of its own with every link. A federator that restarts comes with another token while its old
 link may still be up. That link is replaced without suspicion. A replaced process must be dead, so if its token appears
-again, two processes use one id. From then on, the process that was first is refused, and the operator is told.
+again, two processes use one id. From then on, the process that was first is refused, and the log reports it.
 """
 
 import secrets

@@ -2,7 +2,7 @@
 
 `/accounts` reports them, and `hanse account` shows them beside the balance. Rules:
 
-1. Each gap is also logged and counted by whoever finds it.
+1. Each gap is also logged and counted by the module that finds it.
 2. At most `GAPS_MAX` gaps are kept, the newest; how many were dropped is reported.
 """
 
@@ -24,7 +24,7 @@ class OpenGap:
     Attributes:
         kind: one of `GAPS`.
         since_us, until_us: when it began and ended; None while it lasts.
-        publications: how many are missing; None if that cannot be told.
+        publications: how many are missing; None if that is not known.
         detail: which ones, and why.
     """
 

@@ -11,7 +11,7 @@ Two requests of gateways (`hanse.federator.gateways`):
 Rules:
 
 1. A report is applied when it arrives, in the order of the connection. Only the answer may wait.
-2. The barrier works with every source of interest: it waits for the interest itself, whoever reports it.
+2. The barrier works with every source of interest: it waits for the interest itself, from any source.
 3. A wait is bounded by the gateway (`wait_ms`) and by `WAIT_S_MAX`. Then the request fails with `Unavailable`.
 4. A filter that no rule lets out or in has no group, and nobody waits for it.
 """
@@ -75,7 +75,8 @@ class GatewayInterest:
         self._loop = asyncio.get_running_loop()
         gateways.offer("interest", self._interest)
         gateways.offer("claims", self._claims)
-        gateways.watch(self._come, self._gone)
+        gateways.on_come = self._come
+        gateways.on_gone = self._gone
 
     async def watch(self) -> None:
         """End leases and sessions as their time comes."""

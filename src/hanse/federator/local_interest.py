@@ -99,7 +99,7 @@ class LocalInterest:
         self._on_shares = on_shares
         self._counters = counters
         self._loop = asyncio.get_running_loop()
-        # Filters in the names of the federation, as the protocol was told.
+        # Filters in the names of the federation, as reported to the protocol.
         self._known: set[str] = set()
         # Filters that are wanted beside those of clients, and without their retained messages.
         self._claimed: list[str] = []
@@ -117,7 +117,7 @@ class LocalInterest:
         self._is_working = False
 
     def __len__(self) -> int:
-        """Return how many filters the protocol was told of."""
+        """Return the number of filters that the protocol knows."""
         return len(self._known)
 
     # --- start and end ------------------------------------------------------------------------------------------------

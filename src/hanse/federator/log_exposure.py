@@ -1,8 +1,8 @@
 """Test whether anyone may read the broker's log, which names the client ids of all sessions.
 
-A client id is a secret, because a broker gives the session to whoever connects with it. The federator cannot see the
-broker's ACL. But it can connect once without a login, and listen. If log lines arrive, every client may read them. If
-the broker does not let it in, the rights of other logins are unknown, and the log says so.
+A client id is a secret, because a broker gives the session to any client that connects with it. The federator cannot
+see the broker's ACL, but it can connect once without a login, and listen. If log lines arrive, every client may read
+them. If the broker does not admit it, the rights of other logins are unknown, and the log reports this.
 """
 
 import asyncio

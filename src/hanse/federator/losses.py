@@ -76,4 +76,4 @@ def _between(before: Sequence[Run], after: Sequence[Run]) -> str:
 def _destination(way: int) -> str:
     if way == HOST:
         return "the host broker"
-    return "whoever has a route" if way == BLOCKED else f"federator {way}"
+    return "a federator with a route" if way == BLOCKED else f"federator {way}"

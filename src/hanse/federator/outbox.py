@@ -345,7 +345,7 @@ class Outbox:
         """Commit, and refuse later calls. Do nothing if it is closed.
 
         Raises:
-            LocalError: The disk refuses that last commit; the outbox is closed all the same.
+            LocalError: The disk refuses that last commit; the outbox is closed nevertheless.
         """
         with self._commit_lock:
             if self._is_closed:

@@ -14,7 +14,7 @@ first, and the packets of all rows one after the other. A publication may be nam
 Rules:
 
 1. Only this gateway gets anything: nothing is published. No publication is acknowledged or delivered by a replay.
-2. Ages are told, never clock times.
+2. Answers contain ages, never clock times.
 3. QoS 0 is not retained, and the federators' own topics are not replayed.
 4. The snapshot is taken in one step, then sent as the gateway takes it; it shares the retained bytes.
 """

@@ -281,22 +281,22 @@ class FederatorSettings:
     )
     broker_log: Path | None = setting(  # noqa: RUF009
         None,
-        "The host broker's log file, where it is a Mosquitto on this machine: from it the federator learns what was "
-        "subscribed to since the broker's start, if it cannot read the subscription tree.",
+        "Log file of the host broker, if it is a Mosquitto on this machine. The federator reads the subscriptions "
+        "since the broker's start from it if it cannot read the subscription tree.",
     )
     broker_database: Path | None = setting(  # noqa: RUF009
         None,
-        "The host broker's mosquitto.db: from it the federator learns the subscriptions of persistent sessions, if it "
+        "The host broker's mosquitto.db. The federator reads the subscriptions of persistent sessions from it if it "
         "cannot read the subscription tree.",
     )
     unknown_interest: str = setting(
         "warn",
-        "What follows if the host broker counts subscriptions that are not known and cannot be looked up: a warning "
-        "only, or also to deliver everything there for a while and learn from the broker's answers what is wanted.",
+        "Reaction if the host broker counts subscriptions that are not known and cannot be looked up: a warning "
+        "only, or also delivery of everything there for a while, to learn the wanted topics from the broker's answers.",
         choices=("warn", "learn"),
     )
     learn_for_s: float = duration(
-        600.0, "With `unknown_interest = learn`: for how long everything is delivered.", minimum_s=1, maximum_s=86_400
+        600.0, "With `unknown_interest = learn`: time for which everything is delivered.", minimum_s=1, maximum_s=86_400
     )
     broker_bridge_topics: int = setting(
         0,
@@ -340,7 +340,7 @@ class FederatorSettings:
     )
     health_probe: str = setting(
         "federator",
-        "How the manager checks the health of this federator: it answers, its broker answers, or it reports itself.",
+        "The manager's check of this federator's health: it answers, its broker answers, or it reports itself.",
         choices=("federator", "broker", "self"),
     )
     advertised_listener: str | None = setting(
@@ -646,6 +646,8 @@ class FederatorSettings:
             outsider=self.outsider,
             announcements=self.announcements,
             absence_s=self.absence_s,
+            # What waited on disk for an absent neighbour must not be taken for too old when it goes on.
+            seen_s=max(Settings().seen_s, 2 * self.absence_s),
             # TCP loses nothing while it is connected, but a neighbour's broker may.
             retransmission_factor=1 if self.link == "broker" else 10,
         )

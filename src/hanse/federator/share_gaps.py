@@ -1,7 +1,7 @@
 """Choice of the one gateway that fills the gap of a share group whose serving broker was lost, once.
 
 Request `share_gap` of gateways (`hanse.federator.gateways`): `group` is the shared subscription as its members write
-it, `lost` the id of the broker that served it. The first one to ask is told `granted: true`; others within `HELD_S` are
+it, `lost` the id of the broker that served it. The first one to ask gets `granted: true`; others within `HELD_S` do
 not. Gateways ask the federator of the new serving broker, so all of them ask the same one.
 """
 

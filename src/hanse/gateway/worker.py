@@ -35,7 +35,14 @@ from hanse.gateway.brokers.directory import UP, Directory
 from hanse.gateway.brokers.ending import end_session
 from hanse.gateway.brokers.lookup import has_session
 from hanse.gateway.control import Message
-from hanse.gateway.federators import FederatorLogin, Federators, Replays, SessionRecord, SessionRecords, WillReports
+from hanse.gateway.federators import (
+    ConnectedClients,
+    FederatorLogin,
+    Federators,
+    Replays,
+    SessionRecord,
+    SessionRecords,
+)
 from hanse.gateway.front.accepting import Acceptor
 from hanse.gateway.front.client import Client
 from hanse.gateway.front.connect import (
@@ -73,7 +80,6 @@ from hanse.gateway.session.events import (
     TopicsAsked,
     Unsubscribed,
 )
-from hanse.gateway.session.publication import will_delay_of
 from hanse.gateway.session.replayed import Replayed
 from hanse.gateway.settings import GatewaySettings
 from hanse.gateway.share.link import SUFFIX
@@ -89,7 +95,7 @@ FAILOVERS_MAX: Final = 3
 FAILOVERS_S: Final = 60.0
 # Connections to brokers that are being made at once. A broker's own backlog is 100 or more.
 DIALS_MAX: Final = 100
-# How long an accepted client waits while no broker at all takes it.
+# Time for which an accepted client waits while no broker takes it.
 NO_BROKER_S: Final = 10.0
 # How long a client is not placed at a broker that has refused it or sent it away.
 AVOID_S: Final = 60.0
@@ -144,13 +150,7 @@ class Worker:
             is_insecure=settings.insecure,
         )
         self._records = SessionRecords(self.federators, self.federators.counters)
-        self._wills = WillReports(
-            self.federators,
-            self.federators.counters,
-            self._loop.time,
-            grace_s=settings.will_grace_s,
-            is_on=settings.will_backup and settings.failover and settings.will == "gateway",
-        )
+        self._connected = ConnectedClients(self.federators, self.federators.counters, self._taken_over)
         self._replays = Replays(self.federators, self._loop.time, self.federators.counters)
         self._shares = self._make_shares() if settings.share == "once" else None
         self._dials = asyncio.Semaphore(DIALS_MAX)
@@ -280,7 +280,7 @@ class Worker:
         if self._shares is not None:
             await self._shares.stop()
         await self._records.stop()
-        await self._wills.stop()
+        await self._connected.stop()
         await self.federators.stop()
 
     # --- the supervisor -----------------------------------------------------------------------------------------------
@@ -404,9 +404,9 @@ class Worker:
         if self._shares is not None:
             self._shares.end(client, 0 if client.session is None else _expiry_s(client.session))
         if client.session is not None:
+            self._connected.gone(client, client.session.client_id)
             # A client that is gone is served until its will is published.
             self._moving[client] = None
-            self._part_with_will(client)
         if not self._clients:
             self._is_empty.set()
 
@@ -437,11 +437,9 @@ class Worker:
                     is_complete=not session_present,
                     expiry_s=_expiry_s(session),
                 )
-                self._wills.accepted(
-                    client, session.client_id, session.connect.will, _will_delay_s(session), self._will_places(client)
-                )
                 if self._shares is not None:
                     self._shares.accepted(client, session_present=session_present)
+                self._connected.accepted(client, session.client_id, self._at(client), self._stores(client))
                 self._note_session(client)
                 if client.record is not None:
                     # It may be where its session was left, and belong to another broker (rule 5).
@@ -465,7 +463,6 @@ class Worker:
                 self._moving[client] = None
                 self._place(client)
             case Close():
-                self._part_with_will(client)
                 client.close()
                 session.client_lost(now)
             case CloseBroker():
@@ -473,7 +470,6 @@ class Worker:
                 session.to_broker.clear()
             case Ended(will):
                 self.federators.forget(client, _expiry_s(session))
-                self._wills.forget(client)
                 self._note_session(client, is_connected=False)
                 self.traffic.wills[will] = self.traffic.wills.get(will, 0) + 1
                 client.leave_broker()
@@ -511,23 +507,14 @@ class Worker:
         known = [view.broker for view in self.directory.views if view.broker.federator]
         return [one.id for one in sorted(known, key=lambda one: score(hash_key(one.id), key), reverse=True)[:2]]
 
-    def _will_places(self, client: Client) -> list[str]:
-        """Return the brokers whose federators may have the client's will, the preferred one first."""
-        return [self._at(client), *self._stores(client)]
-
-    def _part_with_will(self, client: Client) -> None:
-        """Take the will back from the federator before the session publishes it."""
-        session = client.session
-        if session is not None and not session.is_over:
-            self._wills.part(client)
-
     def _note_session(self, client: Client, *, is_connected: bool = True) -> None:
         """Record at federators where the session of this client is, if it lasts."""
         session = client.session
         assert session is not None
         lasts = session.connect.session_expiry_s or session.session_expiry_s
         broker_id = self._at(client) or client.former
-        if not (self.settings.failover and lasts and broker_id and session.client_id):
+        if not (self.settings.failover and lasts and broker_id and session.client_id) or session.is_taken_over:
+            # The session of a client that has connected elsewhere is there.
             return
         record = SessionRecord(broker_id, tuple(session.subscriptions), _expiry_s(session), is_connected)
         self._records.note(session.client_id, self._stores(client), record)
@@ -679,6 +666,20 @@ class Worker:
                 extra={"client": session.client_id, "broker": broker.id, "reason": str(error)},
             )
 
+    def _taken_over(self, client: Client) -> None:
+        """End a client whose id has connected again, at another broker. Its session here ends as well."""
+        session, place = client.session, client.place
+        if session is None or not session.is_accepted:
+            return
+        view = self.directory.view(place.broker_id) if place is not None else None
+        is_left = session.connect.level < MQTT_5 and session.session_expiry_s
+        if view is not None and is_left:
+            session.session_expiry_s = 0
+        session.taken_over()
+        client.settle()
+        if view is not None and is_left:
+            self._run(self._end_session(client, view.broker))
+
     def _redial(self, client: Client) -> None:
         """Connect to the same broker again."""
         session, place = client.session, client.place
@@ -800,7 +801,8 @@ class Worker:
         if session.is_accepted:
             broker_id = connection.place.broker_id
             self.federators.arrived(client, broker_id)
-            self._wills.arrived(client, self._will_places(client))
+            if not self._connected.moved(client, session.client_id, broker_id, self._stores(client)):
+                return
             if client.home == broker_id and session.session_expiry_s and self.settings.drain_old == "missing":
                 clean = False
             client.home = client.home or broker_id
@@ -996,13 +998,6 @@ def federator_login(settings: GatewaySettings, number: int) -> FederatorLogin:
         settings.federator_token,
         TlsSettings(settings.federator_ca_file, settings.federator_cert_file, settings.federator_key_file),
     )
-
-
-def _will_delay_s(session: Session) -> int:
-    will = session.connect.will
-    if will is None or session.connect.level < MQTT_5:
-        return 0
-    return min(will_delay_of(will.properties), session.connect.session_expiry_s)
 
 
 def _expiry_s(session: Session) -> int | None:

@@ -107,5 +107,5 @@ def _checked(wanted: str, number: int) -> str:
 
 
 def _toml(text: str) -> str:
-    # A JSON string is a TOML string, too.
+    # A JSON string is also a TOML string.
     return json.dumps(text, ensure_ascii=False)

@@ -51,7 +51,7 @@ from hanse.interest.reports import (
 BRIDGE_PREFIX = "local."
 # As many as the registry holds filters. Beyond it the counts can no longer be compared.
 SUBSCRIPTIONS_MAX = 1_000_000
-# Clients that left in one tick and are told apart by their number of subscriptions: 2 to this power combinations.
+# Clients that left in one tick and are distinguished by their number of subscriptions: 2 to this power combinations.
 _COMBINED_MAX = 10
 
 
@@ -427,7 +427,7 @@ class Ledger:
         return reports
 
     def _ended_among(self, undecided: Mapping[str, _Client], counts: Counts) -> set[str] | None:
-        """Return the clients whose sessions ended; None if that cannot be told."""
+        """Return the clients whose sessions ended; None if that is not known."""
         before = self._excess
         if not self._is_complete:
             return None

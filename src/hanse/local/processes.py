@@ -7,7 +7,9 @@ Rules:
 3. Ending a process sends SIGTERM and, after a grace period, SIGKILL to the whole process group, so that its descendants
    end too.
 4. If this process is killed, the kernel ends its children: PR_SET_PDEATHSIG, set between fork and exec.
-5. A process writes its output to a file of its own. If it does not start, the error quotes the end of that file.
+5. A process appends its output to a file of its own. If it does not start, the error quotes the end of that file.
+6. Beyond `output_bytes_max` the file becomes `<name>.1`, in place of an older one, and is emptied. A line that is
+   written meanwhile may be lost.
 """
 
 import asyncio
@@ -15,6 +17,7 @@ import contextlib
 import ctypes
 import logging
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
@@ -42,6 +45,8 @@ class ProcessSettings:
             for one that cannot start.
         settled_s: a process that ran this long starts with the first back-off again.
         grace_s: time from SIGTERM to SIGKILL, in which a federator leaves its meshes.
+        output_bytes_max: size at which the output file is emptied; one older file of that size is kept.
+        check_s: time between two looks at that size.
     """
 
     restarts: bool = True
@@ -49,6 +54,8 @@ class ProcessSettings:
     back_off_s_max: float = 10.0
     settled_s: float = 10.0
     grace_s: float = 5.0
+    output_bytes_max: int = 64 << 20
+    check_s: float = 10.0
 
 
 def die_with_parent(parent_pid: int) -> None:
@@ -174,7 +181,7 @@ class SupervisedProcess:
         while True:
             assert self._process is not None
             began_s = loop.time()
-            await self._process.wait()
+            await self._ended(self._process)
             if self._is_stopping or not self.settings.restarts:
                 return
             # Children of the crashed process may still hold its ports.
@@ -193,6 +200,22 @@ class SupervisedProcess:
                 with contextlib.suppress(LocalError):
                     await self._spawn()
             self.restarts += 1
+
+    async def _ended(self, process: asyncio.subprocess.Process) -> None:
+        """Wait until the process ends, and keep its output within the limit meanwhile."""
+        end = asyncio.ensure_future(process.wait())
+        try:
+            while not (await asyncio.wait((end,), timeout=self.settings.check_s))[0]:
+                self._bound_output()
+        finally:
+            end.cancel()
+
+    def _bound_output(self) -> None:
+        # The process has the file open to append, so it goes on at the new end. Its file cannot be replaced under it.
+        with contextlib.suppress(OSError):
+            if self.output.stat().st_size > self.settings.output_bytes_max:
+                shutil.copyfile(self.output, self.output.with_name(self.output.name + ".1"))
+                os.truncate(self.output, 0)
 
     def _said(self) -> str:
         try:

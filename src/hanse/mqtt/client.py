@@ -137,7 +137,7 @@ class ClientSettings:
         receive_max: number of unacknowledged QoS 1 and 2 publications that the broker may send.
         tolerated: number of them that ends the connection; by default twice as many.
         packet_bytes_max: largest accepted packet.
-        tells_packet_max: whether the broker is told this limit, and keeps larger packets to itself. If not, a larger
+        tells_packet_max: whether CONNECT names this limit, so that the broker sends no larger packet. If not, a larger
             PUBLISH is left out of the stream, acknowledged and counted (`skipping`).
         connect_timeout_s: timeout of a whole attempt: name, TCP, TLS, CONNACK.
         held_packets_max, held_bytes_max: QoS 1 and 2 publications kept for the broker before credit ends.

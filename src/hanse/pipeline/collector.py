@@ -9,7 +9,7 @@ Rules:
 2. Group commit: received messages are committed after `commit_interval_s` or `commit_bytes_max`, whichever is reached
    first. A thread runs one commit at a time while the next one fills.
 3. The session is persistent and the client id stable, so the broker queues messages while no collector runs. A derived
-   client id ends in 128 random bits, which are kept in the spool: a broker gives a session to whoever knows its id.
+   client id ends in 128 random bits, which are kept in the spool: a broker gives a session to any client with its id.
 4. The broker's window (receive maximum) provides back-pressure. Beyond `QUEUE_BYTES_MAX` the collector disconnects
    until it has caught up. If the spool is full, the collector stops acknowledging, reports it and retries; it drops
    nothing. QoS 0 has no acknowledgement: messages that the broker sends while no collector listens are lost, as MQTT

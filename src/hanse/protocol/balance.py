@@ -43,7 +43,7 @@ class Gap:
         federator: Whose page reports the gap.
         kind: One of `GAPS`.
         since, until: When it began and ended; `until` is None while it lasts.
-        publications: How many are missing; None if that cannot be told.
+        publications: How many are missing; None if that is not known.
         detail: Which ones, in words.
     """
 
@@ -88,7 +88,7 @@ class Destination:
     dropped: dict[str, int]
     # Negative if more was delivered than published, because of repeats at QoS 1.
     missing: int
-    # None if it cannot be told; `why` then gives the reason.
+    # None if it is not known; `why` then gives the reason.
     unexplained: int | None
     why: str = ""
 
@@ -111,7 +111,7 @@ class Account:
 class LinkAccount:
     """One link in one direction.
 
-    `lost` is what was sent and not received, or None with a reason if it cannot be told.
+    `lost` is the difference between sent and received, or None with a reason if it is not known.
     """
 
     source: int
@@ -180,7 +180,7 @@ class _Sums:
             link, count = (row.neighbour, identity), -row.publications
             self.received[link] += row.publications
         else:
-            # What the link refused and what waits for the link was counted as forwarded before.
+            # Publications that the link refused or that wait for it were counted as forwarded before.
             link, count = (identity, row.neighbour), row.publications * (1 if row.measure == "forwarded" else -1)
             self.sent[link] += count
         self.counted_since[link] = min(row.since, self.counted_since.get(link, row.since))

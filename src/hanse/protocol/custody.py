@@ -30,15 +30,15 @@ from hanse.protocol.settings import Settings
 NOBODY = -3
 DISK = -4
 
-# How often waiting duties are checked.
+# Interval between checks of waiting duties.
 CHECK_EVERY_S = 0.1
-# What a publication counts for, at least, in the window of a destination, so that 8,192 of them are under way at most.
+# Minimum size of a publication in the window of a destination, so that 8,192 of them are under way at most.
 # With 100,000, a federator that had just come back got seconds of them before the next control frame, and was taken for
 # lost again.
 PUBLICATION_BYTES_MIN = 2 << 10
-# How many bytes are fetched from disk for a destination before the fetched ones have left.
+# Bytes that are fetched from disk for a destination before the fetched ones have left.
 FETCH_BYTES = 1 << 20
-# How much may wait in memory for a destination that is merely busy, and for how many times `stuck_after_s`.
+# Amount that may wait in memory for a destination that is merely busy, and for how many times `stuck_after_s`.
 BACKLOG_BYTES = 64 << 20
 BUSY_FACTOR = 5
 
@@ -54,7 +54,7 @@ class Entry:
 
     def __init__(self, giver: int, receipt: int = 0, record: tuple[int, int] | None = None) -> None:
         self.giver = giver
-        # What the giver needs back: its receipt, or the (destination, position) of a record on disk.
+        # Value that the giver needs back: its receipt, or the (destination, position) of a record on disk.
         self.receipt = receipt
         self.record = record
         # Duties that are not done, and one more while the batch is still being handed out.
@@ -124,7 +124,7 @@ class Way:
         # Token to what is under way, in the order in which it was sent.
         self.sent: dict[int, Duty] = {}
         self.sent_weight = 0
-        # What waits, in order: fetched from disk, on disk as ranges of positions, and in memory.
+        # Waiting batches in order: fetched from disk, on disk as ranges of positions, and in memory.
         self.front: deque[Duty] = deque()
         self.disk: deque[list[int]] = deque()
         self.backlog: deque[Duty] = deque()

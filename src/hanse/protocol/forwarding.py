@@ -34,7 +34,7 @@ from hanse.protocol.seen import NOTHING, SeenIds
 from hanse.protocol.settings import Settings
 from hanse.protocol.topics import check_name, may_cross
 
-# How much a leaving federator sends each neighbour of its retention buffer.
+# Part of its retention buffer that a leaving federator sends each neighbour.
 LEFT_BYTES_MAX = 4 << 20
 
 _new_tuple = tuple.__new__

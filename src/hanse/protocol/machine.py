@@ -422,7 +422,7 @@ class Machine:
             parents = parents[:1]
         if not edges:  # R44
             return (*parents, *(n for n in away if n not in parents)), not parents
-        # What is left of a mesh whose core is out of reach or not joined yet counts as outside, too (R45).
+        # The rest of a mesh whose core is out of reach or not joined yet also counts as outside (R45).
         return tuple(sorted({*edges, *parents, *away})), False
 
     def is_kept_for(self, neighbour: int, group: str) -> bool:

@@ -58,7 +58,7 @@ class Neighbour:
         # Core to (epoch, version): the claims that the neighbour has, as far as we know.
         self.told: dict[int, tuple[int, int]] = {}
 
-        # What the next frame carries.
+        # Contents of the next frame.
         self.needs_full = False
         self.claim_requests: list[ClaimRequest] = []
         self.claim_parts: list[ClaimPart] = []

@@ -5,7 +5,7 @@ The rules (docs/protocol.md R78):
 - One piece is requested at a time, and none before the last has been handed on, so that a large outbox does not come
   into memory at once.
 - A record that has no route now may have one later. `hold` keeps it, and it is read again after a while.
-- Answers for orphans are told apart from answers for a neighbour that is back under the same id by their positions,
+- Answers for orphans are distinguished from answers for a neighbour that is back under the same id by their positions,
   which never start again.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from hanse.protocol.effects import Fetch
 from hanse.protocol.messages import Run
 
-# How long a record without a route is left alone.
+# Time for which a record without a route is left alone.
 HELD_S = 1.0
 
 Records = Sequence[tuple[int, Sequence[Run]]]

@@ -21,7 +21,7 @@ GAPS_MAX = 64
 # Origin and epoch; the first id and the number of ids.
 Source = tuple[int, int]
 Ranges = list[tuple[int, int]]
-# What is under way to the asking neighbour, by group.
+# Publications under way to the asking neighbour, by group.
 Pending = Mapping[str, Mapping[Source, Ranges]]
 NOTHING: Pending = {}
 

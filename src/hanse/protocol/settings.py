@@ -29,20 +29,20 @@ class Settings:
     redundancy: int = 2
     # After a triggered frame, later changes for that neighbour wait this long and travel together.
     coalescing_s: float = 0.005
-    # How long the memberships of a neighbour that was lost without a goodbye are kept.
+    # Time for which the memberships of a neighbour that was lost without a goodbye are kept.
     absence_s: float = 3600.0
     # Size of the QoS 0 publications that may wait for a route to their core.
     parked_bytes_max: int = 1 << 20
-    # Ids are remembered at least this long, and a later duplicate is refused. At least as long as an outbox may hold
-    # one.
-    seen_s: float = 3600.0
+    # Ids are remembered this long after they were last seen, and a later duplicate is refused. So may be a publication
+    # that waited in an outbox for longer: twice `absence_s` covers one absence and the way that follows it.
+    seen_s: float = 7200.0
     seen_ids_max: int = 1 << 24
 
     # B. How long a client may take to repeat its interest. Together with (K + 2)·A, how long publications of QoS 1 and
     # 2 are retained for neighbours that a new mesh edge shows to have missed them.
     beacon_interval_s: float = 1.0
     retention_bytes_max: int = 64 << 20
-    # How much one destination may have under way unacknowledged. More waits behind it. 16 MiB is 160 ms at 100 MB/s;
+    # Unacknowledged amount that one destination may have under way. More waits behind it. 16 MiB is 160 ms at 100 MB/s;
     # with 4 MiB, 10 KiB publications reached 0.77 of a bridge's rate instead of 0.89.
     window_bytes: int = 16 << 20
     # Publications without a route go to the outbox after the first time, unacknowledged ones after the second.

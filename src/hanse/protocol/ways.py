@@ -133,7 +133,7 @@ class Ways:
             if route is not None and route.distance == UNREACHABLE and route.lost_at is not None:
                 counters["cores_returned"] += 1
             route = self._routes[core] = self._renew(route, core, epoch)
-            # What was carried over may lead through a neighbour that is gone. The new epoch's announcements decide.
+            # A route that was carried over may lead through a lost neighbour. The new epoch's announcements decide.
             self._changes.routes.add(core)
         entry = route.entries.get(neighbour.identity)
         if entry is None:

@@ -56,25 +56,25 @@ class Elsewhere(Machine):
         self._told = told
 
     def cores(self) -> dict[str, int | None]:
-        """Return the state that was told."""
+        """Return the known cores."""
         return self._told.cores
 
     def core_epoch(self, core: int) -> int | None:
-        """Return the state that was told."""
+        """Return the known epoch of a core."""
         return self._told.ways[core][0]
 
     def distance_to(self, core: int) -> int | None:
-        """Return the state that was told."""
+        """Return the known distance to a core."""
         return self._told.ways[core][1]
 
     def parents_of(self, core: int) -> tuple[int, ...]:
-        """Return the state that was told."""
+        """Return the known parents towards a core."""
         return self._told.ways[core][2]
 
     def is_member(self, group: str) -> bool:
-        """Return the state that was told."""
+        """Return whether the federator is known as a member of the group's mesh."""
         return group in self._told.meshes
 
     def mesh_neighbours(self, group: str) -> tuple[int, ...]:
-        """Return the state that was told."""
+        """Return the known neighbours in the group's mesh."""
         return self._told.meshes.get(group, ())

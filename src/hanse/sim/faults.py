@@ -65,7 +65,7 @@ class Fault:
     links: tuple[Pair, ...] = ()
     is_silent: bool = False
     noise: Noise | None = None
-    # What a crash leaves: the epoch on disk, and a correct clock.
+    # State after a crash: the epoch on disk, and a correct clock.
     has_disk: bool = True
     has_clock: bool = True
     # Wait until the host broker has a publication from the federator that it has not acknowledged.

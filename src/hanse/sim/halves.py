@@ -210,7 +210,7 @@ class Part(Federation):
         """Return the first thing that is missing, or None if the federation has converged.
 
         Both processes must call this. First each process checks its own machines. Only if one of them finds something,
-        the first thing is looked for: the second process tells the state of its machines, and the first one judges.
+        the first process searches for it: the second one sends the state of its machines.
         """
         if self._peer is None:
             return why_not_converged(self)

@@ -183,7 +183,7 @@ async def gateway_report(name: GatewayName, body: GatewayReportRequest, manager:
 
 @readers.get("/gateways")
 async def list_gateways(manager: TheManager) -> GatewaysDocument:
-    """List the gateways that report, and what they are told."""
+    """List the gateways that report, and their instructions."""
     known = [{"id": name, "known": version} for name, version in manager.gateways.gateways]
     return GatewaysDocument.model_validate({**manager.gateway_plan(), "gateways": known})
 

@@ -8,7 +8,7 @@ may have is therefore an insertion: a term of the lease is a document `lease/<te
 Every federator's document carries the term of its last writer, and is replaced only if that term is not newer. A new
 leader lifts the term of all documents before it reads them. A commit writes its documents and the epoch, and then
 checks whether a newer term began. If not, the next leader reads what was written. If so, `Deposed` is raised before
-anybody was told. The leftovers are overwritten or, at worst, read later as a federator that never learned its id.
+anything was announced. The leftovers are overwritten or, at worst, read later as a federator that never learned its id.
 """
 
 # ruff: noqa: D102 - `store.Store` describes each method

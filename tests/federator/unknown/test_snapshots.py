@@ -110,7 +110,7 @@ def test_nothing_is_asked_for_before_the_log_is_heard() -> None:
     play(steps, prepare)
 
 
-def test_failure_is_told_once_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_failure_is_logged_once_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     async def steps(scene: Scene) -> None:
         await until(lambda: scene.taken)
         assert [record.levelname for record in caplog.records if record.levelname == "WARNING"] == ["WARNING"]

@@ -66,7 +66,7 @@ def test_another_gateway_finds_the_newest_record_whichever_store_has_it(tmp_path
         again = await reading.find(b"c\xff", places)
         assert again is not None
         assert again.broker_id == "b"
-        # The one that returns is told what it has missed.
+        # The one that returns gets the missed records.
         returned = Place(tmp_path / "a.db")
         returned.endpoint = places["a"].endpoint
         await returned.start()

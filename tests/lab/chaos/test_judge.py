@@ -221,7 +221,7 @@ def test_a_broker_outside_the_pair_excuses_nothing() -> None:
     assert (found.lost, found.not_durable, found.doubled_by_broker, found.duplicates[1]) == (1, 0, 0, 1)
 
 
-def test_a_publication_received_by_the_killed_broker_counts_as_its_own_whoever_completes_it() -> None:
+def test_a_publication_received_by_the_killed_broker_counts_as_its_own_even_if_another_completes_it() -> None:
     """The publisher only releases a message after its PUBREC. A broker that has forgotten it sends PUBCOMP."""
     made = history()
     made.publishers[0].received_s[19] = 101.95

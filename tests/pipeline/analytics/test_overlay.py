@@ -67,7 +67,7 @@ def test_snapshots_describe_the_overlay_after_each_change(make: Any, check: Any)
 
 
 @pytest.mark.slow
-def test_an_empty_overlay_is_a_snapshot_too(make: Any, check: Any) -> None:
+def test_an_empty_overlay_is_also_a_snapshot(make: Any, check: Any) -> None:
     gone = make(intervals_schema.TABLE, UP, ("federator", "1", None, 1, 5, "killed"))
     header = "at federators components diameter degree_mean"
     check(topology_snapshots(gone), snapshots_schema.TABLE, header, (2, 1, 1, 0, 0.0), (6, 0, 0, 0, 0.0))

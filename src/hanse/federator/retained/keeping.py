@@ -136,9 +136,10 @@ class RetainedState:
         self._keeper.start(self._loop.time(), self._wall_ms())
         self._carry_out()
         if len(self._keeper.book):
+            last_s = self._ticks.last_s
             seen = await self._try_look(())
             if seen is not None:
-                self._note_uptime(seen.uptime_s, is_retained=True)
+                self._note_uptime(seen.uptime_s, looked_after_s=last_s)
 
     async def stop(self) -> None:
         """End the tasks under way."""
@@ -179,6 +180,7 @@ class RetainedState:
 
     async def _look_after_return(self, session_present: bool) -> None:
         """Apply rule 3."""
+        last_s = self._ticks.last_s
         seen = None
         try:
             async with asyncio.timeout(HOLD_S):
@@ -187,7 +189,7 @@ class RetainedState:
             pass
         finally:
             if seen is not None and seen.uptime_s is not None:
-                self._note_uptime(seen.uptime_s, is_retained=True)
+                self._note_uptime(seen.uptime_s, looked_after_s=last_s)
             elif not session_present:
                 # Without an uptime, a broker that has lost the session may have lost everything.
                 self._step(events.HostRestarted())
@@ -210,12 +212,14 @@ class RetainedState:
         """Note the broker's uptime."""
         self._note_uptime(uptime_s, is_retained=is_retained)
 
-    def _note_uptime(self, uptime_s: int | None, *, is_retained: bool) -> None:
+    def _note_uptime(
+        self, uptime_s: int | None, *, is_retained: bool = False, looked_after_s: int | None = None
+    ) -> None:
         if uptime_s is None:
             return
         wall_ms = self._wall_ms()
         before_ms = self._ticks.started_ms
-        is_restarted = self._ticks.tick(uptime_s, wall_ms, is_retained=is_retained)
+        is_restarted = self._ticks.tick(uptime_s, wall_ms, is_retained=is_retained, looked_after_s=looked_after_s)
         self._ticks.heard(wall_ms)
         after_ms = self._ticks.started_ms or 0
         if len(self._keeper.book) and (before_ms is None or abs(after_ms - before_ms) >= 1_000):
@@ -387,11 +391,12 @@ class RetainedState:
         local = {one for filter_ in filters for one in self._crossing.inward_filter(filter_)}
         # Copies of others' topics have the same name here as there.
         local.update(filter_ for filter_ in filters if not self._crossing.is_trivial and may_cross(filter_))
+        last_s = self._ticks.last_s
         seen = await self._try_look(local)
         if seen is None:
             self._step(events.LookFailed(number))
             return
-        self._note_uptime(seen.uptime_s, is_retained=True)
+        self._note_uptime(seen.uptime_s, looked_after_s=last_s)
         found, unclear = self._by_federation_name(seen)
         self._step(events.Looked(number, found, unclear))
 

@@ -7,9 +7,8 @@ absence are missing. A write then counts as old as the absence.
 
 # A live tick is at most this old.
 LIVE_MS = 2_000
-# If a live tick shows that the broker started this much later than known, the broker has restarted.
-RESTART_MS = 5_000
-# A retained tick may have waited at the broker for an interval between two.
+# A retained tick may have waited at the broker for an interval between two. If one shows that the broker started this
+# much later than known, the broker has restarted. After this long, a session has nothing that waited.
 RETAINED_MS = 60_000
 # A session without ticks catches up after this.
 BEHIND_MS_MAX = 10_000
@@ -24,7 +23,8 @@ class Ticks:
 
     def __init__(self, started_ms: int | None = None) -> None:
         self.started_ms = started_ms
-        self._uptime_s = -1
+        # The last ticks of the session, and of looks. Each kind comes in order.
+        self._session_s = self._looked_s = -1
         # While the session delivers waiting messages: the time after which they were published.
         self._since_ms: int | None = None
         self._connected_ms = 0
@@ -44,36 +44,57 @@ class Ticks:
         """Time of the last message from the broker."""
         return self._heard_ms
 
+    @property
+    def last_s(self) -> int:
+        """The largest uptime that is known; -1 for none."""
+        return max(self._session_s, self._looked_s)
+
     def waiting_since(self, wall_ms: int) -> int | None:
         """Return the time after which a write was made, if it waited in the session."""
         if self._since_ms is not None and self.started_ms is None and wall_ms > self._connected_ms + BEHIND_MS_MAX:
             self._since_ms = None
         return self._since_ms
 
-    def tick(self, uptime_s: int, wall_ms: int, *, is_retained: bool = False) -> bool:
-        """Take a tick; return whether the broker has restarted since the last one."""
+    def tick(
+        self, uptime_s: int, wall_ms: int, *, is_retained: bool = False, looked_after_s: int | None = None
+    ) -> bool:
+        """Take a tick; return whether the broker has restarted since the last one.
+
+        Args:
+            uptime_s: the uptime of the broker.
+            wall_ms: when the tick arrived.
+            is_retained: it may be as old as an interval between two.
+            looked_after_s: it came by a look, which overtakes what waits in the session: `last_s` when the look began.
+        """
         at_ms = wall_ms - uptime_s * 1_000
         started_ms = self.started_ms
         if started_ms is None:
-            self.started_ms, self._uptime_s, self._since_ms = at_ms, uptime_s, None
-            return False
-        ahead_ms = RETAINED_MS if is_retained else RESTART_MS
-        is_behind = self._since_ms is not None and not is_retained
-        # Waiting messages are older than they look, unless the broker did not run for that time.
-        is_restarted = uptime_s < self._uptime_s or (at_ms > started_ms + ahead_ms and not is_behind)
-        self._uptime_s = uptime_s
+            self.started_ms, self._since_ms = at_ms, None
+            started_ms = at_ms
+        if looked_after_s is not None:
+            # Two looks at once may both show a restart; it counts once.
+            is_fallen = uptime_s < looked_after_s and at_ms > started_ms + LIVE_MS
+            is_restarted = is_fallen or at_ms > started_ms + RETAINED_MS
+            self._looked_s = uptime_s
+        else:
+            is_restarted = uptime_s < self._session_s
+            self._session_s = uptime_s
         if is_restarted:
             self.started_ms, self._since_ms = at_ms, None
-        elif is_retained:
-            pass
-        elif started_ms + uptime_s * 1_000 >= wall_ms - LIVE_MS:
-            self.started_ms, self._since_ms = min(at_ms, started_ms), None
-        elif is_behind:
-            if wall_ms > self._connected_ms + RETAINED_MS:
-                # It cannot have waited that long: the clocks have drifted apart.
-                self.started_ms, self._since_ms = at_ms, None
-            else:
-                self._since_ms = max(self._since_ms or 0, started_ms + uptime_s * 1_000)
+            if looked_after_s is not None:
+                self._session_s = -1
+            return True
+        if looked_after_s is not None or is_retained:
+            return False
+        # Ticks may be late: the earliest start is the true one.
+        self.started_ms = min(at_ms, started_ms)
+        if self._since_ms is None:
+            return False
+        if started_ms + uptime_s * 1_000 >= wall_ms - LIVE_MS:
+            self._since_ms = None
+        elif wall_ms > self._connected_ms + RETAINED_MS:
+            # It cannot have waited that long: the clocks have drifted apart.
+            self.started_ms, self._since_ms = at_ms, None
         else:
-            self.started_ms = at_ms
-        return is_restarted
+            self._since_ms = max(self._since_ms, started_ms + uptime_s * 1_000)
+        return False

@@ -6,7 +6,7 @@ that is away comes back later, and what was queued for it waits at its former br
 Rules:
 
 1. The question is the client's own CONNECT, with its credentials and without its will: the broker then says in CONNACK
-   whether there is a session. MQTT 3.1 has no such answer, so nobody is looked for.
+   whether there is a session. MQTT 3.1 has no such answer, so no session is searched for.
 2. A session that this question has made is removed again: by an expiry of 0 in DISCONNECT, or before MQTT 5 by a second
    CONNECT that is clean.
 3. A broker that refuses, or does not answer in time, has no session for the client.

@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 _PING: Final = b"\xc0\x00"
 _DISCONNECT: Final = b"\xe0\x00"
-# What a broker may answer to CONNECT and PINGREQ.
+# Maximum size of a broker's answer to CONNECT and PINGREQ.
 _ANSWER_BYTES_MAX: Final = 65_536
 # The broker ends a health session of a gateway that is gone after one and a half of these.
 _KEEP_ALIVE_S: Final = 30

@@ -63,7 +63,7 @@ class FederatorConnection:
         login: Who this gateway is.
         on_open: Called when the federator has answered the hello.
         on_lost: Called when that connection has ended.
-        handlers: What answers the federator's own requests, by kind; may grow.
+        handlers: What answers the federator's own requests, by kind.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class FederatorConnection:
         self._context = client_context(login.tls or TlsSettings()) if endpoint.is_tls else None
         self._on_open = on_open
         self._on_lost = on_lost
-        self._handlers: Mapping[str, Handler] = {} if handlers is None else handlers
+        self._handlers = {} if handlers is None else handlers
         self._channel: RequestChannel | None = None
         self._backoff = Backoff(BACKOFF, random.random)
         self._task: asyncio.Task[None] | None = None

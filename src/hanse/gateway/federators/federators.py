@@ -12,7 +12,6 @@ Rules:
 """
 
 import asyncio
-import contextlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
@@ -72,6 +71,8 @@ class Federators:
     Attributes:
         counters: `interest_...` of the reports; `barriers_passed`, `barriers_late`, and `barriers_alone` for clients at
             a broker whose federator is not connected.
+        handlers: what answers requests of federators, by kind.
+        on_open: told of the broker of each new connection to a federator; may be set.
     """
 
     def __init__(
@@ -84,23 +85,20 @@ class Federators:
         is_insecure: bool = False,
     ) -> None:
         self.counters: Counter[str] = Counter()
+        self.handlers: dict[str, Handler] = {}
+        self.on_open: Callable[[str], None] | None = None
         self._login = login
         self._barrier_timeout_s = barrier_timeout_s
         self._clock = clock
         self._may_change = may_change
         self._is_insecure = is_insecure
         self._loop = asyncio.get_running_loop()
-        self._handlers: dict[str, Handler] = {}
         self._addresses: dict[str, str] = {}
         self._reporters: dict[str, Reporter] = {}
         # Clients, and the broker where each is; empty for none.
         self._clients: dict[object, tuple[Held, str]] = {}
         self._barriers: dict[str, _Barrier] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-
-    def offer(self, kind: str, handler: Handler) -> None:
-        """Answer federators' requests of this kind."""
-        self._handlers[kind] = handler
 
     # --- connections --------------------------------------------------------------------------------------------------
 
@@ -125,9 +123,9 @@ class Federators:
         connection = FederatorConnection(
             endpoint,
             self._login,
-            on_open=lambda _: reporter.opened(),
+            on_open=lambda _: self._opened(broker_id, reporter),
             on_lost=lambda _: reporter.lost(),
-            handlers=self._handlers,
+            handlers=self.handlers,
         )
         reporter = self._reporters[broker_id] = Reporter(connection, self.counters, self._clock)
         for held, at in self._clients.values():
@@ -135,11 +133,13 @@ class Federators:
                 reporter.here(held)
         connection.start()
 
+    def _opened(self, broker_id: str, reporter: Reporter) -> None:
+        reporter.opened()
+        if self.on_open is not None and self._reporters.get(broker_id) is reporter:
+            self.on_open(broker_id)
+
     async def _end(self, reporter: Reporter) -> None:
         await reporter.stop()
-        # Without it, the federator would take the end of the connection for a death and publish the clients' wills.
-        with contextlib.suppress(HanseError):
-            await reporter.connection.ask("wills", {"goodbye": True}, timeout_s=LAST_S)
         await reporter.connection.stop()
 
     async def stop(self) -> None:

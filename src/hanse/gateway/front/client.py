@@ -6,7 +6,7 @@ Rules:
 2. The result of one read is written at once: no task, no future and no log line per packet.
 3. A slow side stops the other one: beyond `buffer_bytes` that wait for the broker, the client is not read, and the
    reverse.
-4. A client that is refused is told before its connection closes. The rest of what it sends is read and dropped for a
+4. A refused client gets the reason before its connection closes. Its further data is read and dropped for a
    moment, because closing on unread bytes would reset the answer away.
 5. A closed client has a deadline to accept pending data. Then it is cut off.
 """
@@ -402,7 +402,7 @@ class Client:
     # --- the broker's side --------------------------------------------------------------------------------------------
 
     def broker_made(self, connection: BrokerConnection) -> None:
-        """Take note that the connection is open; whoever dialled attaches it."""
+        """Take note that the connection is open; the dialling coroutine attaches it."""
 
     def broker_full(self, *, is_full: bool) -> None:
         """Stop reading the client, or read it again."""

@@ -9,9 +9,9 @@ Rules:
 1. Contents are counted, because a sensor may publish the same value again and again. One publication of a stream stands
    for at most one of another stream.
 2. The replay and the new broker's publications are joined first: a live publication that arrived at about the time at
-   which the federator had it is the same one. The times may differ by `near_s` for QoS 2, where a duplicate is worse
-   than a loss, and for contents that the client does not have at all; by a tenth of it for all others and for contents
-   that repeat.
+   which the federator had it is the same one. The times may differ by `lag_s` for QoS 2, where a duplicate is worse
+   than a loss; by `near_s` for contents that the client does not have at all; by a tenth of it for all others and for
+   contents that repeat.
 3. The result is compared with what the client has: first with publications of about the same time, then with the rest.
    The rest may be later by any time, because a client may read slowly, and earlier by up to `lag_s`, because one
    federator may lag behind another.
@@ -111,9 +111,14 @@ class Comparison(Generic[Item, LiveItem]):
             candidates = waiting.get(one.content)
             if not candidates:
                 continue
-            is_single = len(candidates) == often[one.content] == 1
-            is_wide = is_single and (one.is_once or one.content not in self._had)
-            within_s = inf if self._is_draining else self._near_s if is_wide else self._near_s / 10
+            within_s = self._near_s / 10
+            if self._is_draining:
+                within_s = inf
+            elif len(candidates) == often[one.content] == 1:
+                if one.is_once:
+                    within_s = self._lag_s
+                elif one.content not in self._had:
+                    within_s = self._near_s
             while candidates and candidates[0].time < one.time - within_s:
                 candidates.popleft()
             if candidates and candidates[0].time <= one.time + within_s:

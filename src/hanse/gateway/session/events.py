@@ -25,7 +25,7 @@ class Accepted(NamedTuple):
 class BrokerRefused(NamedTuple):
     """The broker answered CONNECT with a refusal, or with less than the client was promised.
 
-    If it is final, the client has been told and `Close` follows. Otherwise close the connection to the broker, then
+    If it is final, the client has the refusal and `Close` follows. Otherwise close the connection to the broker, then
     `attach` another one or `refuse`.
     """
 

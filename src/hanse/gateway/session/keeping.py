@@ -32,6 +32,7 @@ from hanse.gateway.session.session import (
     RESTORING,
     SUBACK,
     SUBSCRIBE,
+    TAKEN_OVER,
     UNSUBACK,
     UNSUBSCRIBE,
 )
@@ -44,7 +45,6 @@ from hanse.mqtt.refusal import PACKET_TOO_LARGE, Refusal, malformed, protocol_er
 _PINGRESP = b"\xd0\x00"
 # A DISCONNECT of the broker with one of these moves the client (shutting down, use another server, server moved).
 _MOVES = frozenset({0x8B, 0x9C, 0x9D})
-_TAKEN_OVER = 0x8E
 
 
 class Keeping(Moving):
@@ -513,7 +513,7 @@ class Keeping(Moving):
         if code in _MOVES:
             self.events.append(MoveAsked(code))
             return
-        self._is_taken_over = code == _TAKEN_OVER
+        self._is_taken_over = code == TAKEN_OVER
         self.to_client.append(packet)
 
     # --- publications for the client that are examined one by one -----------------------------------------------------

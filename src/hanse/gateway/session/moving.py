@@ -166,7 +166,7 @@ class Moving(Session):
         self._resent = self._replayed = self._removed = 0
         # Publications that the client has and the new broker has not sent yet (`Comparison.expected`), until a time.
         self._expected: dict[int, int] = {}
-        # What it has and may get again at QoS 1, which is only counted.
+        # Publications that it has and may get again at QoS 1, which is only counted.
         self._repeatable: set[int] = set()
         self._watch_until: float | None = None
         # An orderly move: the client's new packets wait, until what is outstanding has been acknowledged.
@@ -716,6 +716,19 @@ class Moving(Session):
             self._seek_broker(now)
 
     # --- the end ------------------------------------------------------------------------------------------------------
+
+    def taken_over(self) -> None:
+        """End the client without its will, and its session at this broker."""
+        if self.is_accepted:
+            self._is_taken_over = True
+            if not self._from_client.passing:
+                ends = self._version == 5 and self.connect.session_expiry_s > 0
+                self._goodbye = _GOODBYE_AND_END if ends else _GOODBYE
+                if ends and self._is_attached:
+                    self.session_expiry_s = 0
+                # The DISCONNECT keeps the broker from publishing a will that it has.
+                self._is_goodbye_said = self.settings.will == "broker"
+        super().taken_over()
 
     def _part(self, now: float) -> None:
         """Finish the session when the client is gone."""

@@ -52,6 +52,8 @@ OVER: Final = 9
 # does not speak its version of MQTT (0x84).
 _NOT_FINAL: Final = frozenset({0x84, 0x88, 0x89, 0x8B, 0x97, 0x9C, 0x9D, 0x9F})
 
+TAKEN_OVER: Final = 0x8E
+
 # Reason codes that a server may send in DISCONNECT (MQTT 5, 3.14.2.1).
 _OF_DISCONNECT: Final = frozenset({0x00, *range(0x80, 0x84), 0x87, 0x89, 0x8B, *range(0x8D, 0x91), *range(0x93, 0xA3)})
 
@@ -98,6 +100,8 @@ class Session:
         self._is_client_lost = False
         # Whether DISCONNECT has gone from the client to the broker, or from the broker to the client.
         self._is_goodbye_said = False
+        # Whether the same id has connected at another broker.
+        self.is_taken_over = False
         # Seconds for which the broker keeps the session after the connection. `NEVER` of `front.connect`: without end.
         self.session_expiry_s = 0
 
@@ -308,6 +312,14 @@ class Session:
         if self.is_accepted:
             self._say_disconnect(code, reference)
             self._end_client(code, "disconnected")
+
+    def taken_over(self) -> None:
+        """End an accepted client, because the same id has connected at another broker."""
+        if self.is_accepted:
+            self.is_taken_over = True
+            if not self._from_broker.passing:
+                self._say_disconnect(TAKEN_OVER)
+            self._end_client(TAKEN_OVER, "taken_over")
 
     def _say_disconnect(self, code: int, reference: str = "") -> None:
         if self._version < 5:

@@ -25,7 +25,6 @@ import mqtt5
 from hanse.errors import HanseError
 from hanse.lab.chaos.ground import OwnGround
 from hanse.local.client import Connection
-from hanse.local.http import get_json
 
 SITES = 3
 APART_S = 2.0
@@ -268,7 +267,6 @@ async def run_retained(
         for task in subscribers:
             task.cancel()
         await asyncio.gather(*subscribers, return_exceptions=True)
-        counters = [(await get_json(f"{place.metrics_url}/healthz"))["counters"] for place in ground.places]
     judged = drill.judged()
     wrong = sorted({topic for one in held for topic in drill.wrong(one)})
     unequal = sorted(topic for topic in {*held[0], *held[1], *held[2]} if len({one.get(topic) for one in held}) > 1)
@@ -284,7 +282,6 @@ async def run_retained(
         "unequal": unequal,
         "wrong": wrong,
         "received_live": drill.live,
-        "counters": [{name: value for name, value in one.items() if name.startswith("retained_")} for one in counters],
         "held": {"equal": not unequal and equal_s is not None, "last_write_wins": not wrong},
     }
 

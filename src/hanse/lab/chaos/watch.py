@@ -115,7 +115,7 @@ def disk_bytes(directory: Path) -> int:
     total = 0
     for path in directory.rglob("*"):
         try:
-            if path.is_file() and path.name != "output.log":
+            if path.is_file() and not path.name.startswith("output.log"):
                 total += path.stat().st_blocks * 512
         except OSError:
             continue  # deleted between listing and reading

@@ -93,7 +93,7 @@ class _Ask:
     # 0 for a push.
     number: int = 0
     since: int = 0
-    # What must be looked at first.
+    # Filters that need a look first.
     awaited: frozenset[str] = frozenset()
 
 
@@ -173,7 +173,7 @@ class Keeper:
         self._look: _Look | None = None
         self._look_due: dict[str, None] = {}
         self._look_at = -math.inf
-        # What a large look has shown, for a short time.
+        # Results of a large look, for a short time.
         self._shown: Mapping[str, bytes] = {}
         self._shown_until = math.inf
         # Unheard writes that the look under way has shown, and that others want.

@@ -20,7 +20,8 @@ class RetainedSettings:
         look_retry_s: pause after a look that failed.
         fetch_interval_s: interval at which everything of interest is fetched again.
         fetch_s: time for which answers to one fetch are awaited; a copy waits this long for its origin's answer.
-        linger_s: time by which interest outlives the last unsubscription, and copies outlive interest.
+        linger_s: time by which interest outlives the last unsubscription; for as long after a start no copies are
+            removed.
         tombstone_s: time for which a deletion is remembered. A broker that was away longer may bring the value back.
         tombstones_max: deletions remembered; the oldest are forgotten first, and counted.
         sweep_s: interval at which old deletions are forgotten, and unwanted copies found.
