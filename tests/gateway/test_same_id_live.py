@@ -27,7 +27,7 @@ class Scene:
         self.stack = stack
         listeners = [f"tcp://127.0.0.1:{port}" for port in ports.free(len(NAMES))]
         asked = [["--interest", "gateway", "--gateway-listen", one, "--gateway-token", "secret"] for one in listeners]
-        brokers = {name: stack.enter_context(Mosquitto()) for name in NAMES}
+        brokers = self.brokers = {name: stack.enter_context(Mosquitto(quiet=False)) for name in NAMES}
         self.relay = stack.enter_context(Relay(brokers["a"].port))
         stack.enter_context(running(ring(list(brokers.values()), path, asked)))
         words = ("--federator-token", "secret", "--health-timeout", "500ms")
@@ -117,19 +117,24 @@ def test_the_older_connection_ends_at_the_gateway_that_displaced_it_and_at_the_o
     assert scene.ended == 3
 
 
-def test_a_will_is_not_published_and_no_session_is_left_when_a_client_connects_elsewhere(scene: Scene) -> None:
+@pytest.mark.parametrize("level", [4, 5])
+def test_neither_a_will_nor_a_session_is_left_when_a_client_connects_elsewhere(scene: Scene, level: int) -> None:
     name = name_at("a", NAMES)
     watcher = scene.connect(scene.near, "watcher")
     watcher.send(p.subscribe(1, (b"will", 1)))
     assert watcher.packet()[0] == 0x90
     displaced = scene.stack.enter_context(RawClient(scene.far.port))
     lasting = b"\x11\0\0\0\x3c"
-    displaced.send(p.connect(5, name.encode(), properties=lasting, will=(b"will", b"dead", 1)).packet)
+    will = (b"will", b"dead", 1)
+    displaced.send(p.connect(level, name.encode(), clean=level == 5, properties=lasting, will=will).packet)
     assert displaced.packet()[0] == 0x20
     scene.cut()
     wait_until(lambda: _at(scene.far, "a") == 0 and _lives(displaced), "moved")
-    scene.connect(scene.near, name)
-    assert displaced.packet() == TAKEN_OVER
+    (broker,) = (scene.brokers[one] for one in NAMES if _at(scene.far, one) == 1)
+    scene.connect(scene.near, name, level)
+    if level == 5:
+        assert displaced.packet() == TAKEN_OVER
+    assert displaced.is_closed()
     wait_until(lambda: scene.far.metric("hanse_gateway_clients") == 0, "it is gone")
     time.sleep(0.3)
     watcher.send(p.publish(b"will", b"probe", 1, 1))
@@ -138,6 +143,26 @@ def test_a_will_is_not_published_and_no_session_is_left_when_a_client_connects_e
     assert any(b"probe" in one for one in received)
     # The displaced session has ended with its connection: the far gateway finds none.
     last = scene.stack.enter_context(RawClient(scene.far.port))
-    last.send(p.connect(5, name.encode(), clean=False, properties=lasting).packet)
+    if level == 4:
+        # Only a clean connection ends such a session.
+        wait_until(lambda: f" as {name} (p2, c1," in broker.log, "the session is ended")
+    last.send(p.connect(level, name.encode(), clean=False, properties=lasting).packet)
     accepted = last.packet()
     assert (accepted[0], accepted[2], accepted[3]) == (0x20, 0, 0)
+
+
+def test_one_gateway_ends_the_older_connection_that_its_policy_has_placed_elsewhere(tmp_path: Path) -> None:
+    words = ("--policy", "round-robin")
+    with (
+        Mosquitto() as a,
+        Mosquitto() as b,
+        Gateway(tmp_path, a.url, b.url, words=words) as gateway,
+        RawClient(gateway.port) as first,
+        RawClient(gateway.port) as second,
+    ):
+        for one in (first, second):
+            one.send(p.connect(5, b"c").packet)
+            assert one.packet()[0] == 0x20
+        assert first.packet() == TAKEN_OVER
+        assert first.is_closed()
+        assert _lives(second)
