@@ -132,6 +132,8 @@ class _Listener:
         )
 
     def on_packets(self, connection: Connection, packets: list[Packet]) -> None:
+        if self.ended:
+            return  # the run closes the connection when its task is next scheduled; more may arrive until then
         answers = bytearray()
         for packet in packets:
             if packet.kind == PUBLISH:
