@@ -93,8 +93,9 @@ def batches(draw: st.DrawFn) -> list[Run]:
     for run, is_next in drawn:
         if batch and is_next:
             before = batch[-1]
-            # the largest number there is
-            follows = min(before.first + before.length, SEQUENCE_MAX - run.length + 1)
+            # Up to the largest number there is. A stamp that equals the number is moved by 1, and needs room for it.
+            last = SEQUENCE_MAX - 1 if run.stamp_base else SEQUENCE_MAX
+            follows = min(before.first + before.length, last - run.length + 1)
             stamp_base = run.stamp_base and (run.stamp_base + run.first - follows or 1)
             batch.append(run._replace(origin=before.origin, epoch=before.epoch, first=follows, stamp_base=stamp_base))
         else:

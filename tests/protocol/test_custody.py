@@ -114,14 +114,14 @@ def test_a_duplicate_from_the_same_giver_is_acknowledged_with_the_first() -> Non
     books = Books()
     custody = books.custody
     first, again, other = custody.open(FAR, 1), custody.open(FAR, 2), custody.open(NEAR, 3)
-    custody.note(first, 50, run_of(0))
+    custody.note(first, run_of(0))
     token = custody.send(0.0, first, NEAR, [run_of(0)], FAR)
     custody.close(first)
-    custody.follow(again, 50, run_of(0))
-    custody.follow(again, 50, run_of(0))  # a second run with the same ids is no second wait
-    custody.note(again, 50, run_of(0))
+    custody.follow(again, run_of(0))
+    custody.follow(again, run_of(0))  # a second run with the same ids is no second wait
+    custody.note(again, run_of(0))
     custody.close(again)
-    custody.follow(other, 50, run_of(0))  # another giver's: the first still has custody
+    custody.follow(other, run_of(0))  # another giver's: the first still has custody
     custody.close(other)
     assert books.effects() == [Acknowledge(NEAR, (3,))]
     assert books.acknowledge(NEAR, token) == [Acknowledge(FAR, (1,)), Acknowledge(FAR, (2,))]
@@ -131,8 +131,8 @@ def test_a_duplicate_from_the_same_giver_is_acknowledged_with_the_first() -> Non
 def test_a_duplicate_within_one_batch_does_not_wait_for_itself() -> None:
     books = Books()
     entry = books.custody.open(FAR, 1)
-    books.custody.note(entry, 50, run_of(0))
-    books.custody.follow(entry, 50, run_of(0))
+    books.custody.note(entry, run_of(0))
+    books.custody.follow(entry, run_of(0))
     books.custody.close(entry)
     assert books.effects() == [Acknowledge(FAR, (1,))]
 
@@ -140,7 +140,7 @@ def test_a_duplicate_within_one_batch_does_not_wait_for_itself() -> None:
 def test_publications_of_the_host_have_no_duplicates_to_wait_for() -> None:
     books = Books()
     entry = books.custody.open(HOST, 1)
-    books.custody.note(entry, 50, run_of(0))
+    books.custody.note(entry, run_of(0))
     assert books.custody._in_progress == {}
 
 

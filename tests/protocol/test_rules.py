@@ -1364,13 +1364,38 @@ def test_r56_a_duplicate_from_the_same_sender_is_acknowledged_with_the_first() -
     assert desk.machine.forward(0.0, 1, [run], 13).effects == [Acknowledge(1, (13,))]
 
 
-def test_r56_a_sender_that_restarted_is_another_sender() -> None:
+def test_r56_a_sender_that_restarted_waits_with_its_former_process() -> None:
     desk = two_ways()
     run = run_of("g", groups=("g",), origin=8)._replace(qos=1, body=packet("g", qos=1))
-    desk.machine.forward(0.0, 1, [run], 11)
+    tokens = desk.machine.forward(0.0, 1, [run], 11).tokens
     desk.epochs[1] = 2_000
     desk.say(1, number=1, echo_epoch=0, echo_number=0)
-    assert desk.machine.forward(0.0, 1, [run], 12).effects == [Acknowledge(1, (12,))]
+    assert desk.machine.forward(0.0, 1, [run], 12).effects == ()
+    assert desk.machine.acknowledged(0.0, 2, [tokens[2]]) == []
+    assert Acknowledge(1, (12,)) in desk.machine.acknowledged(0.0, 3, [tokens[3]])
+
+
+def test_r56_a_publication_survives_the_kill_of_its_origin_and_then_of_the_next_hop() -> None:
+    """The first hop has it in memory only, and the host broker of the origin has no acknowledgement yet."""
+    net = Network(3, [(0, 1), (1, 2)], interest={2: ["g"]})
+    net.run(5)
+    machine = net.machines[0]
+    identity = (machine.epoch, machine.next_id)
+    net.deaf.add((1, 2))
+    net.publish(0, "g", b"x", qos=1)
+    net.run(0.1)
+    assert net.hosts[0].unacknowledged
+    net.crash(0)
+    net.restart(0, [1])
+    net.run(0.1)
+    net._route(0, net.machines[0].publish(net.now, [publication("g", b"x", qos=1)], 901, identity))
+    net.run(0.1)
+    net.hosts[0].unacknowledged.add(901)
+    net.crash(1)
+    net.deaf.clear()
+    net.restart(1, [0, 2])
+    net.run(60)
+    assert net.got(2) == ["g"]
 
 
 def test_r57_publications_the_host_broker_acknowledged_are_not_delivered_by_the_next_process() -> None:

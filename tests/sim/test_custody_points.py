@@ -57,15 +57,13 @@ def acknowledge_a_copy_from_the_same_sender_at_once(patch: pytest.MonkeyPatch) -
 
 
 def wait_for_a_copy_from_another_sender(patch: pytest.MonkeyPatch) -> None:
-    def note(self: Custody, entry: Entry, epoch: int, run: Run) -> None:
-        del epoch
-        key = (0, 0, run.origin, run.epoch, run.first, "")
+    def note(self: Custody, entry: Entry, run: Run) -> None:
+        key = (0, run.origin, run.epoch, run.first, "")
         entry.keys.append(key)
         self._in_progress.setdefault(key, entry)
 
-    def follow(self: Custody, entry: Entry, epoch: int, run: Run) -> None:
-        del epoch
-        first = self._in_progress.get((0, 0, run.origin, run.epoch, run.first, ""))
+    def follow(self: Custody, entry: Entry, run: Run) -> None:
+        first = self._in_progress.get((0, run.origin, run.epoch, run.first, ""))
         if first is not None and first is not entry and entry not in first.followers:
             first.followers.append(entry)
             entry.owed += 1

@@ -43,7 +43,7 @@ BACKLOG_BYTES = 64 << 20
 BUSY_FACTOR = 5
 
 # Giver, its epoch, the id of a run's first publication, and a group.
-Key = tuple[int, int, int, int, int, str]
+Key = tuple[int, int, int, int, str]
 _Wait = tuple[int, tuple[str, ...]]
 
 
@@ -234,22 +234,25 @@ class Custody:
         """Begin a batch. Call `close` when the batch has been handed out."""
         return Entry(giver if receipt else NOBODY, receipt)
 
-    def note(self, entry: Entry, epoch: int, run: Run) -> None:
+    def note(self, entry: Entry, run: Run) -> None:
         """Note that the entry holds this run, so that a duplicate from the same giver waits with the entry (R56)."""
         if entry.giver >= 0:
             for group in run[6]:
-                key = (entry.giver, epoch, run[0], run[1], run[2], group)
+                key = (entry.giver, run[0], run[1], run[2], group)
                 entry.keys.append(key)
                 self._in_progress[key] = entry
 
-    def follow(self, entry: Entry, epoch: int, run: Run) -> None:
+    def follow(self, entry: Entry, run: Run) -> None:
         """Let a duplicate wait for the first one from the same giver, so that both are acknowledged together (R56).
+
+        A giver that has restarted is the same giver: its former process no longer has custody, so until the first one
+        is handed on or on disk, nobody else has it but the new process.
 
         This holds only if both came for the same group. Each group has its own tree, and waiting across trees could
         close a circle.
         """
         for group in run[6]:
-            first = self._in_progress.get((entry.giver, epoch, run[0], run[1], run[2], group))
+            first = self._in_progress.get((entry.giver, run[0], run[1], run[2], group))
             if first is not None and first is not entry and entry not in first.followers:
                 first.followers.append(entry)
                 entry.owed += 1

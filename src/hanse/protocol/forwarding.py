@@ -237,7 +237,7 @@ class Forwarding:
     # --- runs from a neighbour ----------------------------------------------------------------------------------
 
     def forward(  # noqa: C901 - one loop, each branch a rule
-        self, now: float, neighbour: int, runs: Sequence[Run], receipt: int = 0, sender_epoch: int = 0
+        self, now: float, neighbour: int, runs: Sequence[Run], receipt: int = 0
     ) -> Routed:
         """Route what a link handed in: suppress duplicates, deliver, and pass on (R43 to R50).
 
@@ -282,7 +282,7 @@ class Forwarding:
             if plan.has_unknown:
                 accounts.count("received", run, neighbour=neighbour)
                 if qos:
-                    self.custody.follow(entry, sender_epoch, run)
+                    self.custody.follow(entry, run)
                 if named is None:
                     named = _groups_by_id(runs)
                 self._forward_by_topic(now, neighbour, run, named, frames, deliveries)
@@ -299,10 +299,10 @@ class Forwarding:
             else:
                 accounts.count("received", run, neighbour=neighbour)
                 if qos:
-                    self.custody.follow(entry, sender_epoch, run)
+                    self.custody.follow(entry, run)
                 self._forward_pieces(now, neighbour, groups, run, frames, deliveries)
             if qos:
-                self.custody.note(entry, sender_epoch, run)
+                self.custody.note(entry, run)
         if entry is _UNOWED:
             return self._hand_out_loose(frames, deliveries)
         return self._hand_out(now, entry, frames, deliveries, neighbour)

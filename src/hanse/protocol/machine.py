@@ -208,7 +208,7 @@ class Machine:
         if self.is_stopped:
             return Routed({}, [])  # unacknowledged: the neighbour hands it to others (R37, R61)
         effects = self._hear_of_groups(now, runs) if now < self._new_until else []
-        routed = self._forwarding.forward(now, neighbour, runs, receipt, known.epoch)
+        routed = self._forwarding.forward(now, neighbour, runs, receipt)
         if effects:
             routed = routed._replace(effects=(*effects, *routed.effects))
         if self._custody.check_at < self.deadline:  # noqa: PLR1730 - two lookups, and no call a message
