@@ -33,6 +33,7 @@ from hanse.federator.gate import Gate
 from hanse.federator.gateway_clients import GatewayClients
 from hanse.federator.gateway_interest import GatewayInterest
 from hanse.federator.gateway_sessions import GatewaySessions
+from hanse.federator.gateway_wills import GatewayWills, WillPublisher
 from hanse.federator.gateways import Gateways
 from hanse.federator.gauges import gauges
 from hanse.federator.host import HostSession, client_settings
@@ -346,6 +347,13 @@ class Agent:
         )
         self._gateway_sessions = GatewaySessions(state.path / "gateway-sessions.db", self.gateways, self.counters)
         GatewayClients(self.gateways, self.counters)
+        self._gateway_wills = GatewayWills(
+            self.gateways,
+            WillPublisher(session, self.sessions.of("will")).publish,
+            lambda: self.host.client.is_connected,
+            self.counters,
+            self._loop.time,
+        )
         self._replay = Replay(self.gateways, self.machine, self._crossing, self.counters, self._loop.time)
         ShareGaps(self.gateways, self.counters)
         # Bound methods, cached to save an attribute lookup per batch.
@@ -405,7 +413,7 @@ class Agent:
         saving = save_again(self.interest.save_if_changed, self._wanted.save_if_changed)
         work = [saving, self.reporter.report_again(), self.management.tell_again(), self._end_coming_again()]
         work += [self._gateway_interest.watch(), self._check_session_again(), self._renewal.end_former_sessions()]
-        work += [*self.unknown.watch(), *self.interest.watch()]
+        work += [*self.unknown.watch(), *self.interest.watch(), self._gateway_wills.watch()]
         self._tasks += [asyncio.create_task(one) for one in work]
         self._arm()
 

@@ -75,8 +75,7 @@ class GatewayInterest:
         self._loop = asyncio.get_running_loop()
         gateways.offer("interest", self._interest)
         gateways.offer("claims", self._claims)
-        gateways.on_come = self._come
-        gateways.on_gone = self._gone
+        gateways.watch(self._come, self._gone)
 
     async def watch(self) -> None:
         """End leases and sessions as their time comes."""

@@ -15,8 +15,8 @@ Rules:
    refused and its connection ends. A listener with TLS and a CA also demands a certificate of that CA.
 2. A connection has a name: the gateway's id, its incarnation (a random number of its process), and a number of its own
    there. A new connection of the same name replaces the older one.
-3. `on_gone` is called at the end of a connection, `on_come` at its beginning. Reports of a gateway outlive their
-   connection; the modules that keep them decide how long.
+3. `watch` tells a part of the federator of the beginning and the end of connections. What a gateway has reported
+   outlives its connection; that is up to those who keep it.
 """
 
 import asyncio
@@ -63,6 +63,7 @@ class GatewayPeer:
 
 
 GatewayHandler = Callable[[GatewayPeer, Request], Awaitable[Answer | None]]
+PeerWatcher = Callable[[GatewayPeer], None]
 
 
 class Gateways:
@@ -74,8 +75,6 @@ class Gateways:
         token: What a gateway must show; None if its certificate is enough.
 
     Attributes:
-        on_come: Told of each connection that has said hello; may be set.
-        on_gone: Told of its end; may be set.
         counters: `hello_refused`, `hello_late`, `connections_refused`.
     """
 
@@ -91,8 +90,7 @@ class Gateways:
         self.counters: Counter[str] = Counter()
         self._tls = tls
         self._token = token
-        self.on_come: Callable[[GatewayPeer], None] | None = None
-        self.on_gone: Callable[[GatewayPeer], None] | None = None
+        self._watchers: list[tuple[PeerWatcher, PeerWatcher]] = []
         self._offers: dict[str, GatewayHandler] = {}
         self._server: asyncio.Server | None = None
         self._channels: set[RequestChannel] = set()
@@ -101,6 +99,10 @@ class Gateways:
         """Answer requests of this kind."""
         assert kind not in self._offers, f"{kind} is offered twice"
         self._offers[kind] = handler
+
+    def watch(self, come: PeerWatcher, gone: PeerWatcher) -> None:
+        """Call `come` for each connection that has said hello, and `gone` at its end."""
+        self._watchers.append((come, gone))
 
     async def listen(self, endpoint: Endpoint) -> Endpoint:
         """Listen; return where, with the port that it got.
@@ -175,8 +177,8 @@ class Gateways:
         channel.frame_bytes_max = FRAME_BYTES_MAX
         channel.handlers = {kind: _bound(handler, peer) for kind, handler in self._offers.items()}
         _log.info("gateway %s connected from %s", name, channel.peer)
-        if self.on_come is not None:
-            self.on_come(peer)
+        for come, _ in self._watchers:
+            come(peer)
         return peer
 
     def forget(self, channel: RequestChannel, peer: GatewayPeer | None, reason: str) -> None:
@@ -187,8 +189,8 @@ class Gateways:
             return
         del self.peers[peer.name]
         _log.info("gateway %s is gone: %s", peer.name, reason)
-        if self.on_gone is not None:
-            self.on_gone(peer)
+        for _, gone in self._watchers:
+            gone(peer)
 
 
 class _Greeting:

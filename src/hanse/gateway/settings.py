@@ -115,6 +115,12 @@ class GatewaySettings:
         "Publisher of a client's will: the gateway, or its broker, which also does so if the gateway is cut off.",
         choices=("gateway", "broker"),
     )
+    will_backup: bool = setting(
+        True, "Report clients' wills to federators, which publish them if this gateway dies; see docs/gateway.md."
+    )
+    will_grace_s: float = duration(
+        60.0, "Time that a federator waits for a lost gateway before it publishes the wills.", maximum_s=3600
+    )
     replay_window_s: float = duration(
         1.0, "Publications acknowledged within this time before the loss of a broker are sent again.", maximum_s=60
     )

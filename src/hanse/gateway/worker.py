@@ -42,6 +42,7 @@ from hanse.gateway.federators import (
     Replays,
     SessionRecord,
     SessionRecords,
+    WillReports,
 )
 from hanse.gateway.front.accepting import Acceptor
 from hanse.gateway.front.client import Client
@@ -80,6 +81,7 @@ from hanse.gateway.session.events import (
     TopicsAsked,
     Unsubscribed,
 )
+from hanse.gateway.session.publication import will_delay_of
 from hanse.gateway.session.replayed import Replayed
 from hanse.gateway.settings import GatewaySettings
 from hanse.gateway.share.link import SUFFIX
@@ -151,6 +153,13 @@ class Worker:
         )
         self._records = SessionRecords(self.federators, self.federators.counters)
         self._connected = ConnectedClients(self.federators, self.federators.counters, self._taken_over)
+        self._wills = WillReports(
+            self.federators,
+            self.federators.counters,
+            self._loop.time,
+            grace_s=settings.will_grace_s,
+            is_on=settings.will_backup and settings.failover and settings.will == "gateway",
+        )
         self._replays = Replays(self.federators, self._loop.time, self.federators.counters)
         self._shares = self._make_shares() if settings.share == "once" else None
         self._dials = asyncio.Semaphore(DIALS_MAX)
@@ -281,6 +290,7 @@ class Worker:
             await self._shares.stop()
         await self._records.stop()
         await self._connected.stop()
+        await self._wills.stop()
         await self.federators.stop()
 
     # --- the supervisor -----------------------------------------------------------------------------------------------
@@ -407,6 +417,7 @@ class Worker:
             self._connected.gone(client, client.session.client_id)
             # A client that is gone is served until its will is published.
             self._moving[client] = None
+            self._part_with_will(client)
         if not self._clients:
             self._is_empty.set()
 
@@ -437,6 +448,9 @@ class Worker:
                     is_complete=not session_present,
                     expiry_s=_expiry_s(session),
                 )
+                self._wills.accepted(
+                    client, session.client_id, session.connect.will, _will_delay_s(session), self._will_places(client)
+                )
                 if self._shares is not None:
                     self._shares.accepted(client, session_present=session_present)
                 self._connected.accepted(client, session.client_id, self._at(client), self._stores(client))
@@ -463,6 +477,7 @@ class Worker:
                 self._moving[client] = None
                 self._place(client)
             case Close():
+                self._part_with_will(client)
                 client.close()
                 session.client_lost(now)
             case CloseBroker():
@@ -470,6 +485,7 @@ class Worker:
                 session.to_broker.clear()
             case Ended(will):
                 self.federators.forget(client, _expiry_s(session))
+                self._wills.forget(client)
                 self._note_session(client, is_connected=False)
                 self.traffic.wills[will] = self.traffic.wills.get(will, 0) + 1
                 client.leave_broker()
@@ -506,6 +522,16 @@ class Worker:
         key = self._key(client)
         known = [view.broker for view in self.directory.views if view.broker.federator]
         return [one.id for one in sorted(known, key=lambda one: score(hash_key(one.id), key), reverse=True)[:2]]
+
+    def _will_places(self, client: Client) -> list[str]:
+        """Return the brokers whose federators may have the client's will, the preferred one first."""
+        return [self._at(client), *self._stores(client)]
+
+    def _part_with_will(self, client: Client) -> None:
+        """Take the will back from the federator before the session publishes it."""
+        session = client.session
+        if session is not None and not session.is_over:
+            self._wills.part(client)
 
     def _note_session(self, client: Client, *, is_connected: bool = True) -> None:
         """Record at federators where the session of this client is, if it lasts."""
@@ -801,6 +827,7 @@ class Worker:
         if session.is_accepted:
             broker_id = connection.place.broker_id
             self.federators.arrived(client, broker_id)
+            self._wills.arrived(client, self._will_places(client))
             if not self._connected.moved(client, session.client_id, broker_id, self._stores(client)):
                 return
             if client.home == broker_id and session.session_expiry_s and self.settings.drain_old == "missing":
@@ -998,6 +1025,13 @@ def federator_login(settings: GatewaySettings, number: int) -> FederatorLogin:
         settings.federator_token,
         TlsSettings(settings.federator_ca_file, settings.federator_cert_file, settings.federator_key_file),
     )
+
+
+def _will_delay_s(session: Session) -> int:
+    will = session.connect.will
+    if will is None or session.connect.level < MQTT_5:
+        return 0
+    return min(will_delay_of(will.properties), session.connect.session_expiry_s)
 
 
 def _expiry_s(session: Session) -> int | None:

@@ -29,8 +29,7 @@ def test_gateway_is_known_by_its_name_and_gets_answers() -> None:
         come: list[GatewayName] = []
         gone: list[GatewayName] = []
         federator = Gateways(7)
-        federator.on_come = lambda peer: come.append(peer.name)
-        federator.on_gone = lambda peer: gone.append(peer.name)
+        federator.watch(lambda peer: come.append(peer.name), lambda peer: gone.append(peer.name))
         federator.offer("echo", echo)
         endpoint = await federator.listen(ANYWHERE)
         connection = FederatorConnection(endpoint, FederatorLogin("g1", "abc", 2))
@@ -78,8 +77,10 @@ def test_newer_connection_of_the_same_name_replaces_the_older_one_which_is_not_g
         told: list[str] = []
         federator = Gateways(1)
         federator.offer("echo", echo)
-        federator.on_come = lambda peer: told.append(f"come {peer.name}")
-        federator.on_gone = lambda peer: told.append(f"gone {peer.name}")
+        federator.watch(
+            lambda peer: told.append(f"come {peer.name}"),
+            lambda peer: told.append(f"gone {peer.name}"),
+        )
         endpoint = await federator.listen(ANYWHERE)
         older, newer = (FederatorConnection(endpoint, FederatorLogin("g", "i")) for _ in range(2))
         older.start()

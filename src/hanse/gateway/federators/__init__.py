@@ -1,7 +1,7 @@
 """The gateway's connections to federators, for reports of interest and for replays.
 
-A worker has one `Federators`, one `SessionRecords`, one `ConnectedClients`, and one `Replays` for clients that have
-moved:
+A worker has one `Federators`, one `SessionRecords`, one `ConnectedClients`, one `WillReports`, and one `Replays` for
+clients that have moved:
 
     replay = await replays.ask(broker_id, former_broker_id, filters, age_ms)
 
@@ -14,6 +14,7 @@ from hanse.gateway.federators.federators import Federators
 from hanse.gateway.federators.replays import Replay, Replays
 from hanse.gateway.federators.reports import Held, Reporter
 from hanse.gateway.federators.sessions import SessionRecord, SessionRecords
+from hanse.gateway.federators.wills import WillReports
 
 __all__ = [
     "ConnectedClients",
@@ -26,4 +27,5 @@ __all__ = [
     "Reporter",
     "SessionRecord",
     "SessionRecords",
+    "WillReports",
 ]

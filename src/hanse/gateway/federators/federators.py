@@ -12,6 +12,7 @@ Rules:
 """
 
 import asyncio
+import contextlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
@@ -140,6 +141,9 @@ class Federators:
 
     async def _end(self, reporter: Reporter) -> None:
         await reporter.stop()
+        # Without it, the federator would take the end of the connection for a death and publish the clients' wills.
+        with contextlib.suppress(HanseError):
+            await reporter.connection.ask("wills", {"goodbye": True}, timeout_s=LAST_S)
         await reporter.connection.stop()
 
     async def stop(self) -> None:
