@@ -39,6 +39,21 @@ def test_a_crowd_is_counted_and_does_not_fill_the_log(caplog: pytest.LogCaptureF
     assert vars(caplog.records[-1])["lines_left_out"] > 400
 
 
+def test_an_id_in_use_is_counted_at_each_attempt_and_logged_once_per_link(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    events = LinkEvents(clock)
+    for port in range(120):
+        events.refused("link_id_in_use", f"10.0.0.9:{port}", "in use", claimed_id="3")
+        clock.now_s += 1
+    assert (events.counts["link_id_in_use"], len(caplog.records)) == (120, 1)
+    clock.now_s += REPEAT_S
+    events.refused("link_id_in_use", "10.0.0.9:1", "in use", claimed_id="3")
+    assert len(caplog.records) == 2
+    events.ended(3)
+    events.refused("link_id_in_use", "10.0.0.9:1", "in use", claimed_id="3")
+    assert len(caplog.records) == 3
+
+
 def test_a_failing_link_warns_once_for_each_reason_and_then_rarely(caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
     events = LinkEvents(clock)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from hanse.federator.doubles import PROCESS, REPLACED_MAX, Doubles
+from hanse.federator.doubles import PROCESS, Doubles
 from hanse.federator.links import CONTROL_TOPIC, DATA_TOPIC, LinkBook
 from hanse.mqtt.endpoints import LinkDialler
 from hanse.mqtt.limits import LINK_CONTROL_BYTES_MAX
@@ -22,7 +22,8 @@ class Federator:
 
     def __init__(self, identity: int, process: str = "") -> None:
         self.identity = identity
-        # Ids that two processes use, once for each refusal of one of them.
+        self.process = process
+        # Ids that two processes use.
         self.doubles: list[int] = []
         self.up: list[int] = []
         self.down: list[int] = []
@@ -123,22 +124,52 @@ def test_the_link_of_the_smaller_id_stays_if_both_dial() -> None:
     asyncio.run(steps())
 
 
-def test_one_of_two_processes_with_one_id_is_refused_with_an_alarm() -> None:
+def test_a_stranger_with_a_neighbours_id_does_not_take_its_place() -> None:
     async def steps() -> None:
         one, first, second = Federator(1), Federator(2, "a"), Federator(2, "b")
         await one.listen()
         try:
             first.book.dial(one.url)
             await eventually(lambda: one.has_link(2))
-            second.book.dial(one.url)  # as after a restart: it replaces the first, without suspicion
-            await eventually(lambda: one.has_link(2) and one.link(2).peer[PROCESS] == "b")
-            # The first is alive and dials again. From now on it is refused, however often it tries.
-            await eventually(lambda: len(one.doubles) >= 2)
-            assert set(one.doubles) == {2}
-            assert one.book.events.counts["link_id_in_use"] >= 2
-            assert second.has_link(1)
-            assert one.link(2).peer[PROCESS] == "b"
-            assert not first.has_link(1)
+            second.book.dial(one.url)
+            await eventually(lambda: one.book.events.counts["link_id_in_use"] >= 1)
+            assert not one.doubles  # the first one may be dead, and the second one its restart
+            assert first.book.send_data(1, b"alive", 1, 0)
+            await eventually(lambda: one.doubles)
+            assert one.doubles == [2]
+            assert one.up == [2]
+            assert not one.down
+            assert one.link(2).peer[PROCESS] == "a"
+            assert not second.has_link(1)
+        finally:
+            for each in (first, second, one):
+                await each.book.stop()
+
+    asyncio.run(steps())
+
+
+def test_a_neighbour_gets_its_place_back_when_a_strangers_connection_ends() -> None:
+    async def steps() -> None:
+        one, first, second = Federator(1), Federator(2, "a"), Federator(2, "b")
+        await one.listen()
+        try:
+            first.book.dial(one.url)
+            await eventually(lambda: one.has_link(2))
+            second.book.dial(one.url)
+            await eventually(lambda: one.book.events.counts["link_id_in_use"] >= 1)
+            first.book.close(1, "the network fails")
+            await eventually(lambda: len(one.up) == 2)
+            # Whichever of the two was faster has the place. When it ends, the other one gets the place, more than once.
+            for winner, loser in ((second, first), (first, second)) * 2:
+                if one.link(2).peer[PROCESS] != winner.process:
+                    continue
+                ups = len(one.up)
+                await winner.book.hang_up(one.url)
+                await eventually(lambda ups=ups: len(one.up) > ups)  # type: ignore[misc]
+                assert one.link(2).peer[PROCESS] == loser.process
+                refused = one.book.events.counts["link_id_in_use"]
+                winner.book.dial(one.url)
+                await eventually(lambda refused=refused: one.book.events.counts["link_id_in_use"] > refused)  # type: ignore[misc]
         finally:
             for each in (first, second, one):
                 await each.book.stop()
@@ -147,19 +178,38 @@ def test_one_of_two_processes_with_one_id_is_refused_with_an_alarm() -> None:
 
 
 def test_a_federator_that_restarts_repeatedly_is_never_refused() -> None:
+    async def steps() -> None:
+        one = Federator(1)
+        await one.listen()
+        try:
+            for start in range(5):
+                again = Federator(2, str(start))
+                again.book.dial(one.url)
+                await eventually(lambda start=start: len(one.up) == start + 1)  # type: ignore[misc]
+                await again.book.stop()
+                await eventually(lambda start=start: len(one.down) == start + 1)  # type: ignore[misc]
+            assert not one.doubles
+            assert not one.book.events.counts["link_id_in_use"]
+        finally:
+            await one.book.stop()
+
+    asyncio.run(steps())
+
+
+def test_a_refused_process_is_a_conflict_only_if_the_open_link_is_alive_afterwards() -> None:
     doubles = Doubles()
-    for start in range(5):
-        assert doubles.refusal(2, {PROCESS: str(start)}) is None
-        doubles.replace(2, {PROCESS: str(start)}, {PROCESS: str(start + 1)})
-    doubles.replace(2, {PROCESS: "5"}, {PROCESS: "5"})  # a link that was half open
-    assert doubles.refusal(2, {PROCESS: "5"}) is None
-    assert doubles.refusal(3, {PROCESS: "0"}) is None
-    assert doubles.refusal(2, {PROCESS: "0"}) == (
-        "federator id 2 is in use by another process; give one of the two another --id"
+    assert doubles.refusal(2, {PROCESS: "a"}, {PROCESS: "a"}, 7) is None  # its former connection was half open
+    assert not doubles.is_new_conflict(2, 8)
+    assert doubles.refusal(2, {PROCESS: "a"}, {PROCESS: "b"}, 7) == (
+        "federator id 2 is linked from another process, and gets a new link when that one ends; "
+        "if both run, give one of the two another --id"
     )
-    for other in range(REPLACED_MAX):
-        doubles.replace(9, {PROCESS: str(other)}, {})
-    assert doubles.refusal(2, {PROCESS: "0"}) is None  # long ago
+    assert not doubles.is_new_conflict(2, 7)
+    assert doubles.refusal(2, {PROCESS: "a"}, {}, 8) is not None
+    assert doubles.is_new_conflict(2, 8)
+    assert not doubles.is_new_conflict(2, 9)  # it is reported already
+    doubles.end(2)
+    assert not doubles.is_new_conflict(2, 9)
 
 
 def test_the_larger_id_may_dial_when_the_smaller_does_not() -> None:

@@ -4,7 +4,9 @@ Rules:
 
 1. A refusal at the link listener is a security event: one line with the peer's address, and a count by event.
 2. A stranger causes at most 20 lines in ten seconds; the others are counted in the next line.
-3. A link that cannot be dialled is a warning when its reason changes, and then every `REPEAT_S`.
+3. An id that another process uses is such a line when it is first refused, and then every `REPEAT_S` while the link of
+   that process lasts.
+4. A link that cannot be dialled is a warning when its reason changes, and then every `REPEAT_S`.
 """
 
 import logging
@@ -29,17 +31,27 @@ class LinkEvents:
         self.counts: Counter[str] = Counter(dict.fromkeys(EVENTS, 0))
         self._clock_s = clock_s
         self._limit = logs.LineLimit()
+        self._in_use: dict[str, logs.RepeatLimit] = {}  # by id; each has a link
         self._failures: dict[str, logs.RepeatLimit] = {}  # by URL
 
     def refused(self, event: str, address: str, reason: str, *, claimed_id: str | None = None) -> None:
         """Note a peer that got no link."""
         self.counts[event] += 1
+        if event == "link_id_in_use" and claimed_id is not None:
+            again = self._in_use.setdefault(claimed_id, logs.RepeatLimit(REPEAT_S)).take(reason, self._clock_s())
+            if again is None:
+                return
+            reason += again
         more = self._limit.take(self._clock_s())
         if more is not None:
             fields: dict[str, object] = {"address": address, "reason": reason}
             if claimed_id is not None:
                 fields["claimed_id"] = claimed_id[:40]
             logs.note_security(event, "a peer got no link", level=logging.WARNING, **fields, **more)
+
+    def ended(self, identity: int) -> None:
+        """Note that the link of a neighbour has ended, so that a later refusal of its id is news."""
+        self._in_use.pop(str(identity), None)
 
     def failed(self, url: str, error: HanseError) -> None:
         """Note an attempt to dial a neighbour that failed."""

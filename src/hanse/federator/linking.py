@@ -50,7 +50,7 @@ def make_links(
         on_link: called with a neighbour, and whether its link is up.
         on_frames: called with frames of a neighbour.
         on_taken: called with the frames that a neighbour has acknowledged.
-        on_double: called with an id that two processes use, and the message to the refused one.
+        on_double: called once per link with an id that two processes use, and the message to the refused one.
         client_id_at: function that returns the client id of the session at a neighbour's broker.
     """
 

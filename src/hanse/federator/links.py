@@ -8,7 +8,8 @@ Rules:
   were unacknowledged when a link ended are up to the protocol, which has them in custody. Data frames with only QoS 0
   are dropped and counted if there is no capacity.
 - A receipt is valid for one link: an acknowledgement that arrives after the link was replaced is dropped.
-- A newer link of a neighbour replaces the present one, unless its process was itself replaced before (`doubles`).
+- A newer link of a neighbour replaces the present one if it comes from the same process. Another process gets the
+  neighbour's place only when the present link has ended (`doubles`).
 """
 
 import logging
@@ -38,11 +39,13 @@ _log = logging.getLogger(__name__)
 class _Peer:
     """Link of one neighbour, and its waiting frames."""
 
-    __slots__ = ("identity", "link", "owed", "receipts", "waiting")
+    __slots__ = ("identity", "link", "owed", "reads", "receipts", "waiting")
 
     def __init__(self, identity: int, link: Link) -> None:
         self.identity = identity
         self.link = link
+        # How often frames were read.
+        self.reads = 0
         # Number of a frame under way to its token.
         self.owed: dict[int, int] = {}
         self.waiting: deque[tuple[bytes, int]] = deque()
@@ -56,7 +59,7 @@ class LinkBook(LinkListenerHandler):
     Args:
         properties: function that returns the properties for the handshake.
         admit: function that returns why the peer with an id and properties is refused, or None.
-        on_double: called with an id that two processes use, and the message to the refused one.
+        on_double: called once per link with an id that two processes use, and the message to the refused one.
     """
 
     def __init__(
@@ -255,8 +258,11 @@ class LinkBook(LinkListenerHandler):
         greeting.refuse(code, reason)
 
     def _double(self, identity: int, peer: Mapping[str, str]) -> str | None:
-        double = self._doubles.refusal(identity, peer)
-        if double is not None:
+        present = self._peers.get(identity)
+        if present is None or not present.link.is_open:
+            return None
+        double = self._doubles.refusal(identity, present.link.peer, peer, present.reads)
+        if double is not None and self._doubles.is_new_conflict(identity, present.reads):
             self._tell_double(identity, double)
         return double
 
@@ -266,16 +272,19 @@ class LinkBook(LinkListenerHandler):
         if identity is None or identity == self._identity:
             link.close(reason=f"{link.peer_id[:20]!r} cannot be a neighbour of federator {self._identity}")
             return
-        refusal = (self._double(identity, link.peer) or self._admit(identity, link.peer)) if link.is_dialled else None
+        double = self._double(identity, link.peer)
+        refusal = double or (self._admit(identity, link.peer) if link.is_dialled else None)
         former = self._peers.get(identity)
         if refusal is None and former is not None and link.is_dialled and self._identity > identity:
             refusal = "the neighbour has dialled this link already"
         if refusal is not None:
-            _log.warning("link to federator %d not kept: %s", identity, refusal)
+            if double is not None:
+                self.events.refused("link_id_in_use", link.peer_address, double, claimed_id=link.peer_id)
+            else:
+                _log.warning("link to federator %d not kept: %s", identity, refusal)
             link.close(reason=refusal)
             return
         if former is not None:
-            self._doubles.replace(identity, former.link.peer, link.peer)
             self._remove(former)
             former.link.close(reason="replaced by a newer link")
         peer = self._peers[identity] = self._by_link[link] = _Peer(identity, link)
@@ -288,6 +297,7 @@ class LinkBook(LinkListenerHandler):
         peer = self._by_link.get(link)
         if peer is None:
             return
+        peer.reads += 1
         for position, frame in enumerate(frames):
             if frame[4]:
                 receipt = self._next_receipt
@@ -325,6 +335,8 @@ class LinkBook(LinkListenerHandler):
     def _remove(self, peer: _Peer) -> None:
         del self._by_link[peer.link]
         del self._peers[peer.identity]
+        self._doubles.end(peer.identity)
+        self.events.ended(peer.identity)
         self._tell_down(peer.identity)
 
 
