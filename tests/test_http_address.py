@@ -14,6 +14,9 @@ def read(url: str, *, takes_query: bool = False) -> HttpAddress:
     ("url", "expected", "text"),
     [
         ("http://m", HttpAddress("m", 80, False), "http://m:80"),
+        ("m:80", HttpAddress("m", 80, False), "http://m:80"),
+        ("127.0.0.1:21981/a", HttpAddress("127.0.0.1", 21981, False, "/a"), "http://127.0.0.1:21981/a"),
+        ("[::1]:21981", HttpAddress("::1", 21981, False), "http://[::1]:21981"),
         ("https://m/", HttpAddress("m", 443, True), "https://m:443"),
         ("HTTP://m:8080", HttpAddress("m", 8080, False), "http://m:8080"),
         ("https://[::1]:8443/a/b/", HttpAddress("::1", 8443, True, "/a/b/"), "https://[::1]:8443/a/b/"),
@@ -33,7 +36,9 @@ def test_a_query_is_read_if_accepted_and_never_shown() -> None:
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        ("m:80", "has no http:// or https:// and host"),
+        ("m", "has no http:// or https:// and host"),
+        ("m:80?x", "has no http:// or https:// and host"),
+        ("user:1@m:80", "has no http:// or https:// and host"),
         ("mqtt://m", "has no http:// or https:// and host"),
         ("http://", "has no http:// or https:// and host"),
         ("http://a b", "has no http:// or https:// and host"),

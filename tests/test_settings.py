@@ -185,6 +185,8 @@ def test_the_error_for_a_bad_value_names_source_value_and_allowed_values(
         ("[harbour]\nberth = 7\n", ["berth", "Did you mean 'berths'"]),
         ("[harbour]\nzzz = 7\n", ["zzz", "Known: "]),
         ("berths = 7\n", ["outside a table", "[harbour]"]),
+        ("[harbours]\nberths = 7\n", ["[harbours] is not a known table", "Did you mean [harbour]?"]),
+        ("[federators]\nid = 7\n", ["[federators] is not a known table", "Did you mean [federator]?"]),
         ("[harbour\n", ["not TOML"]),
         ("[harbour]\ninterval = 2\n", ["in quotes"]),
         ("[harbour]\nname = 2\n", ["text"]),

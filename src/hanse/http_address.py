@@ -1,5 +1,9 @@
-"""Addresses of HTTP services as operators write them: http://HOST:PORT or https://HOST:PORT, with at most a path."""
+"""Addresses of HTTP services as operators write them: http://HOST:PORT or https://HOST:PORT, with at most a path.
 
+HOST:PORT alone means http://HOST:PORT.
+"""
+
+import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -7,6 +11,7 @@ from hanse.errors import LocalError
 
 _SHOWN_CHARACTERS_MAX = 200
 _PORTS = {"http": 80, "https": 443}
+_WITHOUT_SCHEME = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/?#@\[\]]+):[0-9]+(/.*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,8 @@ def parse(url: str, whose: str, expected: str, *, takes_query: bool = False) -> 
     Raises:
         LocalError: the address is invalid or contains a login; a possible password is not shown.
     """
+    if _WITHOUT_SCHEME.fullmatch(url):
+        url = f"http://{url}"
     shown = f"{whose} {url.rsplit('@', 1)[-1][:_SHOWN_CHARACTERS_MAX]!r}"
     try:
         parts = urlsplit(url)

@@ -38,6 +38,8 @@ PREFIX = "HANSE_"
 CONFIG_VARIABLE = "HANSE_CONFIG"
 # A configuration file that may be missing, as systemd marks optional files.
 OPTIONAL_MARK = "-"
+# Tables of the configuration file, one per service.
+SECTIONS = frozenset({"federator", "gateway", "manager"})
 CREDENTIALS_VARIABLE = "CREDENTIALS_DIRECTORY"
 _CREDENTIAL_BYTES_MAX = 1 << 16
 _ENDINGS_OF_FILES = ("_file", "_key", "_certificate", "_ca")
@@ -89,7 +91,10 @@ def setting(
     is_secret: bool = False,
     check: Callable[[Any], str | None] | None = None,
 ) -> T:
-    """Define a field of a settings class; `check` returns the allowed values if it refuses the value, else None."""
+    """Define a field of a settings class; `check` returns the allowed values if it refuses the value, else None.
+
+    What `check` returns follows "expected". It may raise a LocalError instead, whose sentence is shown as it is.
+    """
     spec = Spec(help, False, tuple(aliases), minimum, maximum, tuple(choices), is_secret, check)
     return dataclasses.field(default=default, metadata={_METADATA: spec})
 
@@ -269,6 +274,11 @@ def _read_table(file: Path, section: str) -> Mapping[str, object]:
     loose = sorted(name for name, value in document.items() if not isinstance(value, dict))
     if loose:
         raise LocalError(f"{file}: {loose[0]!r} is outside a table; settings belong under [{section}].")
+    # Tables of other services are allowed, but one that nearly equals a known one is a typing error.
+    for name in sorted(set(document) - SECTIONS - {section}):
+        near = difflib.get_close_matches(name, [section, *sorted(SECTIONS - {section})], 1, 0.8)
+        if near:
+            raise LocalError(f"{file}: [{name}] is not a known table. Did you mean [{near[0]}]?")
     table: Mapping[str, object] = document.get(section, {})
     return table
 
@@ -297,6 +307,8 @@ def _convert(one: Setting, raw: object, source: str) -> object:
     try:
         value = _parse(one, raw)
         _check(one.spec, value)
+    except LocalError as error:
+        raise LocalError(f"{source}: {error}") from error
     except ValueError as error:
         raise LocalError(f"{source}: {shown} is not allowed; expected {error}.") from error
     return value

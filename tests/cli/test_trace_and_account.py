@@ -155,6 +155,12 @@ def test_the_federator_must_be_given_once_and_exist(pages: Pages, tmp_path: Path
     assert "serves no metrics" in str(refusal("trace", "a", "--state", path))
     assert "numbered 0 to 0" in str(refusal("trace", "a", "--state", path, "--at", "1"))
     assert "No federator in this state file" in str(refusal("account", "--state", path))
+    for command in (["trace", "a", "--metrics"], ["account", "--metrics"], ["wait", "--metrics"]):
+        assert "write http://HOST:PORT" in str(refusal(*command, "mqtt://127.0.0.1:1"))
+        assert "these pages are plain" in str(refusal(*command, "https://127.0.0.1:1"))
+    assert "write http://HOST:PORT" in str(refusal("gateway", "explain", "--client", "x", "--url", "ftp://h:1"))
+    missing = str(refusal("gateway", "explain", "--client", "x", "--state-dir", str(tmp_path / "none")))
+    assert "(No such file or directory)" in missing
     error = refusal("trace", "a", "--metrics", pages.serve({"error": "8 traces are under way here"}))
     assert isinstance(error, RemoteError)
     assert "8 traces" in str(error)
@@ -218,6 +224,8 @@ def test_ongoing_traffic_is_reported(pages: Pages) -> None:
 def test_invalid_repeated_or_missing_pages_are_refused(pages: Pages) -> None:
     url = pages.serve(ORIGIN)
     assert "same federator" in str(refusal("account", "--metrics", url, "--metrics", url))
+    bare = url.removeprefix("http://")
+    assert "same federator" in str(refusal("account", "--metrics", bare, "--metrics", url + "/")), "HOST:PORT is a URL"
     assert isinstance(refusal("account", "--metrics", pages.serve({})), RemoteError)
     away = f"http://127.0.0.1:{ports.free(1)[0]}"
     assert isinstance(refusal("account", "--metrics", away), Unavailable)

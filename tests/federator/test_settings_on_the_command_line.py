@@ -49,7 +49,9 @@ def refused(answer: subprocess.CompletedProcess[str]) -> str:
     ],
 )
 def test_a_wrong_setting_of_a_federator_is_one_sentence(words: list[str], says: str, tmp_path: Path) -> None:
-    assert says in refused(hanse("federator", *words, cwd=tmp_path))
+    said = refused(hanse("federator", *words, cwd=tmp_path))
+    assert says in said
+    assert "another one" not in said
 
 
 def test_a_wrong_variable_is_named(tmp_path: Path) -> None:

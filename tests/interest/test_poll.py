@@ -332,7 +332,7 @@ def test_an_absent_broker_is_unavailable() -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["ftp://h", "http://", "http://u:secret@h", "http://h:x", "h:80", "http://h/ x", "http://h/\n"]
+    "url", ["ftp://h", "http://", "http://u:secret@h", "http://h:x", "h", "http://h/ x", "http://h/\n"]
 )
 def test_an_invalid_address_is_refused_without_showing_its_password(url: str) -> None:
     with pytest.raises(LocalError) as caught:

@@ -13,6 +13,7 @@ from hanse.cli.flags import with_settings
 from hanse.errors import LocalError, RemoteError
 from hanse.gateway.settings import GatewaySettings
 from hanse.local.http import post_json
+from hanse.system_errors import reason
 
 _ASK_S = 10.0
 _StateDir = Annotated[Path, typer.Option("--state-dir", help="State directory of the running gateway.")]
@@ -100,8 +101,13 @@ def _running(state_dir: Path) -> str:
     path = state_dir / "gateway.json"
     try:
         found: str = json.loads(path.read_text(encoding="utf-8"))["metrics"]
-    except (OSError, ValueError, KeyError) as error:
-        raise LocalError(f"No gateway is known in {state_dir} ({error}); give --state-dir or --url.") from error
+    except OSError as error:
+        raise LocalError(
+            f"{path} cannot be read ({reason(error)}): no gateway runs with this state directory; give --state-dir or "
+            "--url."
+        ) from error
+    except (ValueError, KeyError) as error:
+        raise LocalError(f"{path} is not the file of a running gateway; give --state-dir or --url.") from error
     return found
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hanse.errors import HanseError, LocalError, RemoteError, Unavailable
+from hanse.errors import LocalError, RemoteError, Unavailable
 from hanse.federator.manager_client import ManagerClient
 from hanse.local import state
 from hanse.local.http import get_json
@@ -96,5 +96,5 @@ async def _missing(
 async def _page(url: str) -> Any:  # noqa: ANN401 - any JSON value
     try:
         return await get_json(f"{url.rstrip('/')}/healthz")
-    except HanseError:
+    except Unavailable:
         return None

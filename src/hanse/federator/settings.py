@@ -156,13 +156,13 @@ def is_loopback(host: str) -> bool:
 
 
 def _by(parse: Callable[[str], object]) -> Callable[[str], str | None]:
-    """Turn a parser into the check of a setting: the parser's complaint becomes the setting's error."""
+    """Turn a parser into the check of a setting: the parser's sentence becomes the setting's error."""
 
     def check(value: str) -> str | None:
         try:
             parse(value)
         except HanseError as error:
-            return f"another one: {error}".removesuffix(".")
+            raise LocalError(str(error)) from error
         return None
 
     return check

@@ -24,7 +24,7 @@ def _each(read: Callable[[str], object]) -> Callable[[tuple[str, ...]], str | No
             try:
                 read(text)
             except (HanseError, ValueError) as error:
-                return str(error).rstrip(".")
+                raise LocalError(f"{str(error).rstrip('.')}.") from error
         return None
 
     return check

@@ -1,11 +1,15 @@
-"""HTTP requests to an agent on this machine: GET for a page, POST for a question, JSON in reply."""
+"""HTTP requests to an agent on this machine: GET for a page, POST for a question, JSON in reply.
+
+A URL is http://HOST:PORT/PATH or HOST:PORT/PATH; any other raises LocalError.
+"""
 
 import asyncio
 import json
 from typing import Any
-from urllib.parse import urlsplit
 
-from hanse.errors import Unavailable
+from hanse import http_address
+from hanse.errors import LocalError, Unavailable
+from hanse.system_errors import reason
 
 _TIMEOUT_S = 5.0
 _BODY_BYTES_MAX = 64 * 1024 * 1024
@@ -17,18 +21,26 @@ async def get(url: str) -> str:
 
 
 async def _ask(url: str, method: str, body: bytes, timeout_s: float) -> str:
-    parts = urlsplit(url)
-    head = f"{method} {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: close\r\n"
+    address = http_address.parse(url, "the address", "write http://HOST:PORT", takes_query=True)
+    if address.is_tls:
+        raise LocalError(
+            f"the address {str(address)!r} is https://, and these pages are plain; write http://HOST:PORT."
+        )
+    path = "/" + address.path.lstrip("/") + (f"?{address.query}" if address.query else "")
+    host = f"[{address.host}]" if ":" in address.host else address.host
+    head = f"{method} {path} HTTP/1.1\r\nHost: {host}:{address.port}\r\nConnection: close\r\n"
     if body:
         head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
     try:
         async with asyncio.timeout(timeout_s):
-            reader, writer = await asyncio.open_connection(parts.hostname, parts.port, limit=_BODY_BYTES_MAX)
+            reader, writer = await asyncio.open_connection(address.host, address.port, limit=_BODY_BYTES_MAX)
             writer.write(head.encode() + b"\r\n" + body)
             answer = await reader.read(-1)
             writer.close()
-    except (OSError, TimeoutError) as error:
-        raise Unavailable(f"{url} does not answer: {error}.") from error
+    except TimeoutError:
+        raise Unavailable(f"{url} does not answer within {timeout_s:g} s.") from None
+    except OSError as error:
+        raise Unavailable(f"{url} does not answer: {reason(error)}.") from error
     _, found, body = answer.partition(b"\r\n\r\n")
     if not found:
         raise Unavailable(f"{url} did not answer with HTTP.")

@@ -29,6 +29,7 @@ from hanse.mqtt.gathering import UNIX_FULL_PACKETS, UNIX_LONG_S, Gathering
 from hanse.mqtt.keepalive import KeepAlive
 from hanse.mqtt.limits import UNIX_SEND_BYTES
 from hanse.mqtt.refusal import KEEP_ALIVE_TIMEOUT, NORMAL, UNSPECIFIED, Refusal
+from hanse.system_errors import reason
 
 CLOSE_DEADLINE_S: Final = 5.0
 
@@ -206,7 +207,7 @@ class Connection(asyncio.Protocol):
         self._out.clear()
         if not self._is_ending:
             self._is_ending = True
-            why = f": {error}" if error else ""
+            why = f": {reason(error)}" if error else ""
             self._end = Unavailable(f"the peer closed the connection{why}.")
         self.owner.on_lost(self._end)
 

@@ -22,6 +22,7 @@ from typing import Final
 from hanse.errors import Unavailable
 from hanse.gateway.addresses import DialAddress, parse_dial
 from hanse.mqtt.tls import TlsSettings, client_context
+from hanse.system_errors import reason
 
 RESOLVED_S: Final = 30.0
 # Linux: choose the port at connect and not at bind, so that one port serves several brokers (ip(7)).
@@ -64,10 +65,11 @@ class Dialler:
         except TimeoutError:
             raise Unavailable(f"{address} did not accept a connection within {limit_s:g} s.") from None
         except ssl.SSLError as error:
-            reason = getattr(error, "verify_message", None) or error.reason or str(error)
-            raise Unavailable(f"TLS with {address} failed: {reason}; check broker_ca_file and the address.") from None
+            raise Unavailable(
+                f"TLS with {address} failed: {reason(error)}; check broker_ca_file and the address."
+            ) from None
         except OSError as error:
-            raise Unavailable(f"{address} cannot be reached: {error.strerror or error}.") from None
+            raise Unavailable(f"{address} cannot be reached: {reason(error)}.") from None
 
     async def _dial(self, address: DialAddress, factory: ProtocolFactory) -> None:
         loop = asyncio.get_running_loop()

@@ -26,6 +26,7 @@ from hanse.errors import HanseError, RemoteError, Unavailable
 from hanse.mqtt.backoff import Backoff, BackoffSettings
 from hanse.mqtt.tls import TlsSettings, client_context
 from hanse.request_channel import Answer, Endpoint, Handler, RequestChannel
+from hanse.system_errors import reason
 
 VERSION: Final = 1
 DIAL_S: Final = 5.0
@@ -167,7 +168,7 @@ class FederatorConnection:
             raise Unavailable(f"It did not answer within {DIAL_S:g} s.") from None
         except OSError as error:  # ssl.SSLError is one
             channel.abort("It cannot be reached.")
-            raise Unavailable(f"It cannot be reached: {error.strerror or error}.") from None
+            raise Unavailable(f"It cannot be reached: {reason(error)}.") from None
         except BaseException:
             channel.abort("The hello failed.")
             raise
