@@ -15,12 +15,22 @@ def authority(folder: Path, name: str) -> None:
             "-subj", f"/CN={name}", "-keyout", folder / f"{name}.key", "-out", folder / f"{name}.crt")  # fmt: skip
 
 
-def certificate(folder: Path, ca: str, name: str) -> None:
-    """Make a certificate of this machine, signed by an authority of the folder: NAME.crt and NAME.key."""
+def certificate(
+    folder: Path, ca: str, name: str, *, names: str = "DNS:localhost,IP:127.0.0.1", usage: str = ""
+) -> None:
+    """Make a certificate of this machine, signed by an authority of the folder: NAME.crt and NAME.key.
+
+    Args:
+        folder: where the files are.
+        ca: name of the authority.
+        name: name of the files and of the subject.
+        names: the alternative names.
+        usage: the extended key usage; none if empty.
+    """
     openssl("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", f"/CN={name}",
             "-keyout", folder / f"{name}.key", "-out", folder / f"{name}.csr")  # fmt: skip
     extensions = folder / f"{name}.ext"
-    extensions.write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+    extensions.write_text(f"subjectAltName={names}\n" + (f"extendedKeyUsage={usage}\n" if usage else ""))
     openssl("x509", "-req", "-in", folder / f"{name}.csr", "-CA", folder / f"{ca}.crt", "-CAkey",
             folder / f"{ca}.key", "-CAcreateserial", "-days", "2", "-extfile", extensions,
             "-out", folder / f"{name}.crt")  # fmt: skip

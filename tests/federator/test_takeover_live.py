@@ -99,6 +99,7 @@ def test_a_log_that_anyone_may_read_is_reported_at_the_start(scene: Scene) -> No
     _, federators = scene
     eventually(lambda: "security=host_log_open" in federators[0].log, "the federator warns")
     assert "any client of the host broker may read its log" in federators[0].log
+    assert "`hanse interest config --vendor mosquitto --acl --id 0`" in federators[0].log
 
 
 def test_a_hidden_log_is_not_told(tmp_path: Path) -> None:
@@ -119,6 +120,7 @@ def test_a_hidden_log_is_not_told(tmp_path: Path) -> None:
             with running([federator]):
                 eventually(lambda: words in federator.log, words)  # noqa: B023 - called at once
                 assert "host_log_open" not in federator.log
+                assert is_anonymous or "--acl --id 0` prints" in federator.log
 
 
 def account(federators: list[Federator]) -> tuple[str, dict[str, Any]]:

@@ -139,6 +139,76 @@ def test_a_link_authenticates_both_sides_and_a_stranger_gets_none(certificates: 
     uvloop.run(story())
 
 
+async def link_failure(folder: Path, name: str, tls: TlsSettings, told: list[tuple[str, str]]) -> str:
+    """Return why a dialler got no link to a listener with the certificate NAME; `told` gets what the listener says."""
+    listener = LinkListener("two", Federator())
+    listener.listener.on_refused_tls = lambda _, event, reason: told.append((event, reason))
+    failed: asyncio.Future[HanseError] = asyncio.get_running_loop().create_future()
+    await listener.start("127.0.0.1", 0, identity(folder, name))
+    url = f"mqtts://127.0.0.1:{listener.port}"
+    dialler = LinkDialler(
+        url, "one", Federator(), tls=tls, on_failed=lambda one: None if failed.done() else failed.set_result(one)
+    )
+    try:
+        dialler.start()
+        return str(await asyncio.wait_for(failed, 20)).replace(url, "URL")
+    finally:
+        await dialler.stop()
+        await listener.stop()
+
+
+def test_a_failed_link_names_the_side_and_the_setting_that_must_change(certificates: Path) -> None:
+    certificate(certificates, "ours", "serving", usage="serverAuth")
+    certificate(certificates, "ours", "elsewhere", names="DNS:elsewhere.example")
+    ours, strangers = certificates / "ours.crt", certificates / "strangers.crt"
+
+    async def story() -> None:
+        told: list[tuple[str, str]] = []
+        files = (certificates / "serving.crt", certificates / "serving.key")
+        said = await link_failure(certificates, "server", TlsSettings(ours, *files, prefix="link_"), told)
+        assert "it may have refused link_cert_file: its log says why" in said or "the other side refused" in said
+        assert "want a client certificate" not in said
+        assert told == [
+            (
+                "tls_wrong_purpose",
+                "unsuitable certificate purpose: the peer's certificate lacks the extended key usage clientAuth",
+            )
+        ]
+        said = await link_failure(certificates, "elsewhere", TlsSettings(ours, prefix="link_"), told)
+        assert said == (
+            "the certificate of URL is not trusted: IP address mismatch, certificate is not valid for '127.0.0.1'; "
+            "give the other side a certificate with the name that is dialled (an IP address as an address)."
+        )
+        said = await link_failure(certificates, "server", TlsSettings(strangers, prefix="link_"), told)
+        assert f"; check that link_ca_file ({strangers}) holds the authority of that certificate." in said
+        said = await link_failure(certificates, "server", TlsSettings(prefix="link_"), told)
+        assert "no link_ca_file is given, so the system's authorities count" in said
+
+    uvloop.run(story())
+
+
+def test_a_plain_port_is_asked_about(certificates: Path) -> None:
+    async def story() -> None:
+        listener = LinkListener("two", Federator())
+        await listener.start("127.0.0.1", 0)
+        failed: asyncio.Future[HanseError] = asyncio.get_running_loop().create_future()
+        dialler = LinkDialler(
+            f"mqtts://127.0.0.1:{listener.port}",
+            "one",
+            Federator(),
+            tls=identity(certificates, "one"),
+            on_failed=lambda one: None if failed.done() else failed.set_result(one),
+        )
+        try:
+            dialler.start()
+            assert "is it a TLS port?" in str(await asyncio.wait_for(failed, 20))
+        finally:
+            await dialler.stop()
+            await listener.stop()
+
+    uvloop.run(story())
+
+
 def test_unusable_files_are_named(tmp_path: Path) -> None:
     empty = tmp_path / "empty.pem"
     empty.write_text("")

@@ -667,7 +667,9 @@ class Agent:
         await self.host.client.wait_connected(None)
         await self._session_watch.start()
         session = client_settings(self.settings, self.sessions)
-        self._tasks.append(asyncio.create_task(log_exposure.report(session, self.sessions.of("stranger"))))
+        self._tasks.append(
+            asyncio.create_task(log_exposure.report(session, self.sessions.of("stranger"), self.identity))
+        )
         while True:
             await asyncio.sleep(1.0)
             self.takeovers.check(self._loop.time())

@@ -20,7 +20,14 @@ from hanse.errors import HanseError
 REPEAT_S = 300.0
 # Refused TLS and certificates; ids that are no neighbour's or this federator's own; ids that the manager or the version
 # does not admit; ids that two processes use. They are counted from 0 on, so that a first one is seen as a change.
-EVENTS = ("tls_refused", "tls_unknown_authority", "link_id_invalid", "link_refused", "link_id_in_use")
+EVENTS = (
+    "tls_refused",
+    "tls_unknown_authority",
+    "tls_wrong_purpose",
+    "link_id_invalid",
+    "link_refused",
+    "link_id_in_use",
+)
 _log = logging.getLogger(__name__)
 
 

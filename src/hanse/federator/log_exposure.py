@@ -57,7 +57,9 @@ async def look(settings: ClientSettings, client_id: str) -> Exposure:
             client_id=client_id,
             username=None,
             password=None,
-            tls=None if tls is None else TlsSettings(ca_file=tls.ca_file, server_name=tls.server_name),
+            tls=None
+            if tls is None
+            else TlsSettings(ca_file=tls.ca_file, server_name=tls.server_name, prefix=tls.prefix),
             clean_start=True,
             session_expiry_s=0,
             auto_ack=True,
@@ -82,8 +84,9 @@ async def look(settings: ClientSettings, client_id: str) -> Exposure:
     return Exposure.ANYONE if stranger.heard.is_set() else Exposure.HIDDEN
 
 
-async def report(settings: ClientSettings, client_id: str) -> None:
-    """Look, and log what was found."""
+async def report(settings: ClientSettings, client_id: str, identity: int) -> None:
+    """Look, and log what was found; `identity` is this federator's id."""
+    command = f"`hanse interest config --vendor mosquitto --acl --id {identity}`"
     try:
         found = await look(settings, client_id)
     except HanseError as error:
@@ -94,13 +97,14 @@ async def report(settings: ClientSettings, client_id: str) -> None:
             "host_log_open",
             "any client of the host broker may read its log below $SYS/broker/log/, and so the client ids of all "
             "sessions: it could take over the federator's session with the messages that wait there. Hide the log with "
-            "an ACL (`hanse interest config --vendor mosquitto --acl` prints one), or take it from a file "
+            f"an ACL ({command} prints one), or take it from a file "
             "(--interest mosquitto-file:PATH).",
         )
     elif found is Exposure.UNKNOWN:
         _log.info(
             "the host broker lets in nobody without a login; whether another login may read $SYS/broker/log/ cannot be "
-            "found out from here. It should not (`hanse interest config --vendor mosquitto --acl` prints an ACL)."
+            "found out from here. It should not (%s prints an ACL).",
+            command,
         )
     else:
         _log.info("the host broker hides its log from clients without a login")

@@ -606,7 +606,7 @@ class FederatorSettings:
         """Return the TLS files for the host broker; None if its URL is without TLS."""
         if not urls.parse(self.broker).is_tls:
             return None
-        return TlsSettings(self.host_ca_file, self.host_cert_file, self.host_key_file)
+        return TlsSettings(self.host_ca_file, self.host_cert_file, self.host_key_file, prefix="host_")
 
     def link_tls(self) -> TlsSettings | None:
         """Return the TLS files for links, in both directions; None if no link here uses TLS."""
@@ -614,7 +614,7 @@ class FederatorSettings:
         asked = (listen is not None and listen.is_tls) or any(one.address.is_tls for one in self.neighbours())
         if not asked and self.link_cert_file is None and self.link_ca_file is None:
             return None
-        return TlsSettings(self.link_ca_file, self.link_cert_file, self.link_key_file)
+        return TlsSettings(self.link_ca_file, self.link_cert_file, self.link_key_file, prefix="link_")
 
     def gateway_endpoint(self) -> Endpoint | None:
         """Return the address of the listener for gateways; None for no listener."""
@@ -622,7 +622,7 @@ class FederatorSettings:
 
     def gateway_tls(self) -> TlsSettings:
         """Return the files of the gateway listener."""
-        return TlsSettings(self.gateway_ca_file, self.gateway_cert_file, self.gateway_key_file)
+        return TlsSettings(self.gateway_ca_file, self.gateway_cert_file, self.gateway_key_file, prefix="gateway_")
 
     def crossing(self) -> Crossing:
         """Return the rules and names for leaving and entering."""

@@ -56,6 +56,7 @@ from hanse.mqtt.skipping import SkippingSplitter
 from hanse.mqtt.subscriptions import Subscription, Subscriptions
 from hanse.mqtt.survey import UNKNOWN, Traits, survey
 from hanse.mqtt.tls import TlsSettings, client_context
+from hanse.mqtt.tls_failures import cannot_connect, what_to_check
 from hanse.mqtt.urls import Address, parse
 from hanse.mqtt.v311 import V311, Written
 from hanse.mqtt.websocket_stream import WebSocketStream
@@ -486,6 +487,11 @@ class Client:
         return None
 
     @property
+    def tls_settings(self) -> TlsSettings | None:
+        """Files of TLS; None without TLS."""
+        return (self.settings.tls or TlsSettings()) if self._tls is not None else None
+
+    @property
     def login(self) -> tuple[str | None, str | None]:
         """User name and password of the settings, or else of the address."""
         settings, address = self.settings, self.address
@@ -660,16 +666,8 @@ class Client:
             yield
         except TimeoutError:
             raise
-        except ssl.SSLCertVerificationError as error:
-            raise LocalError(
-                f"the certificate of {self.where} is not trusted: {error.verify_message}; check ca_file, "
-                "and that the name in the address is in the certificate."
-            ) from error
-        except ssl.SSLError as error:
-            raise LocalError(f"TLS with {self.where} failed: {error.reason or error}; is it a TLS port?") from error
-        except OSError as error:
-            tls = " (is it a TLS port?)" if self._tls is not None else ""
-            raise Unavailable(f"{self.where} cannot be reached: {error.strerror or error}{tls}.") from error
+        except OSError as error:  # ssl.SSLError is one
+            raise cannot_connect(self.where, error, self.tls_settings) from error
 
     def _on_connack(self, attempt: "_Attempt", connack: ConnAckPacket) -> None:
         connection = attempt.connection
@@ -854,8 +852,8 @@ class _Attempt:
             else:
                 self.may_be_older = self.older is None
                 self.failure = Unavailable(
-                    f"{where} closed the connection before CONNACK; is it an {spoken} port, plain or TLS as the "
-                    "address says, and does it want a client certificate?"
+                    f"{where} closed the connection before CONNACK; "
+                    f"{what_to_check(f'an {spoken} port', self._client.tls_settings)}"
                 )
         self.closed.set()
         self.answered.set()

@@ -32,6 +32,7 @@ from hanse.mqtt.link import Link, LinkHandler
 from hanse.mqtt.listener import Greeting, Listener
 from hanse.mqtt.refusal import Refusal
 from hanse.mqtt.tls import TlsSettings, client_context
+from hanse.mqtt.tls_failures import cannot_connect, what_to_check
 from hanse.mqtt.urls import Address, parse
 
 ID_PROPERTY: Final = "hanse-id"
@@ -202,8 +203,10 @@ class LinkDialler:
         self._call: _Call | None = None
         self._server_name = tls.server_name if tls else None
         self._tls: ssl.SSLContext | None = None
+        self.tls_settings: TlsSettings | None = None
         if self.address.is_tls:
-            self._tls = client_context(tls or TlsSettings())
+            self.tls_settings = tls or TlsSettings()
+            self._tls = client_context(self.tls_settings)
         elif tls is not None:
             raise LocalError(f"TLS files were given for {self.address}, which is plain; write mqtts:// to use them.")
 
@@ -271,11 +274,8 @@ class LinkDialler:
         except TimeoutError:
             call.give_up()
             raise Unavailable(f"{self.address} did not answer within {self._connect_timeout_s} s.") from None
-        except ssl.SSLError as error:
-            reason = getattr(error, "verify_message", None) or error.reason or str(error)
-            raise LocalError(f"TLS with {self.address} failed: {reason}; check ca_file and the address.") from error
-        except OSError as error:
-            raise Unavailable(f"{self.address} cannot be reached: {error.strerror or error}.") from error
+        except OSError as error:  # ssl.SSLError is one
+            raise cannot_connect(str(self.address), error, self.tls_settings) from error
         if call.failure is not None:
             raise call.failure
 
@@ -354,8 +354,8 @@ class _Call:
                 self.failure = RemoteError(f"{address} does not answer as a federator: {error}.")
             else:
                 self.failure = Unavailable(
-                    f"{address} closed the connection before it answered; is it a link port, plain or TLS as the "
-                    "address says, and does it want a client certificate?"
+                    f"{address} closed the connection before it answered; "
+                    f"{what_to_check('a link port', self._dialler.tls_settings)}"
                 )
         self.closed.set()
         self.answered.set()

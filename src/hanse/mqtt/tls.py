@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hanse.errors import LocalError
+from hanse.system_errors import reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,7 @@ class TlsSettings:
             clients without a certificate.
         cert_file, key_file: certificate and key of this side.
         server_name: name that the server's certificate must hold, if it is not the host in the address.
+        prefix: what precedes `ca_file` in the names of the operator's settings, such as "link_".
     """
 
     ca_file: Path | None = None
@@ -27,6 +29,7 @@ class TlsSettings:
     key_file: Path | None = None
     key_password: str | None = field(default=None, repr=False)
     server_name: str | None = None
+    prefix: str = ""
 
 
 def client_context(settings: TlsSettings) -> ssl.SSLContext:
@@ -40,7 +43,9 @@ def client_context(settings: TlsSettings) -> ssl.SSLContext:
 def server_context(settings: TlsSettings) -> ssl.SSLContext:
     """Return the context for listening."""
     if settings.cert_file is None:
-        raise LocalError("a TLS listener needs a certificate; give cert_file and key_file.")
+        raise LocalError(
+            f"a TLS listener needs a certificate; give {settings.prefix}cert_file and {settings.prefix}key_file."
+        )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _prepared(context, settings)
     if settings.ca_file is not None:
@@ -49,27 +54,32 @@ def server_context(settings: TlsSettings) -> ssl.SSLContext:
 
 
 def _prepared(context: ssl.SSLContext, settings: TlsSettings) -> ssl.SSLContext:
+    prefix = settings.prefix
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     for name in ("ca_file", "cert_file", "key_file"):
         path = getattr(settings, name)
         if path is not None and not Path(path).is_file():
-            raise LocalError(f"{name} is {path}, which does not exist; give a PEM file.")
+            raise LocalError(f"{prefix}{name} is {path}, which does not exist; give a PEM file.")
     if settings.key_file is not None and settings.cert_file is None:
-        raise LocalError(f"key_file is {settings.key_file} and cert_file is missing; a key needs its certificate.")
+        raise LocalError(
+            f"{prefix}key_file is {settings.key_file} and {prefix}cert_file is missing; a key needs its certificate."
+        )
     try:
         if settings.ca_file is not None:
             # In place of the system's authorities, not in addition: a private federation trusts only its own.
             # An empty file raises here, so a wrong CA never means "no check".
             context.load_verify_locations(settings.ca_file)
     except (ssl.SSLError, OSError) as error:
-        raise LocalError(f"ca_file {settings.ca_file} cannot be used: {error}; give CA certificates in PEM.") from error
+        raise LocalError(
+            f"{prefix}ca_file {settings.ca_file} cannot be used: {reason(error)}; give CA certificates in PEM."
+        ) from error
     try:
         if settings.cert_file is not None:
             # An empty password instead of none, because OpenSSL would ask on the terminal.
             context.load_cert_chain(settings.cert_file, settings.key_file, password=settings.key_password or "")
     except (ssl.SSLError, OSError) as error:
         raise LocalError(
-            f"cert_file {settings.cert_file} with key_file {settings.key_file} cannot be used: {error}; give a "
-            "certificate and its own key in PEM, and the key's password if it has one."
+            f"{prefix}cert_file {settings.cert_file} with key_file {settings.key_file} cannot be used: "
+            f"{reason(error)}; give a certificate and its own key in PEM, and the key's password if it has one."
         ) from error
     return context

@@ -7,7 +7,8 @@ Rules:
 1. At most `handshakes_max` handshakes run at once, each for at most `deadline_s`. One more ends the oldest of a host
    that is not known. If only known hosts are left, a stranger gets no place.
 2. A failed handshake is reported with the peer's address and its event: `tls_unknown_authority` if the certificate is
-   of another authority, expired or otherwise not valid, else `tls_refused`. A peer that only leaves is not reported.
+   of another authority, expired or otherwise not valid, `tls_wrong_purpose` if it is not for clients, else
+   `tls_refused`. A peer that only leaves is not reported.
 3. Without file descriptors the acceptor ends the oldest handshake, and waits.
 """
 
@@ -18,6 +19,7 @@ import ssl
 from collections.abc import Callable
 
 from hanse.errors import LocalError
+from hanse.mqtt.tls_failures import refused_handshake
 
 # Connections that the kernel keeps before they are accepted. With fewer, a crowd makes it drop the first packet of a
 # neighbour, which comes again after one second and then after two.
@@ -136,10 +138,8 @@ class TlsAcceptor:
             await loop.connect_accepted_socket(
                 self._make, one, ssl=self._context, ssl_handshake_timeout=self._deadline_s
             )
-        except ssl.SSLCertVerificationError as error:
-            self._on_refused(address, "tls_unknown_authority", error.verify_message or str(error))
         except ssl.SSLError as error:
-            self._on_refused(address, "tls_refused", error.reason or str(error))
+            self._on_refused(address, *refused_handshake(error))
         except OSError:
             pass  # the peer left, or said nothing in time
         except asyncio.CancelledError:
