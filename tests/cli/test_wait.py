@@ -48,6 +48,21 @@ def test_wait_returns_when_messages_cross_links_through_brokers(tmp_path: Path) 
                 each.end()
 
 
+def test_a_federator_without_its_neighbour_is_not_ready(tmp_path: Path) -> None:
+    with Mosquitto(*LOG_LINES) as broker:
+        other = Federator(1, broker.url, tmp_path)
+        alone = Federator(0, broker.url, tmp_path, "--neighbour", other.link_url)
+        try:
+            alone.start()
+            found = wait("--metrics", f"http://127.0.0.1:{alone.metrics_port}", "--timeout", "2s")
+            assert found.returncode == 1
+            assert f"federator 0 has no link to its neighbour 127.0.0.1:{other.link_port}" in found.stderr
+            page = alone.page("/healthz")
+            assert (page["broker"], page["ready"]) == ("connected", False)
+        finally:
+            alone.end()
+
+
 def test_wait_asks_the_manager(tmp_path: Path) -> None:
     with Managed(tmp_path, 2) as federation:
         words = ["--manager", federation.manager_urls[0]]

@@ -3,20 +3,22 @@
 import asyncio
 from collections.abc import Callable
 
-from hanse.federator.linking import Links, link_up, make_links, properties, refusal
+from hanse.federator.linking import Links, link_up, make_links, properties, refusal, unlinked
 from hanse.federator.links import LinkBook
 from hanse.federator.links_by_broker import BrokerLinkBook
 from hanse.federator.settings import FederatorSettings
 from hanse.mqtt.client import ClientSettings
+from hanse.mqtt.urls import Address, parse
 
 
 def links_of(
     settings: FederatorSettings,
     admit: Callable[[int], str | None] = lambda _: None,
     on_link: Callable[[int, bool], None] = lambda *_: None,
+    identity: int = 1,
 ) -> Links:
     return make_links(
-        1,
+        identity,
         settings,
         ClientSettings("mqtt://127.0.0.1:1", "hanse-federator-1"),
         epoch=lambda: 5,
@@ -99,5 +101,40 @@ def test_two_federators_link_if_one_listens_and_the_other_dials() -> None:
             await came.wait()
         assert changes == [(2, True), (2, False)]
         await one.stop()
+
+    asyncio.run(steps())
+
+
+def test_a_neighbour_by_address_is_linked_whichever_side_dialled() -> None:
+    """Both sides dial: the larger one's connection is refused, and it has the smaller one's."""
+
+    async def steps() -> None:
+        one, two = links_of(FederatorSettings(id=1)), links_of(FederatorSettings(id=2), identity=2)
+        assert isinstance(one, LinkBook)
+        assert isinstance(two, LinkBook)
+        urls = [await book.listen(Address("127.0.0.1", 0)) for book in (one, two)]
+        port = parse(urls[1]).port
+        of_one = FederatorSettings(id=1, neighbour=(urls[1],))
+        of_two = FederatorSettings(id=2, neighbour=(urls[0], "9=mqtt://127.0.0.1:1"))
+        two_is_named = FederatorSettings(id=1, neighbour=(f"2={urls[1]}",))
+        try:
+            assert unlinked(one, FederatorSettings(id=1)) == []
+            assert unlinked(one, of_one) == [f"127.0.0.1:{port}"]
+            one.dial(urls[1])
+            async with asyncio.timeout(10):
+                while unlinked(one, of_one):  # noqa: ASYNC110 - the state of another object
+                    await asyncio.sleep(0.01)
+                two.dial(urls[0])
+                while unlinked(two, of_two) != ["9"]:  # noqa: ASYNC110 - the state of another object
+                    await asyncio.sleep(0.01)
+                assert one.is_dialled(2)
+                assert unlinked(one, two_is_named) == []
+                assert unlinked(one, two_is_named, silent=[2]) == ["2"]
+                await one.stop()
+                while len(unlinked(two, of_two)) < 2:  # noqa: ASYNC110 - the state of another object
+                    await asyncio.sleep(0.01)
+        finally:
+            await one.stop()
+            await two.stop()
 
     asyncio.run(steps())

@@ -12,11 +12,19 @@ from hanse.federator.pages import Pages
 LINE = [(0, 1), (1, 2)]
 
 
-def pages_of(net: Network, k: int, *, is_host_up: bool = True, membership: dict[str, object] | None = None) -> Pages:
+def pages_of(
+    net: Network,
+    k: int,
+    *,
+    is_host_up: bool = True,
+    membership: dict[str, object] | None = None,
+    unlinked: tuple[str, ...] = (),
+) -> Pages:
     return Pages(
         net.machines[k],
         is_host_up=lambda: is_host_up,
         joined=lambda: frozenset({9, 3}),
+        unlinked=lambda: list(unlinked),
         counters=Counter(delivered=5),
         interest=lambda: {"unknown": 2},
         membership=lambda: membership,
@@ -58,6 +66,14 @@ def test_a_federator_whose_broker_is_away_is_unhealthy() -> None:
     found = document(pages_of(line(), 1, is_host_up=False).health(), 503)
     assert found["broker"] == "away"
     assert found["membership"] is None
+
+
+def test_a_federator_is_ready_only_with_a_link_to_each_neighbour_that_it_should_have() -> None:
+    net = line()
+    assert document(pages_of(net, 1).health())["ready"] is True
+    found = document(pages_of(net, 1, unlinked=("10.0.0.9:1884",)).health())
+    assert found["ready"] is False
+    assert found["unlinked"] == ["10.0.0.9:1884"]
 
 
 def test_each_federator_shows_its_own_place_in_a_group() -> None:

@@ -30,6 +30,7 @@ def test_federators_may_be_linked_through_one_that_was_not_asked() -> None:
         (page(1, [0], broker="away"), "federator 1 is not connected to its host broker"),
         (page(1, [0], management_core=None), "federator 1 knows no core of the federation"),
         (page(1, [0], management_core=1), "the federators disagree on the core of the federation: 0, 1"),
+        (page(1, [0], unlinked=["7"]), "federator 1 has no link to its neighbour 7"),
         (page(1, []), "federator 1 has no route to federator 0"),
         (page(0, [1]), "b is federator 0, which another address is, too"),
     ],

@@ -38,7 +38,7 @@ from hanse.federator.gateways import Gateways
 from hanse.federator.gauges import gauges
 from hanse.federator.host import HostSession, client_settings
 from hanse.federator.http import HttpServer
-from hanse.federator.linking import Links, follow_manager, link_up, make_links
+from hanse.federator.linking import Links, follow_manager, link_up, make_links, unlinked
 from hanse.federator.links import CONTROL_TOPIC, PROBE_TOPIC
 from hanse.federator.links_by_broker import BrokerLinkBook
 from hanse.federator.local_interest import LocalInterest
@@ -318,6 +318,7 @@ class Agent:
             self.machine,
             is_host_up=lambda: self.host.client.is_connected,
             joined=lambda: self._echoes.joined,
+            unlinked=self._unlinked,
             counters=self.counters,
             interest=self.unknown.page,
             membership=lambda: None if self.membership is None else self.membership.page(),
@@ -463,6 +464,12 @@ class Agent:
         """Note that two processes use a neighbour's id."""
         self.counters["identity_conflicts"] += 1
         self._tell(Emit("identity_conflict", neighbour=identity, detail=detail))
+
+    def _unlinked(self) -> list[str]:
+        """Return the neighbours that the manager, or else the settings name, and whose link is not up."""
+        if self.membership is not None:
+            return self.membership.unlinked()
+        return unlinked(self.links, self.settings, self.machine.lost_neighbours())
 
     def _admit(self, identity: int) -> str | None:
         if self.membership is None or identity in self._leaves:

@@ -9,7 +9,7 @@ Rules:
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from hanse import __version__
 from hanse.federator.dialling import Dialling
@@ -112,6 +112,22 @@ async def link_up(links: Links, settings: FederatorSettings, hear_host: Callable
         _log.info("listening for neighbours on %s", await links.listen(address))
     for neighbour in settings.neighbours():
         links.dial(str(neighbour.address))
+
+
+def unlinked(links: Links, settings: FederatorSettings, silent: Collection[int] = ()) -> list[str]:
+    """Return the neighbours in the settings whose link is not up: their ids, or else their hosts and ports.
+
+    A neighbour that is `silent` has no link either: a link by broker stands also while the neighbour does not run.
+    """
+    found: list[str] = []
+    for neighbour in settings.neighbours():
+        is_up = neighbour.id is not None and neighbour.id not in silent and links.is_up(neighbour.id)
+        if not is_up and isinstance(links, LinkBook) and neighbour.id is None:
+            is_up = links.is_linked(str(neighbour.address))
+        if not is_up:
+            address = neighbour.address
+            found.append(f"{address.host}:{address.port}" if neighbour.id is None else str(neighbour.id))
+    return found
 
 
 def follow_manager(

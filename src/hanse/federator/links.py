@@ -146,6 +146,12 @@ class LinkBook(LinkListenerHandler):
         """Return whether a link to the neighbour is up, dialled by either side."""
         return identity in self._peers
 
+    def is_linked(self, url: str) -> bool:
+        """Return whether a link to the federator at an address that is dialled is up, dialled by either side."""
+        dialler = self._diallers.get(url)
+        identity = None if dialler is None else _identity_of(dialler.peer_id)
+        return identity is not None and identity in self._peers
+
     def is_dialled(self, identity: int) -> bool:
         """Return whether the link is up and this side dialled it."""
         peer = self._peers.get(identity)

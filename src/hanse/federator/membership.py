@@ -324,6 +324,11 @@ class MembershipShell:
         """Return the links that this federator makes without the manager."""
         return len(self.roster.own)
 
+    def unlinked(self) -> list[str]:
+        """Return the ids of the manager's neighbours whose link is not up."""
+        up = {peer.id for peer in self.roster.linked()}
+        return [str(identity) for identity in sorted(self.roster.neighbours) if identity not in up]
+
     def page(self) -> dict[str, object]:
         """Return the part of the agent's health page."""
         return {

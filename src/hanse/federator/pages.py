@@ -29,6 +29,7 @@ class Pages:
         machine: machine whose state they show.
         is_host_up: function that returns whether the host broker is connected.
         joined: function that returns the federators whose brokers are joined with this one by bridges.
+        unlinked: function that returns the neighbours that it should have, and whose link is not up.
         counters: the agent's own counters, beside the machine's.
         interest: part of `/healthz` on unreported subscriptions; None if nothing counts them.
         membership: the manager's part of `/healthz`; None without a manager.
@@ -42,6 +43,7 @@ class Pages:
         *,
         is_host_up: Callable[[], bool],
         joined: Callable[[], frozenset[int]],
+        unlinked: Callable[[], list[str]],
         counters: Counter[str],
         interest: Callable[[], Mapping[str, object] | None],
         membership: Callable[[], Mapping[str, object] | None],
@@ -51,6 +53,7 @@ class Pages:
         self._machine = machine
         self._is_host_up = is_host_up
         self._joined = joined
+        self._unlinked = unlinked
         self._counters = counters
         self._interest = interest
         self._membership = membership
@@ -70,13 +73,15 @@ class Pages:
         """Return the health of this federator."""
         machine = self._machine
         is_healthy = self._is_host_up()
+        unlinked = self._unlinked()
         body = {
             "id": machine.identity,
             "epoch": machine.epoch,
             # Publications can cross: with a link each, and with the core that all of them agree on.
-            "ready": is_healthy and machine.core_of(MANAGEMENT_GROUP) is not None,
+            "ready": is_healthy and not unlinked and machine.core_of(MANAGEMENT_GROUP) is not None,
             "broker": "connected" if is_healthy else "away",
             "neighbours": list(machine.neighbours()),
+            "unlinked": unlinked,
             "management_core": machine.core_of(MANAGEMENT_GROUP),
             "joined_by_bridges": sorted(self._joined()),
             "interest": self._interest(),

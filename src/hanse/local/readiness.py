@@ -29,6 +29,7 @@ def missing_at_federators(pages: Mapping[str, Mapping[str, Any] | None], count: 
             core = page["management_core"]
             if page["broker"] != "connected":
                 missing.append(f"federator {identity} is not connected to its host broker")
+            missing += [f"federator {identity} has no link to its neighbour {one}" for one in page.get("unlinked", ())]
         except (KeyError, TypeError, ValueError):
             missing.append(f"{url} is not the page of a federator")
             continue

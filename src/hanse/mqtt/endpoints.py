@@ -90,7 +90,13 @@ class LinkGreeting:
 
     def refuse(self, reason_code: int, reason: str) -> None:
         """Refuse the link, with a reason code of CONNACK (0x87 not authorised, 0x85 id not valid, 0x89 busy, ...)."""
-        self._greeting.refuse(ConnAckPacket(reason_code=ConnAckReasonCode(reason_code), reason_str=reason[:1000]))
+        self._greeting.refuse(
+            ConnAckPacket(
+                reason_code=ConnAckReasonCode(reason_code),
+                reason_str=reason[:1000],
+                user_properties=[(ID_PROPERTY, self._listener.own_id)],
+            )
+        )
 
 
 class LinkListenerHandler(LinkHandler):
@@ -193,6 +199,8 @@ class LinkDialler:
         self.keep_alive_s = keep_alive_s
         self.packet_bytes_max = packet_bytes_max
         self.link: Link | None = None
+        # The peer's id in its last answer, also if that was a refusal; empty before the first one.
+        self.peer_id = ""
         self._username = username if username is not None else self.address.username
         self._password = password if password is not None else self.address.password
         self._on_failed = on_failed
@@ -317,7 +325,7 @@ class _Call:
         connack = codec.decode(data[start:end])
         assert isinstance(connack, ConnAckPacket), "the splitter allows no other first packet"
         peer = dict(connack.user_properties)
-        peer_id = peer.pop(ID_PROPERTY, "")
+        peer_id = self._dialler.peer_id = peer.pop(ID_PROPERTY, "")
         assert self._connection is not None
         if int(connack.reason_code) or not peer_id:
             reason = connack.reason_str or connack.reason_code.name.lower().replace("_", " ")
