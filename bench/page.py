@@ -670,13 +670,20 @@ def _gateway(figures: Figures) -> list[str]:
         )
         for quantile in ("p50", "p99"):
             cells = [figures.take(load, f"added_{quantile}_us", system) for system in ("haproxy", "gateway")]
+            whole = [figures.take(load, system, f"{quantile}_us") for system in ("direct", "haproxy", "gateway")]
             if cells[0] is not None:
-                added.append((f"{words}, {quantile}", *map(spread, cells)))
+                added.append((f"{words}, {quantile}", *map(spread, cells), *map(spread, whole)))
+        # Rates and times say the same.
+        for system in ("direct", "haproxy", "gateway"):
+            for name in ("messages", "seconds", "cpu_us"):
+                figures.take(load, system, name)
     idle = [
         (
             f"{_words(kind)}, {shown(figures.take('idle', 'clients'))} clients",
             *(shown(figures.take("idle", f"{system}_{kind}", "mb")) for system in ("haproxy", "gateway")),
+            *(shown(figures.take("idle", f"{system}_{kind}", "before_mb")) for system in ("haproxy", "gateway")),
             *(shown(figures.take("idle", f"{system}_{kind}", "kb_per_client")) for system in ("haproxy", "gateway")),
+            *(shown(figures.take("idle", f"{system}_{kind}", "connects_per_s")) for system in ("haproxy", "gateway")),
         )
         for kind in ("plain", "tls")
         if "idle" in figures
@@ -695,8 +702,31 @@ def _gateway(figures: Figures) -> list[str]:
             ),
             rates,
         ),
-        *table(("added to the round trip, µs", "HAProxy", "gateway"), added),
-        *table(("idle", "HAProxy, MB", "gateway, MB", "HAProxy, kB per client", "gateway"), idle),
+        *table(
+            (
+                "round trip, µs",
+                "added by HAProxy",
+                "added by the gateway",
+                "direct",
+                "with HAProxy",
+                "with the gateway",
+            ),
+            added,
+        ),
+        *table(
+            (
+                "idle clients",
+                "HAProxy, MB",
+                "gateway, MB",
+                "HAProxy before them, MB",
+                "gateway",
+                "HAProxy, kB per client",
+                "gateway",
+                "HAProxy, connects/s",
+                "gateway",
+            ),
+            idle,
+        ),
     ]
 
 
