@@ -66,6 +66,7 @@ from hanse.federator.turns import Turns
 from hanse.federator.unknown import Learning, UnknownInterest, broker_output
 from hanse.federator.wanted import Wanted
 from hanse.interest import InterestRegistry
+from hanse.logs import RepeatLimit
 from hanse.mqtt.client import SentAway
 from hanse.mqtt.client_ids import prefix_of
 from hanse.mqtt.link import Frame
@@ -97,6 +98,7 @@ class Agent:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self.counters: Counter[str] = Counter()
+        self._host_failures = RepeatLimit()
         self._notices = Notices(self._loop.call_later)
         self.machine = Machine(
             identity,
@@ -699,14 +701,15 @@ class Agent:
                 address=self.host.client.local_address,
             )
         if is_connected:
+            self._host_failures.end()
             self._renewal.connected(session_present=self.host.session_present)
             _log.info("host broker %s: connected", self.settings.broker)
             self.retained.host_up(session_present=self.host.session_present)
             return
         self.delivery.lose_host()
         self.retained.host_down()
-        if error is not None:
-            _log.warning("host broker %s: %s", self.settings.broker, error)
+        if error is not None and (again := self._host_failures.take(str(error), self._loop.time())) is not None:
+            _log.warning("host broker %s: %s%s", self.settings.broker, error, again)
         self.interest.lose_host()
 
 
