@@ -193,6 +193,17 @@ def test_a_balance_without_a_gap_gives_exit_code_0(pages: Pages) -> None:
     assert lines[-1] == ["unexplained:", "0"]
 
 
+def test_a_long_group_is_whole_at_80_columns(pages: Pages, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    group = "plant/+/" + "machine/" * 12 + "temperature"
+    origin = page(0, [*row("published", 5)[:3], [group], *row("published", 5)[4:]])
+    there = page(1, interest=[[group, NOW_US]])
+    done = run("account", "--metrics", pages.serve(origin), "--metrics", pages.serve(there))
+    assert f"origin 0, group {group}: 5 published\n" in done.output
+    assert "…" not in done.output
+    assert all(head in done.output for head in ("delivered", "duplicates", "dropped", "missing", "unexplained"))
+
+
 def test_unexplained_losses_give_exit_code_1(pages: Pages) -> None:
     there = page(1, row("received", 5, 0), row("delivered", 2), row("dropped:import", 1), interest=INTEREST)
     urls = ("--metrics", pages.serve(ORIGIN), "--metrics", pages.serve(there))

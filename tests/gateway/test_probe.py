@@ -138,6 +138,23 @@ async def test_a_broker_that_wants_a_login_is_up(tmp_path: Path) -> None:
             await until(lambda: health.verdict == "up", "up again", watched.judge)
 
 
+async def test_a_broker_that_refuses_the_login_is_asked_less_and_less_often() -> None:
+    asked: list[float] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1000)
+        asked.append(time.monotonic())
+        writer.write(b"\x20\x03\x00\x86\x00")
+        await reader.read(1000)
+        writer.close()
+
+    async with served(serve) as port, watching(f"mqtt://127.0.0.1:{port}") as watched:
+        await until(lambda: len(asked) >= 5, "five attempts")
+        assert watched.probe.health.verdict == "up"
+        # The pauses are 0.05, 0.1, 0.2 and 0.4 s.
+        assert asked[4] - asked[3] > 0.3
+
+
 async def test_a_broker_that_was_never_there_is_refused() -> None:
     async with watching(f"mqtt://127.0.0.1:{free_port()}") as watched:
         await until(lambda: watched.probe.health.verdict == "refused", "refused")

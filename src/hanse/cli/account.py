@@ -17,10 +17,11 @@ from hanse.errors import LocalError, RemoteError, Unavailable
 from hanse.federator import accounting
 from hanse.local import state
 from hanse.local.http import get_json
-from hanse.protocol.balance import Balance, Books, Destination, Gap, balance
+from hanse.protocol.balance import Account, Balance, Books, Destination, Gap, balance
 
 # The traffic is at rest if two readings, this far apart, agree.
 _APART_S = 0.3
+_COUNTED = ("at", "delivered", "duplicates", "dropped", "missing", "unexplained")
 _Urls = Annotated[
     list[str], typer.Option("--metrics", help="Metrics URL of a federator, instead of a state file; repeatable.")
 ]
@@ -94,19 +95,12 @@ async def _read_all(urls: list[str]) -> tuple[list[Books], list[str]]:
 
 def _show(found: Balance, silent: list[str], *, is_at_rest: bool) -> None:
     console = Console()
-    names = ("origin", "group", "published", "at", "delivered", "duplicates", "dropped", "missing", "unexplained")
-    table = Table(*names, box=SIMPLE_HEAD)
-    for one in found.accounts:
-        head = (str(one.origin), escape(one.group), str(one.published))
-        for destination in one.destinations:
-            table.add_row(*head, *_cells(destination))
-            head = ("", "", "")
-        if head[0]:
-            table.add_row(*head, "", "", "", "", "", "")
-        on_the_way = {**one.lost_on_the_way, **({"waiting": one.waiting} if one.waiting else {})}
-        if on_the_way:
-            table.add_row("", f"  in transit: {_counts(on_the_way)}", "", "", "", "", "", "", "")
-    console.print(table)
+    table = _whole(found)
+    # A table never measures more than the width that it is offered.
+    if console.measure(table, options=console.options.update(max_width=1_000_000)).maximum <= console.width:
+        console.print(table)
+    else:
+        _show_each(console, found)
     links = Table("link", "sent", "received", "lost or in transit", box=SIMPLE_HEAD)
     for link in found.links:
         lost = link.why if link.lost is None else str(link.lost)
@@ -121,6 +115,40 @@ def _show(found: Balance, silent: list[str], *, is_at_rest: bool) -> None:
     if not is_at_rest:
         console.print("There is still traffic: messages in transit count as missing.")
     console.print(f"unexplained: {found.unexplained}")
+
+
+def _whole(found: Balance) -> Table:
+    """Return the table of all accounts."""
+    table = Table("origin", "group", "published", *_COUNTED, box=SIMPLE_HEAD)
+    for one in found.accounts:
+        head = (str(one.origin), escape(one.group), str(one.published))
+        for destination in one.destinations:
+            table.add_row(*head, *_cells(destination))
+            head = ("", "", "")
+        if head[0]:
+            table.add_row(*head, "", "", "", "", "", "")
+        if in_transit := _in_transit(one):
+            table.add_row("", f"  in transit: {in_transit}", "", "", "", "", "", "", "")
+    return table
+
+
+def _show_each(console: Console, found: Balance) -> None:
+    """Print a small table per account: in a narrow terminal the table of all would cut the names of groups."""
+    for one in found.accounts:
+        head = f"origin {one.origin}, group {one.group}: {one.published} published"
+        console.print(head, markup=False, highlight=False, soft_wrap=True)
+        if one.destinations:
+            table = Table(*_COUNTED, box=SIMPLE_HEAD)
+            for destination in one.destinations:
+                table.add_row(*_cells(destination))
+            console.print(table)
+        if in_transit := _in_transit(one):
+            console.print(f"  in transit: {in_transit}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _in_transit(account: Account) -> str:
+    waiting = {"waiting": account.waiting} if account.waiting else {}
+    return _counts({**account.lost_on_the_way, **waiting})
 
 
 def _gap(gap: Gap) -> str:

@@ -32,8 +32,7 @@ LOOK_EVERY_S = 0.5
 # Mosquitto's default `sys_interval` is 10 s, and the comparison needs three ticks.
 WITHOUT_COUNTS_S = 60.0
 REMEDY = (
-    "Until their clients subscribe again (a restart of the clients or of the broker does that), these get nothing from "
-    "other brokers"
+    "Until their clients subscribe again (a restart of the clients does that), these get nothing from other brokers"
 )
 SETTING = "With `broker_output` the federator finds them by itself"
 _SHOWN = "the number of unknown ones is shown on /healthz and as hanse_federator_interest_unknown"

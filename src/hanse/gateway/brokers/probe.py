@@ -5,7 +5,7 @@ Rules:
 1. One session per broker stays open and is pinged. When it ends, the next one is dialled at once, then at the health
    interval.
 2. A broker that answers CONNECT with a refusal of the credentials is up: it speaks MQTT. Without a session there is no
-   ping, so CONNECT itself is the question, once per interval.
+   ping, so CONNECT itself is the question. The pause between two doubles up to `LOGIN_PAUSE_S_MAX`.
 3. MQTT 5 is asked for first, because its CONNACK says what the broker offers. A broker that refuses it is asked again
    with 3.1.1.
 """
@@ -35,6 +35,9 @@ _KEEP_ALIVE_S: Final = 30
 _BAD_VERSION: Final = frozenset({1, 0x84})
 # Refusals that say that the broker is not there for anybody: 3 in 3.1.1; unavailable, shutting down.
 _UNAVAILABLE: Final = frozenset({3, 0x88, 0x8B})
+# Longest pause between CONNECTs at a broker that refuses the login of the health session. One per interval would fill
+# its log with refusals for ever; a longer pause would notice a hung broker later.
+LOGIN_PAUSE_S_MAX: Final = 5.0
 
 
 def connect_packet(client_id: str, level: int, username: str | None, password: str | None) -> bytes:
@@ -132,6 +135,7 @@ class Probe:
         self._session: _Session | None = None
         self._hint = asyncio.Event()
         self._is_refused_by_credentials = False
+        self._login_pause_s = interval_s
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -176,6 +180,7 @@ class Probe:
         if code == 0:
             session.is_accepted = True
             self._is_refused_by_credentials = False
+            self._login_pause_s = self._interval_s
             self._answered()
             self._on_connack(self, packet, self._level)
         elif code in _BAD_VERSION and self._level == MQTT_5:
@@ -239,7 +244,10 @@ class Probe:
                     self._refused("it closed the connection before CONNACK")
                     self._level = MQTT_5
             had_session = session.is_accepted
-            if not had_session:
+            if self._is_refused_by_credentials and self.health.verdict == "up":
+                await self._pause(limit_s=self._login_pause_s)
+                self._login_pause_s = min(2 * self._login_pause_s, max(LOGIN_PAUSE_S_MAX, self._interval_s))
+            elif not had_session:
                 await self._pause()
 
     def _patience_s(self) -> float:
@@ -270,13 +278,13 @@ class Probe:
                 session.abort()
                 await session.ended.wait()
 
-    async def _pause(self, ended: asyncio.Event | None = None) -> None:
-        """Wait for the interval, a hint or the end of the session."""
+    async def _pause(self, ended: asyncio.Event | None = None, limit_s: float | None = None) -> None:
+        """Wait for the interval or `limit_s`, a hint or the end of the session."""
         waits = [asyncio.ensure_future(self._hint.wait())]
         if ended is not None:
             waits.append(asyncio.ensure_future(ended.wait()))
         try:
-            await asyncio.wait(waits, timeout=self._interval_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waits, timeout=limit_s or self._interval_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for one in waits:
                 one.cancel()
