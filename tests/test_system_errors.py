@@ -9,9 +9,9 @@ from hanse.local import ports
 from hanse.system_errors import reason
 
 
-async def test_a_refused_connection_is_named_without_the_notation_of_python() -> None:
+def test_a_refused_connection_is_named_without_the_notation_of_python() -> None:
     with pytest.raises(ConnectionRefusedError) as caught:
-        await asyncio.open_connection("127.0.0.1", ports.free(1)[0])
+        asyncio.run(asyncio.open_connection("127.0.0.1", ports.free(1)[0]))
     assert reason(caught.value) == "Connection refused"
 
 

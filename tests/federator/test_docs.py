@@ -3,6 +3,7 @@
 When a setting changes, `HANSE_WRITE_DOCS=1 pytest tests/federator/test_docs.py` writes the table again.
 """
 
+import asyncio
 import re
 import shlex
 import subprocess
@@ -18,6 +19,7 @@ from typer.testing import CliRunner
 
 from hanse.cli import build
 from hanse.federator.settings import FederatorSettings
+from hanse.mqtt.tls import TlsSettings, client_context, server_context
 from hanse.protocol.accounts import MEASURES
 from hanse.protocol.topics import may_cross
 from hanse.protocol.tracing import WORDS
@@ -96,6 +98,31 @@ def _without_times(text: str) -> str:
 def test_topics_that_the_page_calls_never_crossing_do_not_cross() -> None:
     assert not any(map(may_cross, ("$SYS/x", "$anything", "federator/routing/1/2", "federated_topology_ann")))
     assert may_cross("$hanse/telemetry/v1/x/1")
+
+
+def test_the_commands_for_certificates_make_a_certificate_for_both_sides_of_a_link(tmp_path: Path) -> None:
+    section = OPERATING.read_text().partition("### TLS between federators")[2]
+    found = re.search(r"```sh\n(.*?)```", section, re.DOTALL)
+    assert found is not None
+    commands = found[1].replace("10.0.0.7", "127.0.0.1")
+    subprocess.run(["bash", "-ec", commands], cwd=tmp_path, check=True, capture_output=True, timeout=60)
+    files = TlsSettings(tmp_path / "authority.crt", tmp_path / "federator-1.crt", tmp_path / "federator-1.key")
+
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"hi")
+        writer.close()
+
+    async def story() -> None:
+        async with await asyncio.start_server(answer, "127.0.0.1", 0, ssl=server_context(files)) as server:
+            port = server.sockets[0].getsockname()[1]
+            for name in ("127.0.0.1", "a.example"):
+                reader, writer = await asyncio.open_connection(
+                    "127.0.0.1", port, ssl=client_context(files), server_hostname=name
+                )
+                assert await reader.read() == b"hi"
+                writer.close()
+
+    asyncio.run(story())
 
 
 @pytest.mark.processes
