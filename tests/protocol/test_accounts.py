@@ -315,6 +315,14 @@ def test_a_destination_that_joined_later_cannot_be_compared(since: float, starte
     assert balance(books).unexplained == 0
 
 
+def test_a_restarted_destination_gives_the_reason_also_if_its_link_seems_to_have_lost_the_rest() -> None:
+    books = line(6, 2, 2)
+    books[1] = Books(1, 20.0, books[1].interest, books[1].rows)
+    (destination,) = balance(books).accounts[0].destinations
+    assert (destination.missing, destination.unexplained) == (4, None)
+    assert destination.why == "its federator's count began after the first publication"
+
+
 def test_a_destination_is_compared_with_the_first_publication_that_the_origin_counted() -> None:
     books = line(5, 5, 3, interest_since=20.0)
     books[0] = Books(0, 0.0, {}, [*books[0].rows, row("published", 1, since=30.0)])

@@ -223,7 +223,7 @@ def _destination(sums: _Sums, book: Books, name: Name) -> Destination:
     since = book.interest.get(name[2])
     if unexplained and since is None:
         unexplained, why = None, "its interest has ended"
-    elif unexplained and since is not None and max(since, book.started) > sums.since[name]:
+    elif missing > 0 and since is not None and max(since, book.started) > sums.since[name]:
         what = "its interest" if since >= book.started else "its federator's count"
         unexplained, why = None, f"{what} began after the first publication"
     return Destination(
