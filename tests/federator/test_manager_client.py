@@ -61,7 +61,8 @@ def test_addresses_are_parsed_with_their_ports() -> None:
     assert parse_manager("http://m") == HttpAddress("m", 80, False)
     assert parse_manager("https://m/") == HttpAddress("m", 443, True)
     assert str(parse_manager("https://[::1]:8443/hanse/")) == "https://[::1]:8443/hanse"
-    for bad in ("m:80", "mqtt://m", "http://", "http://u:p@m", "http://m:99999", "http://m/?x", "http://a b"):
+    assert parse_manager("m:80") == HttpAddress("m", 80, False)
+    for bad in ("m", "mqtt://m", "http://", "http://u:p@m", "http://m:99999", "http://m/?x", "http://a b"):
         with pytest.raises(LocalError):
             parse_manager(bad)
 

@@ -302,11 +302,11 @@ def test_valid_settings_are_accepted(settings: dict[str, object]) -> None:
 def test_a_public_listener_requires_mutual_tls(pem: str) -> None:
     given = with_flags(link_listen="mqtts://0.0.0.0:0", link_ca_file=pem, link_cert_file=pem, link_key_file=pem)
     assert given.listen_address() == Address("0.0.0.0", 0, True)
-    assert given.link_tls() == TlsSettings(Path(pem), Path(pem), Path(pem))
+    assert given.link_tls() == TlsSettings(Path(pem), Path(pem), Path(pem), prefix="link_")
 
 
 def test_tls_at_the_host_follows_the_url(pem: str) -> None:
-    assert with_flags(broker="mqtts://h:1", host_ca_file=pem).host_tls() == TlsSettings(Path(pem))
+    assert with_flags(broker="mqtts://h:1", host_ca_file=pem).host_tls() == TlsSettings(Path(pem), prefix="host_")
 
 
 def test_user_and_password_come_from_the_url_or_from_settings() -> None:
