@@ -263,8 +263,9 @@ def test_a_takeover_while_the_federator_is_down_is_shown_after_its_start(scene: 
 
 
 def interval_of(path: Path) -> int:
-    """Return the time between two ticks that a federator has written."""
-    return int(path.read_bytes().split()[1])
+    """Return the time between two ticks that a federator has written, or 0 while it writes the file."""
+    numbers = path.read_bytes().split()
+    return int(numbers[1]) if len(numbers) > 1 else 0
 
 
 def uptime(payload: bytes) -> int:

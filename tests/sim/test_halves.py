@@ -36,7 +36,7 @@ def results(profile: RunProfile) -> list[dict[str, Any]]:
     for processes in (1, 2):
         result = dataclasses.asdict(run(dataclasses.replace(profile, processes=processes)))
         assert result.pop("processes") == processes
-        assert result.pop("seconds") > 0
+        assert result.pop("seconds") >= 0  # rounded to milliseconds
         assert result.pop("rss_bytes") > 1_000_000
         found.append(result)
     assert not multiprocessing.active_children()

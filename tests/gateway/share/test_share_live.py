@@ -140,6 +140,7 @@ def test_unacknowledged_publications_of_a_leaving_member_go_to_another(place: tu
     run(story)
 
 
+@pytest.mark.slow
 def test_groups_return_with_the_session_and_end_with_unsubscribe(place: tuple[list[Mosquitto], Gateway]) -> None:
     brokers, gateway = place
     pattern = "$share/back/again/#"
